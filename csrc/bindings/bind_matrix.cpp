@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checksum.h"
 #include "bindings/arrays.h"
 #include "bindings/packing.h"
 #include "bindings/views.h"
@@ -245,6 +246,19 @@ void bind_matrix(py::module_ m) {
         return file_bytes(static_cast<size_t>(num_bytes), static_cast<size_t>(unit));
       },
       arg("num_bytes"), arg("unit"));
+  m.def(
+      "checksum",
+      [](const py::array_t<uint8_t, py::array::c_style>& data) {
+        const size_t num_bytes = static_cast<size_t>(data.size());
+        const auto address = reinterpret_cast<uintptr_t>(data.data());
+        if (num_bytes % sizeof(uint64_t) != 0 || address % sizeof(uint64_t) != 0) {
+          throw py::value_error("data has " + std::to_string(num_bytes) + " bytes at address " +
+                                std::to_string(address) + "; expected multiples of 8");
+        }
+        const py::gil_scoped_release no_gil;
+        return checksum(data.data(), num_bytes);
+      },
+      arg("data").noconvert());
   m.attr("PANEL_LAYOUT_VERSION") = kPanelLayoutVersion;
 
   py::class_<FastIsa>(m, "FastIsa")

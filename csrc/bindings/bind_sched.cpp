@@ -51,6 +51,12 @@ std::vector<int32_t> to_vector(const Tokens& tokens, const char* name) {
   return {tokens.data(), tokens.data() + tokens.size()};
 }
 
+std::vector<BlockId> to_blocks(const Tokens& ids, const char* name) {
+  std::vector<BlockId> blocks;
+  for (const int32_t id : to_vector(ids, name)) blocks.push_back(BlockId{id});
+  return blocks;
+}
+
 int32_t to_int32(const char* field, int64_t value) {
   if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
     throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) +
@@ -65,7 +71,8 @@ Lane to_lane(int64_t value) {
   throw std::invalid_argument("lane=" + std::to_string(value) + ": there are Lane.DECODE and Lane.PREFILL");
 }
 
-using Costs = std::vector<std::pair<int64_t, double>>;  // tokens, seconds
+using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most that are on their way
+using Costs = std::vector<std::pair<int64_t, double>>;   // tokens, seconds
 
 CostCurve to_curve(const char* name, const Costs& costs) {
   std::vector<CostPoint> points;
@@ -76,20 +83,25 @@ CostCurve to_curve(const char* name, const Costs& costs) {
 SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
                             int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
                             bool prefix_cache, const Costs& decode_costs, const Costs& prefill_costs,
-                            std::optional<int64_t> prefill_lane_tokens, std::optional<double> max_stall_s) {
+                            std::optional<int64_t> prefill_lane_tokens, std::optional<double> max_stall_s,
+                            const Tiers& tiers) {
   std::optional<int32_t> from;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
-  const SchedulerConfig config{to_int32("num_blocks", num_blocks),
-                               to_int32("block_tokens", block_tokens),
-                               to_int32("max_batch_size", max_batch_size),
-                               to_int32("chunk_size", chunk_size),
-                               to_int32("prefill_chunk_size", prefill_chunk_size),
-                               to_int32("max_queue", max_queue),
-                               prefix_cache,
-                               to_curve("decode_costs", decode_costs),
-                               to_curve("prefill_costs", prefill_costs),
-                               from,
-                               max_stall_s};
+  SchedulerConfig config{to_int32("num_blocks", num_blocks),
+                         to_int32("block_tokens", block_tokens),
+                         to_int32("max_batch_size", max_batch_size),
+                         to_int32("chunk_size", chunk_size),
+                         to_int32("prefill_chunk_size", prefill_chunk_size),
+                         to_int32("max_queue", max_queue),
+                         prefix_cache,
+                         to_curve("decode_costs", decode_costs),
+                         to_curve("prefill_costs", prefill_costs),
+                         from,
+                         max_stall_s,
+                         {}};
+  for (const auto& [blocks, storing] : tiers) {
+    config.tiers.push_back({to_int32("tiers", blocks), to_int32("tiers", storing)});
+  }
   config.validate();
   return config;
 }
@@ -114,7 +126,7 @@ void bind_sched(py::module_ m) {
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
            py::arg("max_queue"), py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
-           py::arg("max_stall_s") = py::none())
+           py::arg("max_stall_s") = py::none(), py::arg("tiers") = Tiers{})
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
@@ -125,6 +137,14 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
       .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
       .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane)
+      .def_property_readonly("tiers",
+                             [](const SchedulerConfig& self) {
+                               Tiers tiers;
+                               for (const TierConfig& each : self.tiers) {
+                                 tiers.emplace_back(each.num_blocks, each.most_storing);
+                               }
+                               return tiers;
+                             })
       .def(
           "prompt_seconds",
           [](const SchedulerConfig& self, int64_t num_tokens, int64_t num_decode) {
@@ -163,6 +183,26 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("tokens", view_of(&Committed::tokens))
       .def_property_readonly("finish", view_of(&Committed::finish));
 
+  py::class_<Move> moves(m, "Move");
+  moves.attr("STORE") = static_cast<int>(Move::kStore);
+  moves.attr("DROP") = static_cast<int>(Move::kDrop);
+  moves.attr("FETCH") = static_cast<int>(Move::kFetch);
+
+  py::class_<Transfer>(m, "Transfer")
+      .def_property_readonly("move", [](const Transfer& self) { return static_cast<int>(self.move); })
+      .def_readonly("tier", &Transfer::tier)
+      .def_property_readonly("tier_block",
+                             [](const Transfer& self) { return static_cast<int32_t>(self.tier_block); })
+      .def_property_readonly("block", [](const Transfer& self) { return static_cast<int32_t>(self.block); })
+      .def_property_readonly("parent", [](const Transfer& self) { return static_cast<int32_t>(self.parent); })
+      .def_property_readonly("seq", [](const Transfer& self) { return static_cast<int64_t>(self.seq); })
+      .def_property_readonly("tokens", view_of(&Transfer::tokens));
+
+  py::class_<TierStats>(m, "TierStats")
+      .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
+      .def_readonly("cached_tokens", &TierStats::cached_tokens)
+      .def_readonly("fetched_tokens", &TierStats::fetched_tokens);
+
   py::class_<Stats>(m, "Stats")
       .def_readonly("waiting", &Stats::waiting)
       .def_readonly("running", &Stats::running)
@@ -171,7 +211,9 @@ void bind_sched(py::module_ m) {
       .def_readonly("cached_tokens", &Stats::cached_tokens)
       .def_readonly("preemptions", &Stats::preemptions)
       .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
-      .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens);
+      .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
+      .def_readonly("fetching", &Stats::fetching)
+      .def_readonly("tiers", &Stats::tiers);
 
   py::class_<Scheduler>(m, "Scheduler")
       .def(py::init<const SchedulerConfig&>(), py::arg("config"))
@@ -218,6 +260,26 @@ void bind_sched(py::module_ m) {
             return self.commit(sampled, of);
           },
           py::arg("tokens").noconvert(), py::arg("lane") = static_cast<int>(Lane::kDecode))
+      .def("take_transfers", &Scheduler::take_transfers)
+      .def(
+          "fetched",
+          [](Scheduler& self, int64_t seq, int64_t num_blocks) {
+            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks));
+          },
+          py::arg("seq"), py::arg("num_blocks"))
+      .def(
+          "stored",
+          [](Scheduler& self, int64_t tier, bool is_whole) { self.stored(to_int32("tier", tier), is_whole); },
+          py::arg("tier"), py::kw_only(), py::arg("is_whole"))
+      .def(
+          "restore",
+          [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents,
+             const Tokens& tokens) {
+            self.restore(to_int32("tier", tier), to_blocks(blocks, "blocks"), to_blocks(parents, "parents"),
+                         to_vector(tokens, "tokens"));
+          },
+          py::arg("tier"), py::arg("blocks").noconvert(), py::arg("parents").noconvert(),
+          py::arg("tokens").noconvert())
       .def(
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))

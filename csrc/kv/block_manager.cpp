@@ -90,6 +90,27 @@ void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vec
   table[i] = known;
 }
 
+std::vector<BlockId> BlockManager::restore(const std::vector<BlockId>& blocks,
+                                           const std::vector<BlockId>& parents,
+                                           const std::vector<int32_t>& tokens) {
+  std::vector<BlockId> taken;
+  std::vector<bool> is_taken(static_cast<size_t>(pool_.num_blocks()) + 1, false);
+  for (size_t i = blocks.size(); i-- > 0;) {
+    const int32_t* content = &tokens[i * block_tokens_];
+    const bool has_parent = parents[i] == kNullBlock || is_taken[index_of(parents[i])];
+    if (!has_parent || index_.find(parents[i], content) != kNullBlock) continue;
+    index_.insert(blocks[i], parents[i], content);
+    is_taken[index_of(blocks[i])] = true;
+  }
+  for (const BlockId block : blocks) {
+    if (!is_taken[index_of(block)]) continue;
+    taken.push_back(block);
+    index_.park(block);
+  }
+  pool_.take(taken);
+  return taken;
+}
+
 void BlockManager::check(const std::vector<int32_t>& owners) const {
   pool_.check();
   index_.check();

@@ -25,6 +25,7 @@ class BlockManager {
   int32_t num_available() const { return pool_.num_free() + index_.num_parked(); }  // free or evictable
   int32_t num_cached() const { return index_.num_parked(); }
   int32_t num_held() const { return pool_.num_blocks() - num_available(); }
+  int32_t num_free() const { return pool_.num_free(); }
 
   BlockId allocate();  // evicts the least recently released cached block when none is free
 
@@ -32,13 +33,29 @@ class BlockManager {
   // without a computed token there are no logits to sample from. Nothing is held yet. `match` is empty, or of
   // an earlier look at the same tokens: then only what the cache has lost and gained since is looked at.
   void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const;
+  // The block that holds `content` [block_tokens] after `parent`, or kNullBlock.
+  BlockId find(BlockId parent, const int32_t* content) const { return index_.find(parent, content); }
   // How many blocks of a match nobody holds.
   int32_t num_unheld(const PrefixMatch& match) const;
+  void hold(BlockId block);
   void hold(const std::vector<BlockId>& blocks);
+  void release(BlockId block);
   void release(std::vector<BlockId>& blocks);  // tail first, see PrefixIndex; leaves the list empty
   // Releases a table whose content may be wrong: it serves nobody any more, nor does what follows its blocks.
   // Others that hold some of them keep them.
   void discard(std::vector<BlockId>& table);
+
+  // A block serves nobody any more, nor does what follows it; those that hold them keep them. Matches of
+  // earlier looks that have it are to be cleared.
+  void hide(BlockId block) { index_.hide(block); }
+  // See PrefixIndex; 0 of a block that the cache does not know.
+  uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
+  bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
+  // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents` and
+  // `tokens` [blocks, block_tokens] as published, children before their parents, the last to be evicted last.
+  // Returns those taken: of equal content one.
+  std::vector<BlockId> restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+                               const std::vector<int32_t>& tokens);
 
   // Make block `i` of a request's table known to the cache, now that `tokens` fill it. When the same content
   // is already there the table takes that block and gives its own back. Blocks before `i` must be published.
@@ -52,9 +69,6 @@ class BlockManager {
 
  private:
   bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
-  void hold(BlockId block);
-  void release(BlockId block);
-
   size_t block_tokens_;
   bool prefix_cache_;
   BlockPool pool_;

@@ -1,5 +1,7 @@
 #include "kv/block_pool.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace ballast {
@@ -15,6 +17,15 @@ BlockId BlockPool::allocate() {
   free_.pop_back();
   refs_[index_of(block)] = 1;
   return block;
+}
+
+void BlockPool::take(const std::vector<BlockId>& blocks) {
+  for (const BlockId block : blocks) {
+    BALLAST_CHECK(is_free(block));
+    refs_[index_of(block)] = 0;
+  }
+  const auto is_taken = [this](BlockId block) { return !is_free(block); };
+  free_.erase(std::remove_if(free_.begin(), free_.end(), is_taken), free_.end());
 }
 
 void BlockPool::retain(BlockId block) {

@@ -20,8 +20,9 @@ class BlockPool {
   bool is_free(BlockId block) const { return refs_[index_of(block)] == kFree; }
   int32_t refs(BlockId block) const { return is_free(block) ? 0 : refs_[index_of(block)]; }
 
-  BlockId allocate();          // a free block, held once; there must be one
-  void retain(BlockId block);  // adds a holder; the block must not be free
+  BlockId allocate();                             // a free block, held once; there must be one
+  void take(const std::vector<BlockId>& blocks);  // of those that are free; nobody holds them
+  void retain(BlockId block);                     // adds a holder; the block must not be free
   // Removes a holder and returns how many are left. At 0 the caller frees or caches the block.
   int32_t release(BlockId block);
   void free(BlockId block);  // back to the free list; nobody may hold the block

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "kv/tier.h"
 #include "sched/cost_curve.h"
 
 namespace ballast {
@@ -23,6 +25,8 @@ struct SchedulerConfig {
       {};  // prompts of so many go to the prefill lane; none: by the costs
   std::optional<double> max_stall_s =
       {};  // most that prompts may add to a step that others wait for; none: auto
+
+  std::vector<TierConfig> tiers = {};  // places for what the cache holds, the fastest first
 
   bool has_prefill_lane() const { return !prefill_costs.empty(); }
   int64_t capacity_tokens() const { return int64_t{num_blocks} * block_tokens; }

@@ -39,10 +39,34 @@ struct Committed {
   std::vector<Finish> finish;
 };
 
+enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2 };
+
+// What is to be done with one block of a tier. A tier does what is asked of it in the order in which it was
+// asked.
+struct Transfer {
+  Move move;
+  int32_t tier;
+  BlockId tier_block;
+  // To store: the device's block to copy out, before a later step or fetch writes to it. To fetch: the one to
+  // copy to. A drop has none: what the tier's block holds, and what follows it, is never to be restored.
+  BlockId block = kNullBlock;
+  BlockId parent = kNullBlock;       // of what is stored: the tier's block with the tokens before, or none
+  std::vector<int32_t> tokens = {};  // of what is stored: [block_tokens]
+  SeqId seq{};                       // for whom is fetched, all in a row
+};
+
+struct TierStats {
+  int64_t capacity_tokens;
+  int64_t cached_tokens;   // in blocks that are known
+  int64_t fetched_tokens;  // total that came back
+};
+
 struct Stats {
   int64_t waiting, running;
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
+  int64_t fetching;              // of `running`, those whose blocks are on their way
+  std::vector<TierStats> tiers;  // as configured
 };
 
 // A live sequence in one line, for people.

@@ -16,6 +16,12 @@ namespace ballast {
 //        0            num_computed      num_computed + num_planned      tokens.size()
 //        |  KV written  |  this step's chunk  |  later chunks            |
 //        |  blocks cover all tokens, but that of a last one which is decoded and not planned yet   |
+// What one tier holds of a request's tokens.
+struct TierTable {
+  PrefixMatch match;            // as Request::match
+  std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
+};
+
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;
@@ -30,13 +36,17 @@ struct Request {
   std::vector<int32_t> stop_tokens;
 
   std::vector<BlockId> blocks;
-  PrefixMatch match;  // while it waits, of the last time that it was first in the queue
+  PrefixMatch match;             // while it waits, of the last time that it was first in the queue
+  std::vector<TierTable> tiers;  // as configured
+  std::vector<int32_t> found;    // while it waits: which tier has it, of each block after `match`
+  std::vector<int32_t> fetches;  // while they are on their way: from which tier, of each after those computed
   int32_t num_computed = 0;
   int32_t num_planned = 0;        // tokens of the outstanding plan
   Lane lane = Lane::kDecode;      // whose plan that is
   int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  bool fetches_first = false;     // what is fetched counts among those, too
   bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
   bool admitted_before = false;
   bool decodes = false;  // planned as a decode row
@@ -48,6 +58,8 @@ struct Request {
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }
   int32_t num_uncomputed() const { return num_tokens() - num_computed; }
   bool is_planned() const { return num_planned > 0; }
+  bool is_fetching() const { return !fetches.empty(); }
+  bool can_run() const { return !is_planned() && !is_fetching(); }
   bool wants_decode() const { return num_generated() > 0 && num_uncomputed() == 1; }
   bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.

@@ -51,11 +51,20 @@ void SchedulerConfig::validate() const {
   require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
           "prompts cannot make a step shorter");
   require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
+  require(tiers.empty() || prefix_cache, "tiers", static_cast<int64_t>(tiers.size()),
+          "they hold what the prefix cache knows, and there is none");
+  for (const TierConfig& tier : tiers) {
+    require(tier.num_blocks >= 1, "tiers", tier.num_blocks, "a tier has at least 1 block");
+    require(tier.most_storing >= 1, "tiers", tier.most_storing, "at least 1 block is on its way");
+  }
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_((config.validate(), config)),
-      blocks_(config.num_blocks, config.block_tokens, config.prefix_cache) {}
+      blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
+      fetched_tokens_(config.tiers.size(), 0) {
+  for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
+}
 
 void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                     std::vector<int32_t> stop_tokens, const AddOptions& options) {
@@ -92,6 +101,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->turn = turn_of(*request);
   request->scores_prompt = options.scores_prompt;
   request->stop_tokens = std::move(stop_tokens);
+  request->tiers.resize(tiers_.size());
   insert_in_order(waiting_, request.get());
   ++num_new_waiting_;
   rounds_.enter(request->priority);
@@ -158,8 +168,8 @@ bool Scheduler::abort(SeqId seq) {
   const auto found = requests_.find(seq);
   if (found == requests_.end()) return false;
   Request& request = *found->second;
-  if (request.is_planned()) {
-    request.aborted = true;  // the step that is under way still writes to its blocks
+  if (!request.can_run()) {
+    request.aborted = true;  // the step or the copies that are under way still write to its blocks
     return true;
   }
   const auto waiting = std::find(waiting_.begin(), waiting_.end(), &request);
@@ -170,7 +180,7 @@ bool Scheduler::abort(SeqId seq) {
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), &request));
   }
-  blocks_.release(request.blocks);
+  release(request);
   end(request);
   return true;
 }
@@ -242,7 +252,7 @@ void Scheduler::plan_decodes() {
   is_starved_ = false;
   for (size_t i = 0; i < running_.size(); ++i) {
     Request& request = *running_[i];
-    if (request.is_planned()) continue;
+    if (!request.can_run()) continue;
     request.decodes = request.wants_decode();
     if (request.decodes && make_room(i)) schedule(request, 1);
   }
@@ -253,9 +263,9 @@ bool Scheduler::make_room(size_t index) {
   const Request& request = *running_[index];
   while (blocks_.num_available() < blocks_short(request, 1)) {
     size_t victim = running_.size() - 1;
-    while (running_[victim]->is_planned()) --victim;  // those before `index` alone are in this plan
+    while (!running_[victim]->can_run()) --victim;  // those before `index` alone are in this plan
     if (victim == index && index + 1 < running_.size()) {
-      is_starved_ = true;  // it waits for those behind it, which the prefill lane holds
+      is_starved_ = true;  // it waits for those behind it, which the prefill lane holds, or which fetch
       return false;
     }
     preempt(victim);
@@ -270,7 +280,7 @@ void Scheduler::plan_prompts() {
   Request* part_way = nullptr;
   for (Request* request : running_) {
     const int32_t num_tokens = request->num_uncomputed();
-    if (request->is_planned() || request->wants_decode() || lane_of(*request, num_tokens) != lane_) continue;
+    if (!request->can_run() || request->wants_decode() || lane_of(*request, num_tokens) != lane_) continue;
     int32_t most = allowance(*request, budget_);
     if (part_way == nullptr && most < num_tokens) {
       part_way = request;
@@ -302,7 +312,7 @@ void Scheduler::admit() {
     // A victim of this plan comes back in a later one, when those that needed its room have had it.
     if (std::find(preempted_.begin(), preempted_.end(), request.seq) != preempted_.end()) return;
     if (waits_for_leader(request) || !joins(request)) {
-      if (passed == nullptr) passed = &request;
+      if (passed == nullptr && !is_behind(request)) passed = &request;
       ++num_passed;
       continue;
     }
@@ -317,9 +327,12 @@ void Scheduler::admit() {
 // Whether a waiting request belongs in this step, were there room for it. While a prompt is part-way, only
 // much shorter ones do: they end soon, and delay it little.
 bool Scheduler::joins(Request& request) const {
-  if (!request.scores_prompt) blocks_.match(request.tokens, request.match);
-  const int32_t num_cached = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
-  const int32_t num_tokens = request.num_tokens() - num_cached;
+  if (!request.scores_prompt) {
+    blocks_.match(request.tokens, request.match);
+    match_tiers(request);
+  }
+  const size_t num_blocks = request.match.blocks.size() + request.found.size();
+  const int32_t num_tokens = request.num_tokens() - static_cast<int32_t>(num_blocks) * config_.block_tokens;
   if (lane_of(request, num_tokens) != lane_) return false;
   return part_way_ == nullptr ||
          int64_t{num_tokens} * kJoiningShare <= part_way_->num_uncomputed() - part_way_->num_planned;
@@ -343,6 +356,7 @@ void Scheduler::start(Request& request) {
   request.match = {};
   request.num_published = num_matched;
   request.num_computed = num_matched * config_.block_tokens;
+  request.fetches_first = !request.admitted_before;
   if (!request.admitted_before) {
     request.admitted_before = true;
     request.num_cached_tokens = request.num_computed;
@@ -353,15 +367,24 @@ void Scheduler::start(Request& request) {
   }
   insert_in_order(running_, &request);
   take_blocks(request, request.num_uncomputed());
+  begin_fetch(request);
+  if (request.is_fetching()) return;
   schedule(request, std::min(request.num_uncomputed(), allowance(request, budget_)));
   if (part_way_ == nullptr && request.num_planned < request.num_uncomputed()) part_way_ = &request;
 }
 
-// A leader comes before its followers wherever it is, so waiting for it cannot last for ever.
+// A leader waits for room at most, and nobody keeps room for its followers from it: this cannot last for
+// ever.
 bool Scheduler::waits_for_leader(const Request& request) const {
   if (!request.leader) return false;
   const auto leader = requests_.find(*request.leader);
   return leader != requests_.end() && !leader->second->aborted && leader->second->num_generated() == 0;
+}
+
+// Whether a request waits for a leader that waits as well: room that is kept for it would be missing there. A
+// leader of another client may have a later turn.
+bool Scheduler::is_behind(const Request& request) const {
+  return waits_for_leader(request) && requests_.at(*request.leader)->blocks.empty();
 }
 
 int32_t Scheduler::blocks_for(int32_t num_tokens) const {
@@ -398,7 +421,7 @@ void Scheduler::preempt(size_t index) {
   victim.num_computed = 0;
   victim.num_planned_ahead = 0;
   victim.decodes = false;
-  blocks_.release(victim.blocks);
+  release(victim);
   preempted_.push_back(victim.seq);
   ++num_preemptions_;
 }
@@ -485,9 +508,9 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     token += samples;
     if (finish != Finish::kNone || request->aborted) {
       if (request->forget)
-        blocks_.discard(request->blocks);
+        forget(*request);
       else
-        blocks_.release(request->blocks);
+        release(*request);
       done.push_back(request);
     }
   }
@@ -505,6 +528,7 @@ void Scheduler::publish(Request& request) {
   for (; request.num_published < num_full; ++request.num_published) {
     blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
   }
+  mirror(request);
 }
 
 Finish Scheduler::append_sampled(Request& request, int32_t token) const {
@@ -531,6 +555,12 @@ Stats Scheduler::stats() const {
   stats.preemptions = num_preemptions_;
   stats.prefix_query_tokens = prefix_query_tokens_;
   stats.prefix_hit_tokens = prefix_hit_tokens_;
+  stats.fetching = std::count_if(running_.begin(), running_.end(), [](auto* r) { return r->is_fetching(); });
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    const int64_t num_tokens = config_.block_tokens;
+    stats.tiers.push_back(
+        {tiers_[t].num_blocks() * num_tokens, tiers_[t].num_known() * num_tokens, fetched_tokens_[t]});
+  }
   return stats;
 }
 
@@ -540,7 +570,10 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
     all.push_back({r.seq, state, r.num_tokens(), r.num_computed, static_cast<int32_t>(r.blocks.size())});
   };
   for (const Request* r : running_)
-    describe(*r, r->aborted ? "aborted" : r->wants_decode() ? "decode" : "prefill");
+    describe(*r, r->aborted          ? "aborted"
+                 : r->is_fetching()  ? "fetching"
+                 : r->wants_decode() ? "decode"
+                                     : "prefill");
   for (const Request* r : waiting_) {
     if (max_waiting-- <= 0) break;
     describe(*r, r->admitted_before ? "preempted" : "waiting");
@@ -552,6 +585,8 @@ void Scheduler::check() const {
   BALLAST_CHECK(requests_.size() == running_.size() + waiting_.size());
   BALLAST_CHECK(running_.size() <= static_cast<size_t>(config_.max_batch_size));
   std::vector<int32_t> owners(static_cast<size_t>(config_.num_blocks) + 1, 0);
+  std::vector<std::vector<int32_t>> tier_owners;
+  for (const Tier& tier : tiers_) tier_owners.emplace_back(static_cast<size_t>(tier.num_blocks()) + 1, 0);
   const Request* last = nullptr;
   const auto check_live = [&](const Request& request) {
     const auto found = requests_.find(request.seq);
@@ -573,12 +608,20 @@ void Scheduler::check() const {
                   blocks_for((decodes ? num_covered : request->num_tokens()) + num_planned_ahead));
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
-    BALLAST_CHECK(request->is_planned() || !request->aborted);
+    BALLAST_CHECK(!request->can_run() || !request->aborted);
+    BALLAST_CHECK(!request->is_planned() || !request->is_fetching());
+    BALLAST_CHECK(request->num_published + static_cast<int32_t>(request->fetches.size()) <=
+                  (request->num_tokens() - 1) / config_.block_tokens);
     const auto& [plan, rows] = outstanding_[static_cast<size_t>(request->lane)];
     const bool is_row = plan && std::find(rows.begin(), rows.end(), request) != rows.end();
     BALLAST_CHECK(is_row == request->is_planned());
     blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      const std::vector<BlockId>& table = request->tiers[t].blocks;
+      tiers_[t].check_table(table, request->tokens);
+      for (const BlockId block : table) ++tier_owners[t][index_of(block)];
+    }
   }
   last = nullptr;
   int32_t num_new = 0;
@@ -586,12 +629,14 @@ void Scheduler::check() const {
     check_live(*request);
     BALLAST_CHECK(request->blocks.empty() && request->num_computed == 0 && request->num_planned == 0);
     BALLAST_CHECK(!request->aborted);
+    for (const TierTable& tier : request->tiers) BALLAST_CHECK(tier.blocks.empty());
     BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
     num_new += !request->admitted_before;
     BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
   blocks_.check(owners);
+  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].check(tier_owners[t]);
 }
 
 }  // namespace ballast

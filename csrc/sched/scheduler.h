@@ -52,6 +52,11 @@ class QueueFullError : public std::runtime_error {
 // and is never preempted while others run. A running request gives way to no waiting one. Requests of low
 // priority wait for as long as enough of higher priority arrive.
 //
+// With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
+// the cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
+// one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
+// until fetched().
+//
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
 class Scheduler {
@@ -72,6 +77,18 @@ class Scheduler {
   // cannot be predicted.
   std::shared_ptr<Plan> plan_ahead();
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled, Lane lane = Lane::kDecode);
+
+  // What is to be moved since the last call; to be asked for after every call of plan(), commit(), fetched()
+  // and stored().
+  std::vector<Transfer> take_transfers();
+  // What take_transfers() has asked for of one request is over: the first num_blocks arrived, the next one is
+  // damaged.
+  void fetched(SeqId seq, int32_t num_blocks);
+  // The oldest of a tier's stores is over. One that was lost, `is_whole` false, is the last that is tried.
+  void stored(int32_t tier, bool is_whole);
+  // What an earlier process has left in a tier, see Tier::restore; to be called before anything runs.
+  void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+               const std::vector<int32_t>& tokens);
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
@@ -96,6 +113,13 @@ class Scheduler {
   void fill(Plan& plan);
   void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const;
 
+  void match_tiers(Request& request) const;
+  void begin_fetch(Request& request);
+  void mirror(Request& request);
+  void forget(Request& request);
+  void release(Request& request);
+  size_t checked_tier(int32_t tier) const;
+
   Turn turn_of(const Request& request) const;
   void hand_turns_down(const Request& leaver);
   void end(const Request& request);
@@ -105,6 +129,7 @@ class Scheduler {
   void schedule(Request& request, int32_t num_tokens);
   void take_blocks(Request& request, int32_t num_tokens);
   bool waits_for_leader(const Request& request) const;
+  bool is_behind(const Request& request) const;
   Lane lane_of(const Request& request, int32_t num_tokens) const;
   int32_t allowance(const Request& request, int32_t budget) const;
   void preempt(size_t index);
@@ -115,6 +140,9 @@ class Scheduler {
 
   SchedulerConfig config_;
   BlockManager blocks_;
+  std::vector<Tier> tiers_;
+  std::vector<Transfer> transfers_;
+  std::vector<int64_t> fetched_tokens_;                           // by tier
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;
@@ -126,7 +154,7 @@ class Scheduler {
   std::array<Outstanding, 2> outstanding_;  // by lane
   std::shared_ptr<Plan> predicted_;         // until the decode lane's next plan()
   // A request that decodes found no block, since the only ones to take some from are in the prefill lane's
-  // plan: until it has one, nothing else starts.
+  // plan, or fetch: until it has one, nothing else starts.
   bool is_starved_ = false;
 
   // During plan().

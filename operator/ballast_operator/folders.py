@@ -12,6 +12,7 @@ SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
 HUGEPAGES_DIRECTORY = "/dev/hugepages"
 KERNELS_DIRECTORY = "/var/cache/ballast"
 PACKED_DIRECTORY = "/var/lib/ballast/packed"
+KV_DIRECTORY = "/var/lib/ballast/kv"
 
 OWN_VOLUMES: Mapping[str, str] = {
     MODEL_VOLUME: MODEL_DIRECTORY,
@@ -21,6 +22,7 @@ OWN_VOLUMES: Mapping[str, str] = {
     "hugepages": HUGEPAGES_DIRECTORY,
     "kernels": KERNELS_DIRECTORY,
     "packed": PACKED_DIRECTORY,
+    "kv": KV_DIRECTORY,
 }
 """The folder of each volume, by its name. Not every pod has all of them."""
 

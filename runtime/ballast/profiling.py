@@ -47,7 +47,7 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
     check_memory(plan)
     text = load_checked_text(config.model, gguf, spec)
     limit = None if plan.device is None else plan.device.limit
-    settings = replace(engine_settings(config), vram=limit)
+    settings = replace(engine_settings(config), vram=limit, kv_host_bytes=0, kv_disk_dir=None)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
     profile = ExpertProfile(spec.name, fingerprint(gguf), *count_uses(runner, spec, settings, requests))

@@ -301,3 +301,61 @@ def test_other_threads_run_while_the_scheduler_works(call: Callable[[sched.Sched
         sys.setswitchinterval(interval)
         thread.join(timeout=60)
     assert ran
+
+
+def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
+    scheduler = new_scheduler(num_blocks=4, tiers=[(8, 8)])
+    scheduler.add(1, ids(*range(9)), 1, ids())
+    scheduler.plan()
+    assert scheduler.take_transfers() == []
+    scheduler.commit(ids(7))
+    first, second = scheduler.take_transfers()
+    assert (first.move, first.tier, first.parent, first.tokens.tolist()) == (sched.Move.STORE, 0, 0, [0, 1, 2, 3])
+    assert (second.parent, second.tokens.tolist()) == (first.tier_block, [4, 5, 6, 7])
+    assert first.block != second.block
+    assert scheduler.take_transfers() == []
+    for _ in range(2):
+        scheduler.stored(0, is_whole=True)
+    scheduler.add(2, ids(*range(50, 65)), 1, ids())  # takes the whole cache
+    scheduler.plan()
+    scheduler.commit(ids(7))
+    scheduler.take_transfers()
+
+    scheduler.add(3, ids(*range(9)), 1, ids())
+    assert scheduler.plan().num_requests == 0
+    fetches = scheduler.take_transfers()
+    assert [(each.move, each.seq, each.tier_block) for each in fetches] == [
+        (sched.Move.FETCH, 3, first.tier_block),
+        (sched.Move.FETCH, 3, second.tier_block),
+    ]
+    assert scheduler.describe() == [(3, "fetching", 9, 0, 3)]
+    assert scheduler.stats().fetching == 1
+    scheduler.fetched(3, 1)
+    assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
+    assert scheduler.cached_tokens(3) == 4
+    (tier,) = scheduler.stats().tiers
+    assert (tier.capacity_tokens, tier.fetched_tokens) == (32, 4)
+    scheduler.check()
+
+
+def test_wrong_use_of_tiers_is_refused() -> None:
+    scheduler = new_scheduler(tiers=[(8, 8)])
+    scheduler.add(1, ids(1, 2), 1, ids())
+    with pytest.raises(ValueError, match="sequence 1 fetches nothing"):
+        scheduler.fetched(1, 0)
+    with pytest.raises(RuntimeError, match="nothing is on its way"):
+        scheduler.stored(0, is_whole=True)
+    with pytest.raises(ValueError, match="tier 1 of 1"):
+        scheduler.stored(1, is_whole=True)
+    with pytest.raises(ValueError, match="restored block 9: ids are unique and run from 1 to 8"):
+        scheduler.restore(0, ids(9), ids(0), ids(1, 2, 3, 4))
+    with pytest.raises(ValueError, match="differ in number"):
+        scheduler.restore(0, ids(1), ids(0), ids(1, 2, 3))
+    scheduler.restore(0, ids(2, 1), ids(1, 0), ids(*range(8)))
+    with pytest.raises(ValueError, match="knows blocks already"):
+        scheduler.restore(0, ids(3), ids(0), ids(1, 2, 3, 4))
+    for tiers in ([(0, 1)], [(1, 0)]):
+        with pytest.raises(ValueError, match="tiers=0"):
+            new_scheduler(tiers=tiers)
+    with pytest.raises(ValueError, match="they hold what the prefix cache knows"):
+        new_scheduler(tiers=[(1, 1)], prefix_cache=False)

@@ -50,7 +50,7 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
         options = given(engine["args"])
         assert set(options) <= {option.name for option in OPTIONS}
         mounted = {mount["mountPath"] for mount in engine["volumeMounts"]}
-        paths = ("gguf_path", "model_path", "optimize_config_path", "packed_dir", "api_key_file")
+        paths = ("gguf_path", "model_path", "optimize_config_path", "packed_dir", "kv_disk_dir", "api_key_file")
         for path in paths:
             assert path not in options or any(options[path].startswith(mount) for mount in mounted)
         resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), default_threads=1)

@@ -336,6 +336,15 @@ TEST(clients_take_turns_in_each_priority_by_itself) {
   EXPECT(run.served() == (Ids{12, 30, 13, 10, 20, 11}));
 }
 
+TEST(no_room_is_kept_from_a_leader_for_a_follower_of_another_client) {
+  OneByOne run;  // one at a time
+  run.come({10, 11}, 1);
+  AddOptions follows = from_client(2);
+  follows.leader = SeqId{11};
+  run.add(20, prompt(11, 1), 1, follows);
+  EXPECT(run.served() == (Ids{10, 11, 20}));
+}
+
 TEST(choices_of_one_prompt_share_a_turn) {
   OneByOne run;
   run.come({10}, 1);

@@ -81,6 +81,7 @@ ABSENT_OBJECTS = {
     ("spec.scheduling", "affinity"),
     ("spec", "kernelCache"),
     ("spec", "packedWeights"),
+    ("spec", "kvDisk"),
     ("spec.packedWeights", "memory"),
     ("spec.packedWeights", "pvc"),
     ("spec.env", "valueFrom"),

@@ -20,6 +20,8 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
     max_batch_size = draw(st.integers(1, 4))
     has_costs = draw(st.booleans())
     decode_s = draw(st.floats(0.1, 2.0))
+    prefix_cache = draw(st.booleans())
+    tiers = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 4)), max_size=2)
     return sched.SchedulerConfig(
         num_blocks=draw(st.integers(2, 14)),
         block_tokens=draw(st.integers(1, 4)),
@@ -27,11 +29,12 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         chunk_size=max_batch_size + draw(st.integers(0, 8)),
         prefill_chunk_size=draw(st.integers(1, 16)),
         max_queue=draw(st.integers(1, 6)),
-        prefix_cache=draw(st.booleans()),
+        prefix_cache=prefix_cache,
         # Seconds of steps of 1 and 8 tokens: whichever lane a prompt is cheaper in.
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
         prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if draw(st.booleans()) else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
+        tiers=draw(tiers) if prefix_cache else [],
     )
 
 
@@ -139,6 +142,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             return data.draw(st.dictionaries(st.sampled_from(rows), st.booleans(), max_size=2))
 
         self.reference.end(sched.Lane.PREFILL, lambda request: request.seq % 3, choose)
+
+    @precondition(lambda self: self.reference.fetches)
+    @rule(data=st.data(), num_blocks=st.none() | st.integers(0, 3))
+    def end_a_fetch(self, data: st.DataObject, num_blocks: int | None) -> None:
+        self.reference.end_fetch(data.draw(st.sampled_from(list(self.reference.fetches))), num_blocks)
+
+    @precondition(lambda self: self.reference.fetches)
+    @rule(data=st.data())
+    def abort_a_fetch(self, data: st.DataObject) -> None:
+        self.reference.abort(data.draw(st.sampled_from(list(self.reference.fetches))))
+
+    @precondition(lambda self: self.reference.tiers)
+    @rule(count=st.integers(1, 8), tier=st.integers(0, 1))
+    def end_stores(self, count: int, tier: int) -> None:
+        self.reference.end_stores(count, tier)
+
+    @precondition(lambda self: self.reference.tiers)
+    @rule(tier=st.integers(0, 1))
+    def lose_a_store(self, tier: int) -> None:
+        self.reference.end_stores(1, tier, is_whole=False)
+
+    @precondition(lambda self: self.reference.tiers and not self.reference.live)
+    @rule()
+    def restart(self) -> None:
+        self.reference.restart()
 
     @rule()
     def run_dry(self) -> None:

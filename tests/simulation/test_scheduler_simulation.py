@@ -46,6 +46,8 @@ class Simulation:
                 self.reference.abort(self.random.choice(list(self.reference.live)))
             if self.reference.config.has_prefill_lane:
                 self._step_of_the_prefill_lane()
+            if self.reference.tiers:
+                self._move_some()
             self._digest(self.reference.step(self._next_token, self._abort_some, self._fail_some))
         self.reference.run_dry(self._next_token, max_steps=10_000)
 
@@ -55,6 +57,18 @@ class Simulation:
             self._digest(self.reference.begin(sched.Lane.PREFILL))
         elif self.random.random() < 0.3:
             self.reference.end(sched.Lane.PREFILL, self._next_token, self._fail_some)
+
+    def _move_some(self) -> None:
+        """Copies last for several steps; a few are lost, or find damage."""
+        for tier in range(len(self.reference.tiers)):
+            self.reference.end_stores(self.random.randrange(5), tier)
+        if self.reference.fetches and self.random.random() < 0.3:
+            self.reference.end_fetch(
+                self.random.choice(list(self.reference.fetches)),
+                self.random.randrange(3) if self.random.random() < 0.05 else None,
+            )
+        if self.reference.fetches and self.random.random() < 0.02:
+            self.reference.abort(self.random.choice(list(self.reference.fetches)))
 
     def _digest(self, plan: sched.Plan) -> None:
         for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
@@ -157,3 +171,36 @@ def test_one_client_is_served_first_come_first_served() -> None:
     simulation = Simulation(seed=21, num_requests=500)
     simulation.run()
     assert simulation.reference.totals.overtaken == 0
+
+
+def test_tiers_bring_back_what_the_cache_gave_up() -> None:
+    simulation = Simulation(seed=23, num_requests=2_000, looks_ahead=True, tiers=[(60, 8), (400, 16)])
+    simulation.run()
+    reference = simulation.reference
+    totals, stats = reference.totals, reference.scheduler.stats()
+    assert (stats.used_tokens, stats.fetching) == (0, 0)
+    assert totals.preemptions > 50
+    assert totals.fetched_blocks > 2_000
+    assert totals.damaged_blocks > 20
+    assert totals.aborted_fetches > 20
+    assert totals.fetched_blocks * CONFIG["block_tokens"] == sum(tier.fetched_tokens for tier in stats.tiers)
+    assert all(tier.fetched_tokens > 0 for tier in stats.tiers)
+    reference.restart()
+    assert reference.totals.restored_blocks > 300
+    simulation.num_requests += 500
+    simulation.run()
+    assert reference.totals.fetched_blocks > 500
+
+
+def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
+    costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
+    digests = set()
+    for _ in range(2):
+        simulation = Simulation(seed=29, num_requests=700, looks_ahead=True, tiers=[(200, 8)], **costs)
+        simulation.run()
+        digests.add(simulation.digest.hexdigest())
+    totals = simulation.reference.totals
+    assert len(digests) == 1
+    assert simulation.reference.scheduler.stats().used_tokens == 0
+    assert totals.prefill_steps > 50
+    assert totals.fetched_blocks > 200

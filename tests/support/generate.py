@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ballast.engine.core import EngineCore
+from ballast.engine.core import BUSY, EngineCore
 from ballast.engine.request import FinishReason, Request
 
 
@@ -29,6 +29,8 @@ def generate(core: EngineCore, requests: Iterable[Request], *, first_seq: int = 
         core.add(first_seq + offset, request, request.sampling.seed or 0)
     while len(reasons) < len(requests):
         result = core.step()
+        if result is BUSY:
+            continue
         assert result.num_tokens > 0, "the scheduler has nothing to run although requests are unfinished"
         cached.update(result.admitted)
         for event in result.events:

@@ -258,6 +258,24 @@ SERVICE = Dashboard(
                     unit="percentunit",
                     width=12,
                 ),
+                Panel(
+                    "Prompt tokens that came back",
+                    "KV that was copied from host memory or read from disk instead of computed, by where. Without "
+                    "kv_host_bytes and kv_disk_dir there is none (docs/howto/conversations.md).",
+                    (Query(rate("ballast_kv_tier_hit_tokens_total", "tier"), "{{tier}}"),),
+                    stacked=True,
+                    width=12,
+                ),
+                Panel(
+                    "KV moved",
+                    "Bytes copied to host memory and disk, and back. Far more back than a prompt takes: docs/howto/conversations.md.",
+                    (
+                        Query(rate("ballast_kv_tier_stored_bytes_total", "tier"), "to {{tier}}"),
+                        Query(rate("ballast_kv_tier_fetched_bytes_total", "tier"), "from {{tier}}"),
+                    ),
+                    unit="Bps",
+                    width=12,
+                ),
             ),
         ),
         Row(

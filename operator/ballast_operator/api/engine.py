@@ -45,6 +45,7 @@ RESERVED_ARGUMENTS = (
     "api_key_file",
     "optimize_config_path",
     "packed_dir",
+    "kv_disk_dir",
     "force_think",
     "no_force_think",
     "tls_cert_file",

@@ -230,6 +230,16 @@ class PackedWeights(ApiType):
         return self
 
 
+class KvDisk(ApiType):
+    """Where conversations are kept."""
+
+    claim_name: ObjectName = Field(
+        description="PersistentVolumeClaim on a fast disk; half of what is free there is taken unless extraArgs have "
+        "--kv_disk_bytes. It holds what was said: it is for pods of this namespace alone. One pod uses it at a time, "
+        "others of the service serve without."
+    )
+
+
 class PodMetadata(ApiType):
     """What the pods carry beside the operator's own labels."""
 
@@ -286,6 +296,11 @@ class InferenceServiceSpec(ApiType):
         default=None,
         description="Keeps the weights as they are packed for the CPU, so that the next start packs nothing "
         "(--packed_dir). Without it, each start packs anew.",
+    )
+    kv_disk: KvDisk | None = Field(
+        default=None,
+        description="Keeps what the KV cache gives up, so that conversations that come back are read instead of "
+        "computed (--kv_disk_dir). Without it, none are kept beyond the pod's memory.",
     )
     pod_metadata: PodMetadata = Field(
         default_factory=PodMetadata, description="Further labels and annotations of the pods."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.folders import KEYS_DIRECTORY, MODEL_DIRECTORY, PACKED_DIRECTORY, RULES_DIRECTORY
+from ballast_operator.folders import KEYS_DIRECTORY, KV_DIRECTORY, MODEL_DIRECTORY, PACKED_DIRECTORY, RULES_DIRECTORY
 from ballast_operator.names import ADMIN_PORT
 from ballast_operator.resources.volumes import rules_key
 
@@ -44,6 +44,7 @@ def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
         "optimize_config_path": f"{RULES_DIRECTORY}/{rules_key(rules)}" if rules else None,
         "packed_dir": PACKED_DIRECTORY if spec.packed_weights else None,
+        "kv_disk_dir": KV_DIRECTORY if spec.kv_disk else None,
         "force_think": True if engine.force_think else None,
     }
 

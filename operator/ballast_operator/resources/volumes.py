@@ -58,6 +58,9 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
             # Its pages count against the container's limit like all memory: they are never more than that.
             source = {"emptyDir": {"medium": "Memory", "sizeLimit": spec.resources.memory}}
         found.append(_volume("packed", source, read_only=False))
+    if (kv := spec.kv_disk) is not None:
+        source = {"persistentVolumeClaim": {"claimName": kv.claim_name}}
+        found.append(_volume("kv", source, read_only=False))
     if spec.resources.hugepages1_gi:
         source = {"emptyDir": {"medium": "HugePages-1Gi"}}
         found.append(_volume("hugepages", source, read_only=False))

@@ -23,6 +23,7 @@ class SchedulerConfig(PybindObject):
         prefill_costs: Sequence[tuple[int, float]] = ...,
         prefill_lane_tokens: int | None = None,
         max_stall_s: float | None = None,
+        tiers: Sequence[tuple[int, int]] = ...,
     ) -> None:
         """`num_blocks` usable blocks; block 0, the null block, comes on top: ids run 1…num_blocks.
 
@@ -31,7 +32,9 @@ class SchedulerConfig(PybindObject):
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
         prompt that goes to the prefill lane; None: whichever lane is cheaper. `max_stall_s`: the most seconds that
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3.5 times what the step takes
-        without them, or once where there are two lanes. Raises ValueError naming the field for values that cannot work.
+        without them, or once where there are two lanes. `tiers`: places for what the prefix cache holds, the fastest
+        first, each with its number of blocks and the most that are on their way to it at a time. Raises ValueError
+        naming the field for values that cannot work.
         """
     @property
     def num_blocks(self) -> int: ...
@@ -53,6 +56,8 @@ class SchedulerConfig(PybindObject):
     def max_stall_s(self) -> float | None: ...
     @property
     def has_prefill_lane(self) -> bool: ...
+    @property
+    def tiers(self) -> list[tuple[int, int]]: ...
     def prompt_seconds(self, num_tokens: int, num_decode: int) -> float:
         """Seconds until prompts of `num_tokens` in all are computed beside `num_decode` requests that decode, by the
         costs; 0 without any."""
@@ -130,6 +135,49 @@ class Committed(PybindObject):
     def finish(self) -> NDArray[np.uint8]:
         """[sampled rows], Finish values; a finished sequence is already freed."""
 
+class Move(PybindObject):
+    """Values of `Transfer.move`."""
+
+    STORE: int  # 0
+    DROP: int  # 1
+    FETCH: int  # 2
+
+class Transfer(PybindObject):
+    """What is to be done with one block of a tier, whose ids run 1…num_blocks. A tier does what is asked of it in the
+    order in which it was asked."""
+
+    @property
+    def move(self) -> int:
+        """STORE: copy a block of the cache out, before a later step or fetch writes to it. DROP: what the tier's block
+        holds, and what follows it, is never to be restored. FETCH: copy it to a block of the cache."""
+    @property
+    def tier(self) -> int:
+        """Index of the tier."""
+    @property
+    def tier_block(self) -> int: ...
+    @property
+    def block(self) -> int:
+        """The cache's; 0 of a DROP."""
+    @property
+    def parent(self) -> int:
+        """Of a STORE: the tier's block with the tokens before, 0 at the start."""
+    @property
+    def tokens(self) -> I32:
+        """[block_tokens] of a STORE."""
+    @property
+    def seq(self) -> int:
+        """Of a FETCH: for whom. All of one sequence follow each other, by position."""
+
+class TierStats(PybindObject):
+    @property
+    def capacity_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in blocks that are known."""
+    @property
+    def fetched_tokens(self) -> int:
+        """Total that came back."""
+
 class Stats(PybindObject):
     @property
     def waiting(self) -> int:
@@ -152,7 +200,13 @@ class Stats(PybindObject):
         """Total prompt tokens looked up."""
     @property
     def prefix_hit_tokens(self) -> int:
-        """Total prompt tokens served from the cache."""
+        """Total prompt tokens served from the cache, or from tiers."""
+    @property
+    def fetching(self) -> int:
+        """Of `running`, those whose blocks are on their way from tiers."""
+    @property
+    def tiers(self) -> list[TierStats]:
+        """One for each tier, as configured."""
 
 class QueueFullError(RuntimeError): ...
 
@@ -203,8 +257,25 @@ class Scheduler(PybindObject):
 
         ValueError when their number differs, RuntimeError when there is no plan. Sequences that were aborted or have
         failed since plan() count among the rows, and are left out of what is returned."""
+    def take_transfers(self) -> list[Transfer]:
+        """What is to be moved since the last call; to be asked for after each call of plan, commit, fetched and stored,
+        and to be begun before the next plan. Empty without tiers."""
+    def fetched(self, seq: int, num_blocks: int) -> None:
+        """All FETCHes of a sequence are over, `num_blocks` of them well: what comes then is damaged, is never served
+        again, and is computed. A sequence that was aborted meanwhile ends now.
+
+        ValueError when it fetches nothing, or not so many."""
+    def stored(self, tier: int, *, is_whole: bool) -> None:
+        """The oldest STORE of a tier is over. If it was lost, nothing more is sent to the tier.
+
+        ValueError when there is no such tier, RuntimeError when nothing is on its way to it."""
+    def restore(self, tier: int, blocks: I32, parents: I32, tokens: I32) -> None:
+        """Tell what an earlier process has left in a tier, before anything is added: `blocks` [n] with their `parents`
+        [n] and `tokens` [n · block_tokens], children before their parents, in the order in which they are given up.
+
+        ValueError when ids repeat or a parent is missing."""
     def cached_tokens(self, seq: int) -> int:
-        """Prompt tokens of a live sequence that the prefix cache served when it was first admitted, 0 before.
+        """Prompt tokens of a live sequence that the prefix cache and tiers served when it was first admitted, 0 before.
 
         ValueError when the id is not live."""
     def stats(self) -> Stats: ...

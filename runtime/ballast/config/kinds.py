@@ -96,7 +96,7 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
 
 
-def size() -> Kind:
+def size(minimum: int = 1) -> Kind:
     """A number of bytes, or of KiB, MiB, GiB or TiB; the word "auto" stands for None."""
 
     def parse(text: str) -> int | None:
@@ -113,10 +113,10 @@ def size() -> Kind:
         return str(value)
 
     return Kind(
-        "auto, or a size such as 24GiB",
+        "auto, or a size such as 24GiB" if minimum else "auto, 0, or a size such as 24GiB",
         "auto|SIZE",
         parse,
-        lambda value: value is None or 0 < value <= _LARGEST,
+        lambda value: value is None or minimum <= value <= _LARGEST,
         show=show,
     )
 

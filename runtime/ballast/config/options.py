@@ -221,6 +221,22 @@ class MachineConfig(_Section):
         "(a tmpfs) they are used where they are, and stay when the server ends; on a disk they are written once the "
         "server is ready. What a change of the model or of the machine makes stale is removed. Default: none are kept",
     )
+    kv_host_bytes: int | None = option(
+        None,
+        size(0),
+        "host memory for the KV cache's blocks that a GPU's memory has given up, so that a conversation that comes "
+        "back is copied instead of computed; auto: half of what the plan leaves, up to 32GiB; 0: none",
+    )
+    kv_disk_dir: Path | None = option(
+        None,
+        PATH,
+        "folder on disk that keeps the KV cache's blocks for when the cache has given them up, so that a conversation "
+        "that comes back, even after a restart, is read instead of computed. Blocks of another model or machine are "
+        "removed. Default: none are kept",
+    )
+    kv_disk_bytes: int | None = option(
+        None, size(), "most disk that --kv_disk_dir takes; auto: half of what is free there"
+    )
 
 
 @dataclass(frozen=True)

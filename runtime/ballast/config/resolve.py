@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ballast.config.kinds import Kind
+from ballast.config.kinds import Kind, size
 from ballast.config.options import MAX_TOKENS, Config, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
 from ballast.host.gpu import auto_device
@@ -24,6 +24,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
+    "kv_host_bytes": "is for what a GPU's memory gives up of the KV cache, which is in host memory already",
 }
 """Options of the machine that have no meaning without a GPU → the reason, for error messages."""
 
@@ -38,7 +39,11 @@ def resolve(config: Config, default_threads: int) -> Config:
     _check_cache(config.scheduling)
     _check_ports(config.server)
     _check_tls(config.server)
-    _check_packed_dir(config.machine.packed_dir)
+    _check_folder("packed_dir", config.machine.packed_dir)
+    _check_folder("kv_disk_dir", config.machine.kv_disk_dir)
+    if config.machine.kv_disk_bytes is not None and config.machine.kv_disk_dir is None:
+        shown = size().show(config.machine.kv_disk_bytes)
+        raise ConfigError("kv_disk_bytes", shown, "bounds a folder; name it with kv_disk_dir")
     asked = config.machine.device
     device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
     checked = replace(
@@ -83,6 +88,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts=0,
             expert_profile=None,
             pcie_share=0.0,
+            kv_host_bytes=0,
         ),
     )
 
@@ -119,9 +125,9 @@ def _check_tls(server: ServerConfig) -> None:
             raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS takes both")
 
 
-def _check_packed_dir(folder: Path | None) -> None:
+def _check_folder(option: str, folder: Path | None) -> None:
     if folder is not None and not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
-        raise ConfigError("packed_dir", folder, "expected a folder, or a name in one, under which it is made")
+        raise ConfigError(option, folder, "expected a folder, or a name in one, under which it is made")
 
 
 def _check_paths(model: ModelConfig) -> ModelConfig:

@@ -53,6 +53,12 @@ class EngineSettings:
     """Limit of the device's memory; None: all of it."""
     packed_dir: Path | None = None
     """Folder that keeps packed weights for the next start; None: they are not kept."""
+    kv_host_bytes: int = 0
+    """Host memory for what a GPU's memory gives up of the KV cache."""
+    kv_disk_dir: Path | None = None
+    """Folder that keeps what the KV cache gives up; None: it is computed again."""
+    kv_disk_bytes: int | None = None
+    """Most that it takes there; None: half of what is free."""
     topology: Topology | None = None
     """None: the machine's own. Tests pass another."""
 
@@ -82,6 +88,9 @@ def engine_settings(config: Config) -> EngineSettings:
         stream_from_tokens=machine.stream_from_tokens,
         pcie_share=machine.pcie_share,
         packed_dir=machine.packed_dir,
+        kv_host_bytes=machine.kv_host_bytes or 0,
+        kv_disk_dir=machine.kv_disk_dir,
+        kv_disk_bytes=machine.kv_disk_bytes,
     )
 
 

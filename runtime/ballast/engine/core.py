@@ -16,9 +16,18 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import CountsExpertReads, HasPrefillLane, LooksAhead, Runner, UsesDevice, UsesThreads
+from ballast.engine.runner import (
+    CountsExpertReads,
+    HasPrefillLane,
+    HasTiers,
+    LooksAhead,
+    Runner,
+    UsesDevice,
+    UsesThreads,
+)
 from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
 from ballast.engine.sequence import Sequence
+from ballast.engine.tier_mover import TierMover, TierNumbers
 from ballast.errors import RequestError
 from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
@@ -68,14 +77,15 @@ class StepResult:
 IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
 """Nothing could run."""
 BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
-"""A step of the prefill lane goes on, and the decode lane has nothing to do: what has arrived may change that."""
+"""A step of the prefill lane goes on, or blocks are on their way from a tier, and the decode lane has nothing to do:
+what has arrived may change that."""
 
 NO_LOGITS = np.empty((0, 0), np.float32)
 
 POLL_S = 0.001
 """Longest time between two looks at the prefill lane, in seconds."""
 BUSY_S = 0.005
-"""How long the prefill lane alone is waited for before BUSY."""
+"""How long the prefill lane alone, or a tier alone, is waited for before BUSY."""
 
 
 @dataclass(slots=True)
@@ -112,6 +122,9 @@ class EngineCore:
             runner.open_prefill_lane()
             self._beside = runner
         self._scheduler = sched.Scheduler(config)
+        self._block_tokens = config.block_tokens
+        beside = runner.cache_tiers if isinstance(runner, HasTiers) and config.tiers else None
+        self._tiers = None if beside is None else TierMover(self._scheduler, beside, clock)
         pool = runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1)
         self._decode_sampler = StepSampler(pool, chosen_isa())
         # While the prefill lane samples, the threads may be computing experts.
@@ -150,11 +163,15 @@ class EngineCore:
     def abort(self, seq: int) -> None:
         """Free a sequence in any state. Unknown ids are ignored, since the sequence may have just ended."""
         self._scheduler.abort(seq)
+        if self._tiers is not None:
+            self._tiers.cancel(seq)
         self._sequences.pop(seq, None)
         self._queued.discard(seq)
 
     def step(self) -> StepResult:
         """Begin a step in each lane that has none, and return once one has ended; BUSY and IDLE where none does."""
+        if self._tiers is not None:
+            self._tiers.settle()
         if self._decode_step is None:
             self._decode_step = self._begin_decode()
         if self._beside is not None and self._prefill_step is None:
@@ -175,13 +192,21 @@ class EngineCore:
             if decode is None:
                 return BUSY
         if decode is None:
-            return IDLE
+            return self._wait_for_blocks()
         if self._looks_ahead is None:
             logits = self._runner.forward(_batch(decode.plan, decode.requested), self._alive)
         else:
             logits = self._looks_ahead.logits(self._alive)
         self._decode_step = None
         return self._end(decode, logits, sched.Lane.DECODE)
+
+    def _wait_for_blocks(self) -> StepResult:
+        """With nothing to compute. A tier says itself when it does not answer, so waiting counts as life."""
+        if self._tiers is None or not self._tiers.is_fetching:
+            return IDLE
+        self._tiers.wait(BUSY_S)
+        self._alive()
+        return BUSY
 
     def _begin_decode(self) -> _Step | None:
         """Plan a step of the decode lane. On a device it is queued at once, and the step after it is planned meanwhile:
@@ -206,6 +231,9 @@ class EngineCore:
         """The lane's next step; None where it has none."""
         plan = self._scheduler.plan(lane)
         self._preempted += plan.preempted.tolist()
+        if self._tiers is not None:
+            self._tiers.begin()
+            self._tiers.before_step(plan, self._block_tokens, self._alive)
         if plan.num_requests == 0:
             return None
         admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
@@ -233,6 +261,8 @@ class EngineCore:
         prefilled, sampled, failed = self._apply_logits(step, live, logits)
         tokens = [sampled.get(row.seq, (0, None))[0] for row in step.requested if row.samples]
         committed = self._scheduler.commit(np.array(tokens, dtype=np.int32), lane)
+        if self._tiers is not None:
+            self._tiers.begin()
         events = tuple(
             TokenEvent(seq, token, FINISH_REASONS.get(finish), sampled[seq][1])
             for seq, token, finish in zip(
@@ -354,6 +384,8 @@ class EngineCore:
             self._looks_ahead.logits(self._alive)
         if self._prefill_step is not None and self._beside is not None:
             self._beside.abandon_prefill()
+        if self._tiers is not None:
+            self._tiers.close()
 
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
@@ -363,6 +395,15 @@ class EngineCore:
     def expert_bytes_read(self) -> int:
         """Bytes of experts' weights that steps have read from host memory; 0 if the runner does not count."""
         return 0 if self._counts_reads is None else self._counts_reads.expert_bytes_read
+
+    def tier_numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
+        """What each tier beside the cache holds and has done so far."""
+        return () if self._tiers is None else self._tiers.numbers(stats)
+
+    @property
+    def waited_for_tiers_s(self) -> float:
+        """Seconds that sequences have waited for blocks of tiers so far, added up."""
+        return 0.0 if self._tiers is None else self._tiers.waited_s
 
     @property
     def device_counts(self) -> DeviceCounts:

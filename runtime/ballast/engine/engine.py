@@ -20,9 +20,10 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Measurable, Runner, bounded
+from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
+from ballast.engine.tier_mover import TierNumbers
 from ballast.engine.wait_forecast import Batch, PromptShare, longest_wait_s, predicted_wait_s
 from ballast.engine.waiting_line import WaitingLine
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
@@ -87,6 +88,12 @@ class Snapshot:
     preemptions: int
     prefix_query_tokens: int
     prefix_hit_tokens: int
+    fetching: int
+    """Of `running`, requests whose blocks are on their way from host memory or disk."""
+    tiers: tuple[TierNumbers, ...]
+    """What stands beside the KV cache, the fastest first."""
+    waited_for_tiers_s: float
+    """Seconds that requests have waited for blocks on their way, added up."""
     prompt_tokens: int
     generation_tokens: int
     expert_bytes_read: int
@@ -177,6 +184,8 @@ class Engine:
         self._generation_tokens = 0
         self._expert_bytes_read = 0
         self._device_counts = DeviceCounts()
+        self._tiers: tuple[TierNumbers, ...] = ()
+        self._waited_for_tiers_s = 0.0
         self._last_publish = 0.0
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
@@ -294,6 +303,9 @@ class Engine:
             preemptions=stats.preemptions if stats else 0,
             prefix_query_tokens=stats.prefix_query_tokens if stats else 0,
             prefix_hit_tokens=stats.prefix_hit_tokens if stats else 0,
+            fetching=stats.fetching if stats else 0,
+            tiers=self._tiers,
+            waited_for_tiers_s=self._waited_for_tiers_s,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             expert_bytes_read=self._expert_bytes_read,
@@ -377,7 +389,7 @@ class Engine:
     def _run(self) -> None:
         try:
             runner = self._load(self._report_progress)
-            config = bounded(self._config, runner)
+            config = with_tiers(bounded(self._config, runner), runner)
             if isinstance(runner, Measurable):
                 config = with_measured_costs(config, runner, self.limits.max_model_tokens, self._note_progress)
             self._config = config
@@ -514,6 +526,8 @@ class Engine:
         self._last_publish = now
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
+        self._tiers = core.tier_numbers(self._stats)
+        self._waited_for_tiers_s = core.waited_for_tiers_s
         self._description = core.describe(MAX_DESCRIBED)
         with self._lock:
             self._num_waiting = self._stats.waiting
@@ -524,7 +538,7 @@ class Engine:
         num_slots = self._batch.num_slots
         if is_planned:
             # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.
-            is_short = stats.waiting > 0 and prompt_tokens == 0
+            is_short = stats.waiting > 0 and prompt_tokens == 0 and stats.fetching == 0
             num_slots = max(1, stats.running + num_ended) if is_short else self.limits.max_batch_size
         return Batch(
             num_running=stats.running,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +20,16 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
+from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
+from ballast.model.tiers.disk_folder import open_disk_tier
+from ballast.model.tiers.host_tier import HostTier
+from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import Packing, load_weights
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
+
+log = logging.getLogger(__name__)
 
 
 def load_runner(
@@ -102,7 +110,35 @@ def _load_on_cpu(
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.planes)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    return Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions), weight_memory(weights)
+    runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
+    if settings.kv_disk_dir is not None:
+        runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
+    return runner, weight_memory(weights)
+
+
+def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) -> CacheTiers | None:
+    """The places beside the cache that settings ask for and that can be used; None without any."""
+    news = threading.Event()
+    tiers: list[KvTier] = []
+    if settings.kv_host_bytes >= cache.block_bytes:
+        try:
+            tiers.append(HostTier(cache, settings.kv_host_bytes))
+        except MemoryError as error:
+            log.warning("kv_host_bytes is not used", extra={"why": first_line(error)})
+    if settings.kv_disk_dir is not None:
+        nodes = threads_per_node(settings.topology or numa.read_topology(), settings.cpu_threads, settings.numa)
+        machine = (settings.device.partition(":")[0], settings.cpu_isa, settings.activation_bytes, len(nodes))
+        disk = open_disk_tier(
+            settings.kv_disk_dir,
+            settings.kv_disk_bytes,
+            gguf_model,
+            cache,
+            settings.block_tokens,
+            machine,
+            news.set,
+        )
+        tiers += [] if disk is None else [disk]
+    return CacheTiers(cache, tiers, news) if tiers else None
 
 
 def _load_hybrid(
@@ -115,6 +151,7 @@ def _load_hybrid(
 ) -> tuple[Runner, WeightMemory]:
     import torch  # not installed for a server that uses the CPU alone
 
+    from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import HybridOptions
 
@@ -136,4 +173,6 @@ def _load_hybrid(
     model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
+    if settings.kv_host_bytes or settings.kv_disk_dir is not None:
+        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_layers, settings.block_tokens), settings)
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

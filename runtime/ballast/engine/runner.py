@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels, sched
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
+from ballast.model.tiers.tier import CacheTiers
 
 
 class Runner(Protocol):
@@ -98,6 +99,15 @@ class HasPrefillLane(LooksAhead, Protocol):
 
 
 @runtime_checkable
+class HasTiers(Protocol):
+    """A runner whose cache may have tiers beside it."""
+
+    @property
+    def cache_tiers(self) -> CacheTiers | None:
+        """None: there are none."""
+
+
+@runtime_checkable
 class UsesThreads(Protocol):
     """A runner that computes on the CPU."""
 
@@ -144,5 +154,13 @@ def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerCon
 def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.SchedulerConfig:
     """The configuration with other values of some of its arguments. Costs are not kept."""
     names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "max_queue",
-             "prefix_cache", "prefill_lane_tokens", "max_stall_s")  # fmt: skip
+             "prefix_cache", "prefill_lane_tokens", "max_stall_s", "tiers")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
+
+
+def with_tiers(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
+    """The scheduler's configuration, with the tiers beside the runner's cache."""
+    beside = runner.cache_tiers if isinstance(runner, HasTiers) else None
+    if beside is None:
+        return config
+    return with_changes(config, tiers=[(tier.num_blocks, tier.most_storing) for tier in beside.tiers])

@@ -12,6 +12,7 @@ from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
+from ballast.model.tiers.tier import CacheTiers
 from ballast.model.weights import GroupedWeights, HeadMatrix, LatentWeights, LayerWeights, ModelWeights
 
 ALIVE_EVERY_S = 0.1
@@ -33,6 +34,7 @@ class Transformer:
         rope = build_rope_table(spec, num_positions)
         self.pool = pool
         self.vocabulary = spec.vocab_size
+        self.cache_tiers: CacheTiers | None = None
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.Transformer(
             pool,

@@ -31,6 +31,7 @@ from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_types import experts_on_cpu, why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.kv_tiers import asked_tiers, auto_host_bytes
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
@@ -73,6 +74,7 @@ def _plan_with_cache(
         isa=chosen_isa(),
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
+        tiers=asked_tiers(config.machine),
     )
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir)
     if folder is not None and folder.files.is_in_memory:
@@ -105,7 +107,14 @@ def _plan_with_cache(
     else:
         # For a host that is too small whatever the steps: as one that is not would have it.
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
-    return _with_suited_cache(make, plans[-1], sizes)
+    plan = _with_suited_cache(make, plans[-1], sizes)
+    return plan if plan.numbers.tiers.host_bytes is not None else _with_host_tier(make, plan)
+
+
+def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
+    """`plan`, with host memory beside the GPU's KV cache if there is enough to spare."""
+    host_bytes = auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
+    return make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
 
 
 def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, sizes: CacheSizes) -> MemoryPlan:
@@ -172,6 +181,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
             config.machine,
             stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked,
             vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
+            kv_host_bytes=numbers.tiers.host_bytes or 0,
         ),
     )
 

@@ -9,6 +9,7 @@ from ballast.model.modules import module_of
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.moe.device_rules import Assignment
+from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers
 from ballast.plan.rows import MemoryRow
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
@@ -109,6 +110,7 @@ def device_uses(
             cache_slots * row_bytes,
             f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
         ),
+        *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most", numbers.step_option),
         *([beside] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "of products, attention and CUDA's libraries"),

@@ -17,6 +17,7 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import Assignment
+from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
@@ -57,6 +58,7 @@ def make_plan(
             numbers.step_option,
         ),
         MemoryRow("tables", _table_bytes(spec, num_slots - numbers.block_tokens), "positions and norms"),
+        *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes, numbers.block_tokens),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an allowance"),
     )
     without_cache = sum(use.num_bytes for use in uses) - num_slots * kv_row_bytes

@@ -18,11 +18,13 @@ from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
     device_uses,
     hybrid_bytes,
+    kv_row_bytes,
     outside_bytes,
     place,
     staging_bytes,
 )
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
+from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
@@ -69,6 +71,7 @@ def make_hybrid_plan(
             f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
             numbers.step_option,
         ),
+        *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an allowance"),
     )
     return MemoryPlan(

@@ -8,6 +8,7 @@ from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
 from ballast.moe.device_rules import Assignment
 from ballast.moe.gpu_experts import GpuExperts
+from ballast.plan.kv_tiers import NO_TIERS, KvTierSizes
 from ballast.plan.lengths import Lengths
 from ballast.plan.rows import MemoryRow, WeightRow
 from ballast.plan.streaming import StreamEstimate
@@ -31,6 +32,9 @@ class Numbers:
     """Through a GPU, in long steps."""
     stream_from_tokens: int | None = None
     """Fewest tokens of a step that is streamed, where that is set; 0: none is."""
+
+    tiers: KvTierSizes = NO_TIERS
+    """What stands beside the KV cache."""
 
     @property
     def step_tokens(self) -> int:

@@ -23,6 +23,14 @@ def packed_key(gguf: GgufModel, isa: str, threads_per_node: Sequence[int], tenso
         "tensors": sorted(tensors),
     }
     digest = hashlib.sha256(json.dumps(facts).encode())
+    digest.update(files_digest(gguf))
+    return digest.hexdigest()[:32]
+
+
+def files_digest(gguf: GgufModel) -> bytes:
+    """32 bytes that follow from a model's files: size, time of change, header, and a sample of every tensor. Raises
+    OSError when a file has gone."""
+    digest = hashlib.sha256()
     for file in gguf.files:
         status = file.stat()
         digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
@@ -32,4 +40,4 @@ def packed_key(gguf: GgufModel, isa: str, threads_per_node: Sequence[int], tenso
         data = gguf.data(name)
         middle = data.size // 2
         digest.update(data[middle : middle + _SAMPLE_BYTES].tobytes())
-    return digest.hexdigest()[:32]
+    return digest.digest()

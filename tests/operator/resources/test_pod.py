@@ -74,6 +74,17 @@ def test_packed_weights_are_not_kept_unasked():
     assert "--packed_dir" not in engine["args"]
 
 
+def test_conversations_are_kept_where_the_spec_says():
+    pod = build_pod(service(kvDisk={"claimName": "conversations"}), ChildOptions(), Attempt(0))["spec"]
+    (engine,) = pod["containers"]
+    (mount,) = [mount for mount in engine["volumeMounts"] if mount["name"] == "kv"]
+    assert {"name": "kv", "persistentVolumeClaim": {"claimName": "conversations"}} in pod["volumes"]
+    assert not mount.get("readOnly")
+    assert engine["args"][engine["args"].index("--kv_disk_dir") + 1] == mount["mountPath"]
+    (unasked,) = build_pod(service(), ChildOptions(), Attempt(0))["spec"]["containers"]
+    assert "--kv_disk_dir" not in unasked["args"]
+
+
 @pytest.mark.parametrize("asked", [{}, {"memory": {}, "pvc": {"claimName": "packed"}}])
 def test_packed_weights_have_exactly_one_place(asked):
     with pytest.raises(SpecError, match="exactly one of memory and pvc"):

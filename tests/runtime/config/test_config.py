@@ -59,6 +59,7 @@ def test_every_option_can_be_set_by_the_environment():
     for opt in OPTIONS:
         text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
         own = {"max_body_bytes": "4096", "device": "cpu", "vram_limit": "4096", "activation_bytes": "1"}
+        own |= {"kv_host_bytes": "4096", "kv_disk_bytes": "4096"}
         text = own.get(opt.name, text)
         section = getattr(read_config(options_in_environment({opt.variable: text})), opt.section)
         assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
@@ -270,6 +271,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
             for name, value in values.items()
             if value in (None, "auto")
             and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile", "packed_dir")
+            and name not in ("kv_disk_dir", "kv_disk_bytes")
             and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "max_queue_wait_s", "activation_bytes")
         ] in (
             [],

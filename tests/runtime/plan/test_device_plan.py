@@ -475,7 +475,11 @@ def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
 
     def plan(vram: int, prefill_chunk_size: int | None) -> tuple[Config, MemoryPlan]:
         config = config_for(gguf.path, vram)
-        config = replace(config, scheduling=replace(config.scheduling, prefill_chunk_size=prefill_chunk_size))
+        config = replace(
+            config,
+            scheduling=replace(config.scheduling, prefill_chunk_size=prefill_chunk_size),
+            machine=replace(config.machine, kv_host_bytes=0),
+        )
         made = plan_for(config, gguf, spec)
         return planned(config, made), made
 

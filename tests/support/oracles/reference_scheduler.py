@@ -40,6 +40,9 @@ class Expected:
     """Its first block serves others no more: a failed request read it."""
     num_computed: int = 0
     cached_tokens: int = 0
+    is_fetching: bool = False
+    fetches_first: bool = False
+    """Whether what it fetches counts among `cached_tokens`."""
 
     @property
     def num_generated(self) -> int:
@@ -49,7 +52,8 @@ class Expected:
     @property
     def decodes(self) -> bool:
         """Whether the next step owes this request a token whatever else happens."""
-        return self.running and self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
+        is_last = self.num_computed == len(self.tokens) - 1
+        return self.running and not self.is_fetching and self.num_generated > 0 and is_last
 
     def append(self, token: int) -> int:
         """Add a token; returns the Finish value that it means."""
@@ -103,6 +107,41 @@ class Outstanding:
 
 
 @dataclass
+class Fetch:
+    """What a request waits for."""
+
+    transfers: list[sched.Transfer]
+    is_aborted: bool = False
+    is_forgotten: bool = False
+    """Meanwhile somebody has found that the numbers are wrong."""
+
+
+@dataclass
+class Record:
+    """What is known of a block that was stored."""
+
+    parent: int
+    tokens: tuple[int, ...]
+    store: int
+    """Number of the store."""
+    parent_store: int
+    """That of the parent's."""
+    is_dropped: bool = False
+
+
+@dataclass
+class Tier:
+    """A stand-in for a tier's content, which arrives some time after it was sent."""
+
+    kv: NDArray[np.int64]
+    """[blocks + 1, block_tokens] the prefix hash of each token."""
+    storing: list[tuple[int, int, NDArray[np.int64]]] = field(default_factory=list)
+    """On their way: which block, the number of the store, and what the block will hold."""
+    records: dict[int, Record] = field(default_factory=dict)
+    """By block: what a file would keep beside the content."""
+
+
+@dataclass
 class Totals:
     """Counters that the scheduler must agree with, and some that show what a run has exercised."""
 
@@ -120,7 +159,13 @@ class Totals:
     overtaken: int = 0
     """Requests that were first admitted while an earlier one of the same priority waited for its turn."""
     starved: int = 0
-    """Decode rows that had to wait for blocks of the prefill lane."""
+    """Decode rows that had to wait for blocks of the prefill lane, or of those that fetch."""
+    fetched_blocks: int = 0
+    stored_blocks: int = 0
+    damaged_blocks: int = 0
+    lost_blocks: int = 0
+    restored_blocks: int = 0
+    aborted_fetches: int = 0
 
 
 @dataclass
@@ -149,6 +194,13 @@ class ReferenceScheduler:
         """Whether anything ever was: followers may find less then."""
         # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
+        self._blocks = self._kv.reshape(-1, self.config.block_tokens)
+        self.tiers = [
+            Tier(np.zeros((blocks + 1, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
+        ]
+        self.fetches: dict[int, Fetch] = {}
+        """By sequence id, in the order in which they were asked for."""
+        self._num_stores = 0
 
     def add(
         self,
@@ -243,7 +295,9 @@ class ReferenceScheduler:
                 outstanding.aborted.add(seq)
                 break
         else:
-            if seq in self.live:
+            if seq in self.fetches:
+                self.fetches[seq].is_aborted = True
+            elif seq in self.live:
                 self._remove(seq)
                 self.totals.aborted += 1
         self._check_between_steps()
@@ -270,14 +324,15 @@ class ReferenceScheduler:
         self.scheduler.check()
         self._check_preempted(plan)
         waiting = [request for request in self.live.values() if not request.running]
+        self._begin_transfers()
         rows = self._rows(plan)
-        self._check_policy(lane, plan, rows)
+        self._check_policy(lane, plan, rows, waiting)
         self._check_order(rows, waiting)
         self._check_memory(lane, plan, rows)
         if rows:
             self.outstanding[lane] = Outstanding(plan, rows)
         elif not self.outstanding and not self.config.has_prefill_lane:
-            assert not self.live, "something can always run"
+            assert not self.live or self.fetches, "something can always run"
         if lane == sched.Lane.DECODE:
             self._look_ahead(plan)
         return plan
@@ -302,6 +357,7 @@ class ReferenceScheduler:
             self._kv[plan.slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
         sampled = [next_token(row.request) for row in rows if row.samples]
         committed = self.scheduler.commit(np.array(sampled, dtype=np.int32), lane)
+        self._begin_transfers()
         self._note_published(rows, failed)
         self._check_committed(rows, sampled, aborted, committed)
         self.totals.steps += 1
@@ -320,16 +376,132 @@ class ReferenceScheduler:
             if sched.Lane.PREFILL in self.outstanding and (count % 3 == 0 or not ran):
                 self.end(sched.Lane.PREFILL, next_token)
                 ran = True
+            if self.fetches and (count % 2 == 0 or not ran):
+                self.end_fetch()
+                ran = True
+            self.end_stores(2)
             assert ran or self._one_lane_can_run(), "something can always run"
         assert not self.live, f"{len(self.live)} requests are still live after {max_steps} steps"
+        assert not self.fetches
         assert self.step(next_token).num_requests == 0
         assert self.scheduler.stats().used_tokens == 0
 
     def _one_lane_can_run(self) -> bool:
         """With nothing outstanding: whether either lane has a step now."""
         return not self.live or any(
-            self.begin(lane).num_requests > 0 for lane in (sched.Lane.DECODE, sched.Lane.PREFILL)
+            self.begin(lane).num_requests > 0 or self.fetches for lane in (sched.Lane.DECODE, sched.Lane.PREFILL)
         )
+
+    def _begin_transfers(self) -> None:
+        """Do what the scheduler asks for: copy out at once, note what is to come back."""
+        last_seq = None
+        for each in self.scheduler.take_transfers():
+            tier = self.tiers[each.tier]
+            assert each.tier_block >= 1
+            if each.move == sched.Move.STORE:
+                content = self._blocks[each.block].copy()
+                assert WRONG not in content, "what a failed step wrote is stored"
+                assert _hash_of_first(each, tier) == content[0], "a block is stored under other tokens"
+                self._num_stores += 1
+                tier.storing.append((each.tier_block, self._num_stores, content))
+                parent_store = tier.records[each.parent].store if each.parent else 0
+                tier.records[each.tier_block] = Record(
+                    each.parent, tuple(each.tokens.tolist()), self._num_stores, parent_store
+                )
+            elif each.move == sched.Move.DROP:
+                tier.records[each.tier_block].is_dropped = True
+            else:
+                request = self.live[each.seq]
+                if each.seq not in self.fetches:
+                    (computed,) = (line[3] for line in self.scheduler.describe() if line[0] == each.seq)
+                    self._admit(request, computed)
+                    request.is_fetching = True
+                    self.fetches[each.seq] = Fetch([])
+                    last_seq = each.seq
+                assert each.seq == last_seq, "a request's fetches follow each other"
+                self.fetches[each.seq].transfers.append(each)
+                size = self.config.block_tokens
+                end = request.num_computed + len(self.fetches[each.seq].transfers) * size
+                assert end < len(request.tokens), "a token is left to compute"
+                assert tier.kv[each.tier_block].tolist() == request.prefix_hashes[end - size : end], (
+                    "what is fetched is not there, or something else"
+                )
+
+    def end_fetch(self, seq: int | None = None, num_blocks: int | None = None) -> None:
+        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are
+        whole."""
+        seq = next(iter(self.fetches)) if seq is None else seq
+        fetch, request = self.fetches.pop(seq), self.live[seq]
+        size = self.config.block_tokens
+        num_blocks = len(fetch.transfers) if num_blocks is None else min(num_blocks, len(fetch.transfers))
+        for index, each in enumerate(fetch.transfers):
+            whole = self.tiers[each.tier].kv[each.tier_block]
+            begin = request.num_computed + index * size
+            assert whole.tolist() == request.prefix_hashes[begin : begin + size], "it was lost on its way"
+            self._blocks[each.block] = whole if index < num_blocks else WRONG
+        self.scheduler.fetched(seq, num_blocks)
+        self.totals.damaged_blocks += num_blocks < len(fetch.transfers)
+        request.is_fetching = False
+        if fetch.is_aborted:
+            self._remove(seq)
+            self.totals.aborted += 1
+            self.totals.aborted_fetches += 1
+        else:
+            (computed,) = (line[3] for line in self.scheduler.describe() if line[0] == seq)
+            num_tokens = computed - request.num_computed
+            # It is computed instead where it may be wrong.
+            allowed = {0} if fetch.is_forgotten else {num_blocks * size}
+            assert num_tokens in (allowed | {0} if self.totals.damaged_blocks else allowed)
+            request.num_computed = computed
+            self.totals.fetched_blocks += num_tokens // size
+            if request.fetches_first:
+                request.cached_tokens += num_tokens
+                self.totals.prefix_hit_tokens += num_tokens
+            assert self.scheduler.cached_tokens(seq) == request.cached_tokens
+        self._begin_transfers()
+        self._check_between_steps()
+
+    def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
+        """The oldest `count` stores of a tier are over, or as many as there are."""
+        for _ in range(min(count, len(self.tiers[tier].storing) if tier < len(self.tiers) else 0)):
+            block, store, content = self.tiers[tier].storing.pop(0)
+            self.tiers[tier].kv[block] = content if is_whole else WRONG
+            record = self.tiers[tier].records[block]
+            record.is_dropped |= not is_whole and record.store == store
+            self.totals.stored_blocks += is_whole
+            self.totals.lost_blocks += not is_whole
+            self.scheduler.stored(tier, is_whole=is_whole)
+            self._begin_transfers()
+            self._check_between_steps()
+
+    def restart(self) -> None:
+        """Another scheduler, for which the last tier is restored; nothing may be live."""
+        assert not self.live
+        kept = self.tiers[-1]
+        while kept.storing:
+            self.end_stores(1, len(self.tiers) - 1)
+        published, num_stores = self._published, self._num_stores
+        self.totals = Totals()
+        self.__post_init__()
+        self._num_stores = num_stores
+        tier = self.tiers[-1] = Tier(kept.kv)
+        self._published = published
+        order: list[int] = []
+        for block, record in sorted(kept.records.items(), key=lambda item: item[1].store):
+            is_first = record.parent == 0
+            if not record.is_dropped and (
+                is_first or (record.parent in order and kept.records[record.parent].store == record.parent_store)
+            ):
+                tier.records[block] = record
+                order.insert(0, block)
+        self.scheduler.restore(
+            len(self.tiers) - 1,
+            np.array(order, np.int32),
+            np.array([kept.records[block].parent for block in order], np.int32),
+            np.array([kept.records[block].tokens for block in order], np.int32).reshape(-1),
+        )
+        self.totals.restored_blocks = len(order)
+        self._check_between_steps()
 
     def _look_ahead(self, plan: sched.Plan) -> None:
         if plan.was_predicted:
@@ -358,6 +530,8 @@ class ReferenceScheduler:
             if failed[row.request.seq] and row.begin >= size and not row.request.is_forgotten:
                 self._forgotten = True
                 self._published.difference_update(first_block)
+                for seq, fetch in self.fetches.items():
+                    fetch.is_forgotten |= self.live[seq].prefix_hashes[size - 1 : size] == first_block
                 for other in self.live.values():
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
@@ -365,6 +539,7 @@ class ReferenceScheduler:
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
             held = {each for outstanding in self.outstanding.values() for each in outstanding.seqs}
+            held |= self.fetches.keys()
             running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
             running[-1].running, running[-1].num_computed = False, 0
@@ -399,7 +574,9 @@ class ReferenceScheduler:
         assert (self.config.prefix_cache and not request.scores_prompt) or num_cached == 0
         if request.leader in self.live:
             leader = self.live[request.leader]
-            assert leader.num_generated > 0, "a follower starts before its leader's prompt is computed"
+            assert leader.num_generated > 0 or self._is_aborted(leader.seq), (
+                "a follower starts before its leader's prompt is computed"
+            )
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
             # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
@@ -410,6 +587,7 @@ class ReferenceScheduler:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
             assert first_block in self._published, "nobody has published what this request is served"
         request.running, request.num_computed, request.is_forgotten = True, num_cached, False
+        request.fetches_first = not request.admitted_before
         if not request.admitted_before:
             earlier = (each for each in self.live.values() if not each.running and each.priority == request.priority)
             self.totals.overtaken += any(
@@ -422,12 +600,20 @@ class ReferenceScheduler:
             self.totals.prefix_hit_tokens += num_cached
         assert self.scheduler.cached_tokens(request.seq) == request.cached_tokens
 
-    def _check_policy(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
+    def _is_aborted(self, seq: int) -> bool:
+        """Whether a live request was aborted, and ends with what it is in."""
+        fetch = self.fetches.get(seq)
+        return (fetch is not None and fetch.is_aborted) or any(
+            seq in outstanding.aborted for outstanding in self.outstanding.values()
+        )
+
+    def _check_policy(self, lane: int, plan: sched.Plan, rows: list[Row], waiting: list[Expected]) -> None:
         planned = [row.request.seq for row in rows]
         assert len(set(planned)) == len(planned) <= self.config.max_batch_size
         assert set(planned).isdisjoint(plan.preempted.tolist())
         others = {seq for outstanding in self.outstanding.values() for seq in outstanding.seqs}
         assert set(planned).isdisjoint(others), "a request is in one lane at a time"
+        assert self.fetches.keys().isdisjoint(planned), "a request runs before its blocks are there"
         decode, prefill = planned[: plan.num_decode], planned[plan.num_decode :]
         order = list(self.live)
         for group in (decode, prefill):
@@ -444,16 +630,17 @@ class ReferenceScheduler:
             assert not scored
             return
         # Everything that decodes moves in every step, unless the prefill lane holds the blocks that it lacks.
-        starved = {request.seq for request in runs if request.decodes} - set(planned)
+        starved = {request.seq for request in runs if request.decodes} - set(planned) - others
         if starved:
-            assert others
+            assert others or self.fetches
             stats = self.scheduler.stats()
             assert stats.used_tokens == stats.capacity_tokens
-            assert not prefill, "nobody takes blocks while another lacks them"
+            assert not any(request.running for request in waiting), "nobody takes blocks while another lacks them"
             self.totals.starved += len(starved)
         # So does the first that runs.
-        if runs and not self.config.has_prefill_lane:
-            assert runs[0].seq in planned
+        can_run = [request.seq for request in runs if not request.is_fetching]
+        if can_run and not self.config.has_prefill_lane:
+            assert can_run[0] in planned or can_run[0] in starved
 
     def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
         """By priority, turn and arrival; but those that wait for more than room are passed, where it
@@ -471,12 +658,23 @@ class ReferenceScheduler:
             follows = request.leader in self.live and self.live[request.leader].num_generated == 0
             assert follows or left or self.config.has_prefill_lane, "a request that waits for room is passed"
         size = self.config.block_tokens
-        first = passed[0]
+        # But not from a leader that comes after its followers.
+        kept_for = [request for request in passed if not self._is_behind(request, waiting)]
+        if not kept_for:
+            return
+        first = kept_for[0]
         at_most = first.prompt_tokens + first.max_tokens - 1
         num_blocks = min(-(-len(first.tokens) // size) + 1, -(-at_most // size))
         stats = self.scheduler.stats()
         assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
         assert stats.running < self.config.max_batch_size
+
+    def _is_behind(self, follower: Expected, waiting: list[Expected]) -> bool:
+        """Whether it was passed while its leader waited, too."""
+        leader = self.live.get(-1 if follower.leader is None else follower.leader)
+        if leader is None or leader.num_generated > 0 or leader not in waiting:
+            return False
+        return not leader.running or waiting.index(leader) > waiting.index(follower)
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
@@ -540,6 +738,17 @@ class ReferenceScheduler:
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)
         ]
+
+
+def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
+    """What the first token of a block must hold, by the tokens of the blocks before it."""
+    chain: list[tuple[int, ...]] = []
+    parent = store.parent
+    while parent:
+        chain.insert(0, tier.records[parent].tokens)
+        parent = tier.records[parent].parent
+    before = prefix_hashes([token for tokens in chain for token in tokens])
+    return hash((before[-1] if before else 0, int(store.tokens[0])))
 
 
 def _tables(plan: sched.Plan) -> list[list[int]]:

@@ -40,6 +40,7 @@ from ballast.model.hybrid.streams import new_stream
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+from ballast.model.tiers.tier import CacheTiers
 from ballast.model.transformer import ALIVE_EVERY_S
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class HybridModel:
         memory, and what is switched off."""
         divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
         self.vocabulary = spec.vocab_size
+        self.cache_tiers: CacheTiers | None = None
         self._spec = spec
         self._vram = vram
         self._off = off
@@ -316,6 +318,11 @@ class HybridModel:
         routed = [layer.routed.experts for layer in self._weights.layers if layer.routed is not None]
         none = np.zeros(self._spec.num_experts, np.int64)
         return np.stack([none if experts is None else experts.uses for experts in routed])
+
+    @property
+    def kv_layers(self) -> Sequence[torch.Tensor]:
+        """The KV cache: of each layer [slots, width]."""
+        return self._kv.layers
 
     @property
     def pinned_bytes(self) -> int:

@@ -77,6 +77,7 @@ async def debug_state(request: Request) -> Response:
         load_progress=service.engine.load_progress,
         preparing=service.tokenize_queue.num_waiting,
         switched_off=numbers.pop("switched_off"),
+        kv_tiers=numbers.pop("tiers"),
         numbers=numbers,
         requests=service.engine.describe(),
     )

@@ -5,7 +5,7 @@ Names, labels and units are a contract with dashboards. Aliases repeat the main 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import (
@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason
+from ballast.engine.tier_mover import TierNumbers
 from ballast.model.switched_off import FEATURES
 from ballast.server.engine_port import EnginePort
 
@@ -186,6 +187,10 @@ class _EngineCollector(Collector):
             "kv_cache_used_tokens": ("Tokens in blocks that a request holds.", now.used_tokens),
             "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
             "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
+            "kv_tier_fetching": (
+                "Of batch_running, requests whose KV is on its way from host memory or disk.",
+                now.fetching,
+            ),
             "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
             "decode_graphs": ("Batch sizes that a GPU decodes by a captured graph.", now.decode_graphs),
             "resident_experts": ("Routed experts in a GPU's memory, over all layers.", now.gpu_experts),
@@ -199,7 +204,14 @@ class _EngineCollector(Collector):
             "prompt_tokens": ("Prompt tokens of admitted requests.", now.prompt_tokens),
             "generation_tokens": ("Tokens generated.", now.generation_tokens),
             "prefix_cache_query_tokens": ("Prompt tokens looked up in the prefix cache.", now.prefix_query_tokens),
-            "prefix_cache_hit_tokens": ("Prompt tokens served by the prefix cache.", now.prefix_hit_tokens),
+            "prefix_cache_hit_tokens": (
+                "Prompt tokens served by the prefix cache, or brought back from host memory or disk.",
+                now.prefix_hit_tokens,
+            ),
+            "kv_tier_wait_seconds": (
+                "Seconds that requests have waited for KV on its way from host memory or disk, added up.",
+                now.waited_for_tiers_s,
+            ),
             "expert_weight_bytes_read": ("Bytes of experts' weights read from memory.", now.expert_bytes_read),
             "expert_weight_bytes_over_pcie": (
                 "Bytes of experts' weights that a GPU has read from host memory.",
@@ -224,8 +236,30 @@ class _EngineCollector(Collector):
         for feature in FEATURES:
             switched_off.add_metric([feature], feature in now.switched_off)
         yield switched_off
+        yield from _tier_metrics(now.tiers)
         yield InfoMetricFamily("ballast_build", "The program that runs here.", self._build)
         yield InfoMetricFamily("ballast_model", "The model that is served.", {"model_name": self._model_name})
+
+
+def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
+    """Of what stands beside the KV cache; without samples where nothing does."""
+    gauges = {
+        "kv_tier_capacity_tokens": ("Tokens that host memory or disk can hold beside the KV cache.", "capacity_tokens"),
+        "kv_tier_cached_tokens": ("Tokens that it holds.", "cached_tokens"),
+    }
+    counters = {
+        "kv_tier_hit_tokens": ("Tokens whose KV was brought back from there instead of computed.", "hit_tokens"),
+        "kv_tier_stored_bytes": ("Bytes of KV that were copied there.", "stored_bytes"),
+        "kv_tier_fetched_bytes": ("Bytes of KV that were brought back from there.", "fetched_bytes"),
+    }
+    families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+        *((GaugeMetricFamily(f"ballast_{name}", what, labels=["tier"]), of) for name, (what, of) in gauges.items()),
+        *((CounterMetricFamily(f"ballast_{name}", what, labels=["tier"]), of) for name, (what, of) in counters.items()),
+    ]
+    for family, of in families:
+        for tier in tiers:
+            family.add_metric([tier.name], getattr(tier, of))
+        yield family
 
 
 class _VllmCollector(Collector):

@@ -203,6 +203,8 @@ class EngineView(_Open):
     preparing: int
     switched_off: dict[str, str]
     """Ways of computing on a GPU that start has switched off, and why."""
+    kv_tiers: list[dict[str, Any]]
+    """What host memory and disk hold beside the KV cache, the fastest first."""
     numbers: dict[str, float | bool]
     requests: list[dict[str, Any]]
 

@@ -1,0 +1,86 @@
+#include "kv/tier.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "base/check.h"
+
+namespace ballast {
+
+Tier::Tier(const TierConfig& config, int32_t block_tokens)
+    : config_(config),
+      block_tokens_(static_cast<size_t>(block_tokens)),
+      blocks_(config.num_blocks, block_tokens, true),
+      is_stored_(static_cast<size_t>(config.num_blocks) + 1, false) {}
+
+bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, bool& is_sent) {
+  const BlockId parent = table.empty() ? kNullBlock : table.back();
+  const int32_t* content = &tokens[table.size() * block_tokens_];
+  BlockId block = blocks_.find(parent, content);
+  is_sent = block == kNullBlock;
+  if (!is_sent) {
+    table.push_back(block);
+    blocks_.hold(block);
+    return true;
+  }
+  if (!can_send()) return false;
+  block = blocks_.allocate();
+  is_stored_[index_of(block)] = false;
+  table.push_back(block);
+  blocks_.publish(table, table.size() - 1, tokens);
+  storing_.push_back({block, blocks_.stamp(block)});
+  return true;
+}
+
+void Tier::arrive(bool is_whole) {
+  BALLAST_CHECK(!storing_.empty());
+  const Sent sent = storing_.front();
+  storing_.pop_front();
+  takes_more_ = takes_more_ && is_whole;
+  if (blocks_.stamp(sent.block) != sent.stamp) return;
+  if (is_whole)
+    is_stored_[index_of(sent.block)] = !is_hidden(sent.block);
+  else
+    hide(sent.block);
+}
+
+BlockId Tier::first(const std::vector<int32_t>& tokens) const {
+  return tokens.size() < block_tokens_ ? kNullBlock : blocks_.find(kNullBlock, tokens.data());
+}
+
+void Tier::hide(BlockId block) {
+  is_stored_[index_of(block)] = false;
+  blocks_.hide(block);
+}
+
+void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
+  std::vector<BlockId> end(table.begin() + static_cast<std::ptrdiff_t>(begin), table.end());
+  table.resize(begin);
+  blocks_.release(end);
+}
+
+void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+                   const std::vector<int32_t>& tokens) {
+  if (num_known() != 0) throw std::invalid_argument("a tier that knows blocks already is restored");
+  if (parents.size() != blocks.size() || tokens.size() != blocks.size() * block_tokens_) {
+    throw std::invalid_argument("restored blocks, their parents and their tokens differ in number");
+  }
+  std::vector<bool> is_known(is_stored_.size(), false);
+  is_known[index_of(kNullBlock)] = true;
+  for (size_t i = blocks.size(); i-- > 0;) {
+    const auto is_id = [&](BlockId id) { return id >= kNullBlock && index_of(id) < is_known.size(); };
+    const std::string name = "restored block " + std::to_string(static_cast<int32_t>(blocks[i]));
+    if (!is_id(blocks[i]) || is_known[index_of(blocks[i])]) {
+      throw std::invalid_argument(name + ": ids are unique and run from 1 to " +
+                                  std::to_string(config_.num_blocks));
+    }
+    if (!is_id(parents[i]) || !is_known[index_of(parents[i])]) {
+      throw std::invalid_argument(name + ": its parent " + std::to_string(static_cast<int32_t>(parents[i])) +
+                                  " does not come after it");
+    }
+    is_known[index_of(blocks[i])] = true;
+  }
+  for (const BlockId block : blocks_.restore(blocks, parents, tokens)) is_stored_[index_of(block)] = true;
+}
+
+}  // namespace ballast

@@ -1,0 +1,156 @@
+// The scheduler's part that knows the tiers: what is sent to them, and what comes back.
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace ballast {
+
+std::vector<Transfer> Scheduler::take_transfers() { return std::exchange(transfers_, {}); }
+
+size_t Scheduler::checked_tier(int32_t tier) const {
+  if (tier < 0 || static_cast<size_t>(tier) >= tiers_.size()) {
+    throw std::invalid_argument("tier " + std::to_string(tier) + " of " + std::to_string(tiers_.size()));
+  }
+  return static_cast<size_t>(tier);
+}
+
+// The prefix that goes on in tiers where the cache's match ends; of two tiers that have a block, the faster.
+void Scheduler::match_tiers(Request& request) const {
+  request.found.clear();
+  size_t end = request.match.blocks.size();
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    tiers_[t].match(request.tokens, request.tiers[t].match);
+    const std::vector<BlockId>& blocks = request.tiers[t].match.blocks;
+    for (; end < blocks.size() && tiers_[t].is_stored(blocks[end]); ++end) {
+      request.found.push_back(static_cast<int32_t>(t));
+    }
+  }
+}
+
+// Holds what tiers know of a request that starts, and orders what they are to bring of it.
+void Scheduler::begin_fetch(Request& request) {
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    TierTable& table = request.tiers[t];
+    table.blocks = std::move(table.match.blocks);
+    table.match = {};
+    tiers_[t].hold(table.blocks);
+  }
+  request.fetches = std::exchange(request.found, {});
+  size_t position = static_cast<size_t>(request.num_published);
+  for (const int32_t tier : request.fetches) {
+    Transfer fetch{Move::kFetch, tier, request.tiers[static_cast<size_t>(tier)].blocks[position]};
+    fetch.block = request.blocks[position];
+    fetch.seq = request.seq;
+    transfers_.push_back(std::move(fetch));
+    ++position;
+  }
+  mirror(request);
+}
+
+void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
+  const auto found = requests_.find(seq);
+  const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
+  if (found == requests_.end() || !found->second->is_fetching()) {
+    throw std::invalid_argument(name + " fetches nothing");
+  }
+  Request& request = *found->second;
+  const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
+  if (num_blocks < 0 || num_blocks > num_asked) {
+    throw std::invalid_argument(name + " fetched " + std::to_string(num_blocks) + " of " +
+                                std::to_string(num_asked) + " blocks");
+  }
+  const std::vector<int32_t> from = std::exchange(request.fetches, {});
+  const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
+    return request.tiers[static_cast<size_t>(tier)].blocks;
+  };
+  // Meanwhile another request may have found that the numbers are wrong.
+  const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
+    return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
+  });
+  if (num_blocks < num_asked) {
+    const int32_t tier = from[static_cast<size_t>(num_blocks)];
+    std::vector<BlockId>& table = table_of(tier);
+    const size_t position = static_cast<size_t>(request.num_published + num_blocks);
+    tiers_[static_cast<size_t>(tier)].hide(table[position]);
+    transfers_.push_back({Move::kDrop, tier, table[position]});
+    tiers_[static_cast<size_t>(tier)].release_from(table, position);
+  }
+  if (request.aborted) {
+    running_.erase(std::find(running_.begin(), running_.end(), &request));
+    release(request);
+    end(request);
+    return;
+  }
+  if (is_forgotten) num_blocks = 0;
+  for (int32_t i = 0; i < num_blocks; ++i) {
+    fetched_tokens_[static_cast<size_t>(from[static_cast<size_t>(i)])] += config_.block_tokens;
+  }
+  const int32_t num_tokens = num_blocks * config_.block_tokens;
+  request.num_computed += num_tokens;
+  if (request.fetches_first) {
+    request.num_cached_tokens += num_tokens;
+    prefix_hit_tokens_ += num_tokens;
+  }
+  publish(request);
+}
+
+// Sends on what is published of a request, as far as tiers have room.
+void Scheduler::mirror(Request& request) {
+  if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<BlockId>& table = request.tiers[t].blocks;
+    bool is_sent = false;
+    while (table.size() < static_cast<size_t>(request.num_published) &&
+           tiers_[t].extend(table, request.tokens, is_sent)) {
+      if (!is_sent) continue;
+      const size_t position = table.size() - 1;
+      const auto begin =
+          request.tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
+      Transfer store{Move::kStore, static_cast<int32_t>(t), table.back()};
+      store.block = request.blocks[position];
+      store.parent = position == 0 ? kNullBlock : table[position - 1];
+      store.tokens = {begin, begin + config_.block_tokens};
+      transfers_.push_back(std::move(store));
+    }
+  }
+}
+
+void Scheduler::stored(int32_t tier, bool is_whole) {
+  Tier& at = tiers_[checked_tier(tier)];
+  if (at.num_storing() == 0) {
+    throw std::logic_error("stored() came for tier " + std::to_string(tier) +
+                           ", to which nothing is on its way");
+  }
+  at.arrive(is_whole);
+  for (Request* request : running_) mirror(*request);
+}
+
+void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+                        const std::vector<int32_t>& tokens) {
+  tiers_[checked_tier(tier)].restore(blocks, parents, tokens);
+}
+
+// What a request has read or written serves nobody any more, wherever it is kept.
+void Scheduler::forget(Request& request) {
+  const bool is_published = request.num_published > 0 && !blocks_.is_hidden(request.blocks.front());
+  blocks_.discard(request.blocks);
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    const BlockId first = is_published ? tiers_[t].first(request.tokens) : kNullBlock;
+    if (first != kNullBlock) {
+      tiers_[t].hide(first);
+      transfers_.push_back({Move::kDrop, static_cast<int32_t>(t), first});
+    }
+    tiers_[t].discard(request.tiers[t].blocks);
+  }
+}
+
+void Scheduler::release(Request& request) {
+  blocks_.release(request.blocks);
+  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(request.tiers[t].blocks);
+}
+
+}  // namespace ballast

@@ -1,0 +1,153 @@
+"""Moves blocks between the KV cache and the places beside it, as the scheduler asks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from ballast._core import sched
+from ballast.model.tiers.tier import CacheTiers
+
+log = logging.getLogger(__name__)
+
+CLOSE_S = 10.0
+"""How long blocks on their way to disk are waited for in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierNumbers:
+    """What one tier holds, and has done so far. The names are part of `/debug/state`."""
+
+    name: str
+    capacity_tokens: int
+    cached_tokens: int
+    hit_tokens: int
+    """Brought back from it instead of computed."""
+    stored_bytes: int
+    """Copied to it."""
+    fetched_bytes: int
+    """Brought back from it."""
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """What one sequence waits for."""
+
+    began: float
+    parts: list[tuple[int, int]]
+    """(tier, blocks) in the sequence's order; each tier once."""
+    arrived: dict[int, int]
+    """Blocks that are there, by tier that is done."""
+
+
+class TierMover:
+    """Not thread-safe; the tiers have threads of their own."""
+
+    def __init__(self, scheduler: sched.Scheduler, of: CacheTiers, clock: Callable[[], float] = time.monotonic) -> None:
+        self._scheduler, self._tiers, self._cache, self._news = scheduler, of.tiers, of.cache, of.news
+        self._clock = clock
+        self._fetches: dict[int, _Fetch] = {}
+        self._stored_blocks, self._fetched_blocks = [0] * len(of.tiers), [0] * len(of.tiers)
+        self.waited_s = 0.0
+        """Seconds that sequences have waited for blocks on their way, added up."""
+        for index, tier in enumerate(of.tiers):
+            found = tier.restored()
+            scheduler.restore(index, found.blocks, found.parents, found.tokens)
+            now = scheduler.stats().tiers[index]
+            log.info(
+                "KV tier",
+                extra={
+                    "tier": tier.name,
+                    "capacity_tokens": now.capacity_tokens,
+                    "restored_tokens": now.cached_tokens,
+                    "bytes": tier.num_blocks * tier.block_bytes,
+                },
+            )
+
+    def numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
+        """One a tier; `stats` are the scheduler's."""
+        return tuple(
+            TierNumbers(
+                tier.name,
+                of.capacity_tokens,
+                of.cached_tokens,
+                of.fetched_tokens,
+                stored * tier.block_bytes,
+                fetched * tier.block_bytes,
+            )
+            for tier, of, stored, fetched in zip(
+                self._tiers, stats.tiers, self._stored_blocks, self._fetched_blocks, strict=True
+            )
+        )
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether any sequence waits for blocks."""
+        return bool(self._fetches)
+
+    def begin(self) -> None:
+        """Begin what the scheduler has asked for since the last call; see `sched.Scheduler.take_transfers`."""
+        for (tier, move), several in groupby(self._scheduler.take_transfers(), lambda each: (each.tier, each.move)):
+            if move == sched.Move.STORE:
+                self._tiers[tier].store(list(several))
+            elif move == sched.Move.DROP:
+                for each in several:
+                    self._tiers[tier].drop(each.tier_block)
+            else:
+                for seq, fetches in _by_sequence(several):
+                    fetch = self._fetches.setdefault(seq, _Fetch(self._clock(), [], {}))
+                    fetch.parts.append((tier, len(fetches)))
+                    self._tiers[tier].fetch(seq, fetches)
+
+    def settle(self) -> None:
+        """Tell the scheduler what has arrived since the last call."""
+        self._news.clear()
+        for index, tier in enumerate(self._tiers):
+            done = tier.poll()
+            for is_whole in done.stored:
+                self._stored_blocks[index] += is_whole
+                self._scheduler.stored(index, is_whole=is_whole)
+            for seq, num_blocks in done.fetched:
+                self._fetches[seq].arrived[index] = num_blocks
+        for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
+            self._end(seq, self._fetches.pop(seq))
+        self.begin()
+
+    def _end(self, seq: int, fetch: _Fetch) -> None:
+        num_blocks = 0
+        for tier, asked in fetch.parts:
+            num_blocks += fetch.arrived[tier]
+            self._fetched_blocks[tier] += fetch.arrived[tier]
+            if fetch.arrived[tier] < asked:
+                break
+        self.waited_s += self._clock() - fetch.began
+        self._scheduler.fetched(seq, num_blocks)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something arrives."""
+        self._news.wait(timeout_s)
+
+    def cancel(self, seq: int) -> None:
+        """Nobody wants what is fetched for a sequence any more."""
+        if seq in self._fetches:
+            for tier, _ in self._fetches[seq].parts:
+                self._tiers[tier].cancel(seq)
+
+    def before_step(self, plan: sched.Plan, block_tokens: int, alive: Callable[[], None]) -> None:
+        """To be called before a step begins: what it writes over has been copied out then."""
+        self._cache.before_writing(np.unique(plan.slots // block_tokens).tolist(), alive)
+
+    def close(self) -> None:
+        """End what is under way."""
+        for tier in self._tiers:
+            tier.close(CLOSE_S)
+
+
+def _by_sequence(transfers: Iterator[sched.Transfer]) -> Iterator[tuple[int, list[sched.Transfer]]]:
+    for seq, several in groupby(transfers, lambda each: each.seq):
+        yield seq, list(several)

@@ -1,0 +1,116 @@
+"""Blocks of a KV cache on a device, copied to and from host memory beside its steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballast.model.hybrid.device_wait import Event, wait_for
+from ballast.model.hybrid.streams import new_stream
+
+COPIED_AT_ONCE = 16
+"""Blocks that are gathered on the device before they are sent, and scattered after they have come."""
+
+Bytes = NDArray[np.uint8]
+Each = TypeVar("Each")
+
+
+class DeviceBlocks:
+    """Implements CacheBlocks of `model/tiers` for the layers of a cache, each [slots, width].
+
+    A block's rows lie in every layer. On a stream of their own they are gathered to one piece, which crosses the bus in
+    one copy; what comes back takes the same way. All copies are done in the order in which they were begun.
+    """
+
+    def __init__(self, layers: Sequence[torch.Tensor], block_tokens: int) -> None:
+        """Takes memory for COPIED_AT_ONCE blocks on the layers' device."""
+        first = layers[0]
+        self._device = first.device
+        self._layers = [layer.view(-1, block_tokens * layer.shape[1]) for layer in layers]  # [blocks, numbers]
+        shape = (COPIED_AT_ONCE, len(layers), block_tokens * first.shape[1])
+        self._gathered = torch.empty(shape, dtype=first.dtype, device=self._device)
+        self.block_bytes = self._gathered[0].numel() * first.element_size()
+        on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
+        shapes = f"{first.dtype} {block_tokens} tokens, {len(layers)} layers of {first.shape[1]}"
+        self.layout = f"{shapes}, computed on {on} by torch {torch.__version__}"
+        self._stream = new_stream(self._device)
+        # Tiers copy in on threads of their own.
+        self._lock = threading.Lock()
+        self._going_out: deque[tuple[Event, frozenset[int]]] = deque()
+
+    def new_memory(self, num_blocks: int) -> Bytes:
+        """See CacheBlocks; pinned beside a GPU."""
+        try:
+            memory = torch.empty(
+                (num_blocks, self.block_bytes), dtype=torch.uint8, pin_memory=self._device.type == "cuda"
+            )
+        except RuntimeError as error:  # torch has no kind of its own for this
+            raise MemoryError(f"{num_blocks * self.block_bytes} bytes of host memory were refused ({error})") from error
+        return memory.numpy()
+
+    @torch.inference_mode()
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
+        """See CacheBlocks."""
+        with self._lock, torch.cuda.stream(self._stream):
+            for ids, memory in zip(self._parts(blocks), _parts(to), strict=True):
+                gathered = self._gathered[: len(memory)]
+                for index, layer in enumerate(self._layers):
+                    gathered[:, index] = layer.index_select(0, ids)
+                for block, row in zip(gathered, memory, strict=True):
+                    torch.from_numpy(row).copy_(_bytes_of(block), non_blocking=True)
+            copy = self._event()
+        self._going_out.append((copy, frozenset(blocks)))
+        return copy
+
+    @torch.inference_mode()
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Event:
+        """See CacheBlocks."""
+        with self._lock, torch.cuda.stream(self._stream):
+            for ids, memory in zip(self._parts(blocks), _parts(sources), strict=True):
+                gathered = self._gathered[: len(memory)]
+                for block, row in zip(gathered, memory, strict=True):
+                    _bytes_of(block).copy_(torch.from_numpy(row), non_blocking=True)
+                for index, layer in enumerate(self._layers):
+                    layer.index_copy_(0, ids, gathered[:, index])
+            return self._event()
+
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+        """See CacheBlocks. Raises EngineDeadError where a copy does not end."""
+        while self._going_out and self._going_out[0][0].query():
+            self._going_out.popleft()
+        written = set(blocks)
+        wait_for([copy for copy, going in self._going_out if not written.isdisjoint(going)], alive)
+
+    def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
+        """The numbers of COPIED_AT_ONCE blocks at a time, on the device."""
+        for part in _parts(blocks):
+            ids = torch.tensor(part, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+            yield ids.to(self._device, non_blocking=True)
+
+    def _event(self) -> Event:
+        return _DONE if self._stream is None else self._stream.record_event()
+
+
+class _Done:
+    """For a device without a queue: what was begun is done."""
+
+    def query(self) -> bool:
+        return True
+
+
+_DONE = _Done()
+
+
+def _parts(several: Sequence[Each]) -> Iterator[Sequence[Each]]:
+    for begin in range(0, len(several), COPIED_AT_ONCE):
+        yield several[begin : begin + COPIED_AT_ONCE]
+
+
+def _bytes_of(block: torch.Tensor) -> torch.Tensor:
+    return block.view(torch.uint8).view(-1)

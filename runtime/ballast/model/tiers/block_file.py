@@ -1,0 +1,253 @@
+"""Blocks of a KV cache in a folder: a file of heads, which say what each block holds, and a file of contents.
+
+A block is a place of its own in both files. Its head has the number of the write, the block with the tokens before and
+the number of that one's write, so what was written over or lost takes what follows it along; and checksums, of the head
+and of the content. Whatever ends a process, or cuts a file short, leaves at most heads and contents that do not match.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.tiers.tier import NOTHING, Restored
+
+FORMAT_VERSION = 1
+
+_PREFIX = "ballast-kv-"
+_SET_NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
+_LOCK, _HEADS, _CONTENTS = "lock", "heads", "contents"
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PAGE_BYTES = 4096
+
+
+class BlockFileError(Exception):
+    """Why a folder cannot keep blocks, with its name."""
+
+
+def head_type(block_tokens: int) -> np.dtype[np.void]:
+    """One head as it lies in the file; `write` is 0 where nothing is."""
+    return np.dtype(
+        [
+            ("write", "<u8"),
+            ("parent_write", "<u8"),
+            ("content_sum", "<u8"),
+            ("parent", "<i4"),
+            ("spare", "<i4"),
+            ("tokens", "<i4", (block_tokens,)),
+            ("sum", "<u8"),
+        ]
+    )
+
+
+def stride_of(block_bytes: int) -> int:
+    """Bytes between two contents in the file: whole pages."""
+    return -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+class BlockFile:
+    """The blocks of one model in one layout, for one process at a time. A block is used by one thread at a time."""
+
+    def __init__(self, folder: Path, key: str, num_blocks: int, block_bytes: int, block_tokens: int) -> None:
+        """Opens the set `key`, 32 hexadecimal digits, in `folder`, and makes it where there is none. Raises OSError and
+        BlockFileError."""
+        self.path = folder / f"{_PREFIX}{key}"
+        self.num_blocks = num_blocks
+        self._block_bytes, self._stride = block_bytes, stride_of(block_bytes)
+        self._type = head_type(block_tokens)
+        self._files: list[int] = []
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            self._folder = self._own(os.open(self.path, flags), is_folder=True)
+            if os.fstat(self._folder).st_mode & _OTHERS_MAY_WRITE:
+                # As a volume may be when it is first given to a pod. What it holds may be anybody's.
+                for name in (_HEADS, _CONTENTS, _LOCK):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=self._folder)
+                os.fchmod(self._folder, 0o700)
+            lock = self._open(_LOCK)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockFileError(f"{self.path}: another process uses it") from None
+            if os.fstat(lock).st_nlink == 0:
+                raise BlockFileError(f"{self.path}: another process has just removed it")
+            self._heads_file, self._contents_file = self._open(_HEADS), self._open(_CONTENTS)
+            self._heads = self._read_heads()
+        except BaseException:
+            self.close()
+            raise
+        self._last_write = int(self._heads["write"].max())
+
+    def restored(self) -> Restored:
+        """What is there, last written last to be given up. Content is looked at when it is read."""
+        heads, order = self._heads, self._chained()
+        latest = heads["write"].copy()
+        depth = np.zeros(len(heads), np.int64)
+        for block in order:  # parents first
+            depth[block] = depth[heads["parent"][block]] + 1
+        for block in reversed(order):
+            parent = heads["parent"][block]
+            latest[parent] = max(latest[parent], latest[block])
+        order.sort(key=lambda block: (latest[block], -depth[block]))
+        if not order:
+            return NOTHING
+        blocks = np.array(order, np.int32)
+        return Restored(
+            blocks, heads["parent"][blocks].astype(np.int32), heads["tokens"][blocks].astype(np.int32).ravel()
+        )
+
+    def write(self, block: int, parent: int, tokens: NDArray[np.int32], content: NDArray[np.uint8]) -> None:
+        """Write a block [block_bytes]. Raises OSError; then the block holds nothing."""
+        self.drop(block)
+        _write(self._contents_file, content.data, (block - 1) * self._stride)
+        head = self._heads[block : block + 1]
+        self._last_write += 1
+        head["write"], head["parent"], head["tokens"] = self._last_write, parent, tokens
+        head["parent_write"] = self._heads["write"][parent] if parent else 0
+        head["content_sum"] = kernels.checksum(content)
+        head["sum"] = _sum(head)
+        try:
+            _write(self._heads_file, head.tobytes(), block * self._type.itemsize)
+        except OSError:
+            head["write"] = 0
+            raise
+
+    def read(self, block: int, content: NDArray[np.uint8]) -> bool:
+        """Fill `content` [block_bytes] with what a block holds; False where that is damaged. Raises OSError."""
+        view, begin = content.data, (block - 1) * self._stride
+        while view.nbytes:
+            count = os.preadv(self._contents_file, [view], begin)
+            if count == 0:
+                return False
+            begin, view = begin + count, view[count:]
+        head = self._heads[block]
+        return bool(head["write"]) and kernels.checksum(content) == int(head["content_sum"])
+
+    def drop(self, block: int) -> None:
+        """A block holds nothing, on disk as well. Raises OSError."""
+        self._heads["write"][block] = 0
+        _write(self._heads_file, bytes(self._type.itemsize), block * self._type.itemsize)
+
+    def discard(self) -> None:
+        """Nothing of what is there is found again."""
+        with suppress(OSError):
+            os.ftruncate(self._heads_file, 0)
+
+    def close(self) -> None:
+        """Give the folder back."""
+        for file in reversed(self._files):
+            os.close(file)
+        self._files.clear()
+
+    def _chained(self) -> list[int]:
+        """Blocks that are whole up to the start of their prompt, parents first."""
+        heads = self._heads
+        parents, known = heads["parent"], {0}
+        order: list[int] = []
+        # A parent was written before its children.
+        for block in np.argsort(heads["write"], kind="stable").tolist():
+            parent = int(parents[block])
+            if heads["write"][block] == 0 or parent not in known:
+                continue
+            if parent == 0 or heads["write"][parent] == heads["parent_write"][block]:
+                known.add(block)
+                order.append(block)
+        return order
+
+    def _read_heads(self) -> NDArray[np.void]:
+        """[num_blocks + 1], zeros where there is nothing whole. The files are cut or grown to what is asked for."""
+        heads = np.zeros(self.num_blocks + 1, self._type)
+        size = self._type.itemsize
+        data = bytearray(heads.nbytes)
+        view = memoryview(data)
+        begin = 0
+        while begin < len(data) and (count := os.preadv(self._heads_file, [view[begin:]], begin)):
+            begin += count
+        found = np.frombuffer(data, self._type, count=begin // size)
+        heads[: len(found)] = found
+        num_contents = (os.fstat(self._contents_file).st_size + self._stride - self._block_bytes) // self._stride
+        is_whole = (heads["write"] > 0) & (heads["parent"] >= 0) & (heads["parent"] <= self.num_blocks)
+        is_whole[0] = False
+        is_whole[num_contents + 1 :] = False
+        for block in np.flatnonzero(is_whole).tolist():
+            is_whole[block] = int(heads["sum"][block]) == _sum(heads[block : block + 1])
+        heads[~is_whole] = np.zeros(1, self._type)
+        os.ftruncate(self._heads_file, heads.nbytes)
+        os.ftruncate(self._contents_file, self.num_blocks * self._stride)
+        return heads
+
+    def _open(self, name: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        return self._own(os.open(name, flags, mode=0o600, dir_fd=self._folder), is_folder=False)
+
+    def _own(self, file: int, *, is_folder: bool) -> int:
+        """The file, which is closed in the end. What others could have put there is refused."""
+        self._files.append(file)
+        found = os.fstat(file)
+        if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
+            raise BlockFileError(f"{self.path}: expected a folder with files")
+        if found.st_uid != os.geteuid() or (not is_folder and found.st_mode & _OTHERS_MAY_WRITE):
+            raise BlockFileError(f"{self.path}: must belong to user {os.geteuid()}, and nobody else may write there")
+        return file
+
+
+def remove_others(folder: Path, key: str) -> None:
+    """Remove the sets in `folder`, but for `key`, that no process uses. Raises OSError."""
+    for path in _others(folder, key):
+        shutil.rmtree(path)
+
+
+def kept_bytes(folder: Path) -> int:
+    """What the sets in `folder` take on disk, this model's or others'. Raises OSError."""
+    return sum(
+        file.stat().st_blocks * 512
+        for path in folder.iterdir()
+        if _SET_NAME.fullmatch(path.name)
+        for file in path.iterdir()
+    )
+
+
+def _others(folder: Path, key: str) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if not _SET_NAME.fullmatch(path.name) or path.name == f"{_PREFIX}{key}":
+            continue
+        with suppress(OSError), _locked(path / _LOCK):
+            yield path
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises OSError where another process has the lock, or there is none."""
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(file)
+
+
+def _sum(head: NDArray[np.void]) -> int:
+    """Of one head [1], but for its last field."""
+    data = np.frombuffer(head.tobytes(), np.uint8)
+    return int(kernels.checksum(data[:-8].copy()))
+
+
+def _write(file: int, data: bytes | memoryview, begin: int) -> None:
+    view = memoryview(data)
+    while view.nbytes:
+        count = os.pwrite(file, view, begin)
+        begin, view = begin + count, view[count:]

@@ -1,0 +1,89 @@
+"""Blocks of a KV cache as bytes, to be copied out and in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast.model.kv_pool import KvPool
+
+Bytes = NDArray[np.uint8]
+
+
+class Copy(Protocol):
+    """Copies that were begun together."""
+
+    def query(self) -> bool:
+        """Whether they are done. Raises what the device has failed with."""
+
+
+class CacheBlocks(Protocol):
+    """A KV cache, by the scheduler's block ids. May be used by several threads; a block by one at a time."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that a block holds, a multiple of 8."""
+
+    @property
+    def layout(self) -> str:
+        """What the bytes mean: the same text, the same meaning."""
+
+    def new_memory(self, num_blocks: int) -> Bytes:
+        """Host memory [num_blocks, block_bytes] that copies are fast with. Raises MemoryError."""
+
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
+        """Begin to copy blocks to memory [block_bytes] of `new_memory`. What a step that is over has written is there
+        to be copied, and stays until the copies are done; see `before_writing`."""
+
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Copy:
+        """Begin to copy from such memory to blocks, after all that was begun before."""
+
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+        """To be called before a step that writes to `blocks` begins: waits until none of them is copied out any more,
+        and calls `alive` meanwhile."""
+
+
+class _Done:
+    def query(self) -> bool:
+        return True
+
+
+DONE = _Done()
+"""Copies that were done at once."""
+
+
+class PoolBlocks:
+    """The blocks of a cache in host memory; implements CacheBlocks."""
+
+    def __init__(self, pool: KvPool) -> None:
+        planes = [plane for layer in pool.layers for plane in layer]
+        self._planes = [plane.view(np.uint8).reshape(-1, pool.block_tokens * plane.strides[0]) for plane in planes]
+        self.block_bytes = sum(plane.shape[1] for plane in self._planes)
+        self.layout = f"float32 {pool.block_tokens} tokens, planes {[plane.shape[1] for plane in planes]}"
+
+    def new_memory(self, num_blocks: int) -> Bytes:
+        return np.empty((num_blocks, self.block_bytes), np.uint8)
+
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
+        for block, memory in zip(blocks, to, strict=True):
+            begin = 0
+            for plane in self._planes:
+                end = begin + plane.shape[1]
+                memory[begin:end] = plane[block]
+                begin = end
+        return DONE
+
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Copy:
+        for block, memory in zip(blocks, sources, strict=True):
+            begin = 0
+            for plane in self._planes:
+                end = begin + plane.shape[1]
+                plane[block] = memory[begin:end]
+                begin = end
+        return DONE
+
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+        """Nothing is copied out any more."""

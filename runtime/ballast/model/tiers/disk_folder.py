@@ -1,0 +1,95 @@
+"""Opens the folder that keeps a model's KV blocks, with a bound; says why where it cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from ballast import _core
+from ballast.host.filesystem import read_file_system
+from ballast.host.sizes import human
+from ballast.model.tiers.block_file import (
+    FORMAT_VERSION,
+    BlockFile,
+    BlockFileError,
+    head_type,
+    kept_bytes,
+    remove_others,
+    stride_of,
+)
+from ballast.model.tiers.cache_blocks import CacheBlocks
+from ballast.model.tiers.disk_tier import READ_AT_ONCE, DiskTier
+from ballast.model.tiers.tier import Notify
+from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_key import files_digest
+
+log = logging.getLogger(__name__)
+
+MOST_BLOCKS = 1 << 18
+"""An index of more would take more than 100 MB of memory."""
+STAGING_BYTES = 256 << 20
+"""Of blocks that are on their way to disk, at most."""
+MOST_STORING = 64
+"""The same in blocks."""
+_NODE_BYTES = 64
+"""Of a block in the scheduler's index, beside its tokens."""
+
+
+def open_disk_tier(
+    folder: Path,
+    max_bytes: int | None,
+    gguf: GgufModel,
+    cache: CacheBlocks,
+    block_tokens: int,
+    machine: Sequence[object],
+    notify: Notify,
+) -> DiskTier | None:
+    """The tier in `folder`, of `max_bytes` or half of what is free there; None, with a warning that says why, where it
+    cannot be used. `machine`: what the numbers in the cache depend on beside the model. Blocks of another model, layout
+    or machine are removed if nobody uses them."""
+    try:
+        key = cache_key(gguf, cache, block_tokens, machine)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        remove_others(folder, key)
+        num_bytes = _bytes_to_take(folder, max_bytes)
+        num_blocks = min(MOST_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
+        if num_blocks == 0:
+            raise BlockFileError(f"{folder}: {human(num_bytes)} hold no block of {human(cache.block_bytes)}")
+        file = BlockFile(folder, key, num_blocks, cache.block_bytes, block_tokens)
+    except (OSError, BlockFileError) as error:
+        log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
+        return None
+    return DiskTier(file, cache, _most_storing(cache.block_bytes), notify)
+
+
+def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
+    """Host memory that a tier on disk takes, at most: blocks on their way, and what is known of those that are there,
+    their tokens twice."""
+    known = 2 * head_type(block_tokens).itemsize + _NODE_BYTES
+    return (_most_storing(block_bytes) + READ_AT_ONCE) * block_bytes + MOST_BLOCKS * known
+
+
+def _most_storing(block_bytes: int) -> int:
+    return max(1, min(MOST_STORING, STAGING_BYTES // block_bytes))
+
+
+def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:
+    """32 hexadecimal digits that follow from all that blocks of a cache depend on: the model, the layout, the machine
+    and the very kernels. Raises OSError when a file of the model has gone."""
+    facts = [FORMAT_VERSION, cache.layout, cache.block_bytes, block_tokens, *map(str, machine)]
+    digest = hashlib.sha256(json.dumps(facts).encode() + files_digest(gguf))
+    digest.update(Path(_core.__file__).read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _bytes_to_take(folder: Path, asked: int | None) -> int:
+    there = read_file_system(folder).free_bytes + kept_bytes(folder)
+    if asked is not None and asked > there:
+        log.warning(
+            "kv_disk_dir has less room than kv_disk_bytes",
+            extra={"folder": str(folder), "asked_bytes": asked, "taken_bytes": there},
+        )
+    return there // 2 if asked is None else min(asked, there)

@@ -1,0 +1,215 @@
+"""Blocks on disk: one thread writes them, another brings them back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import sched
+from ballast.awake_clock import AwakeClock
+from ballast.model.tiers.block_file import BlockFile
+from ballast.model.tiers.cache_blocks import CacheBlocks, Copy
+from ballast.model.tiers.tier import Done, Notify, Restored
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 16
+"""Blocks that are read before they are copied to the cache together: to a GPU, few copies cost as much as one."""
+LIMIT_S = 15.0
+"""Longest wait for the disk to read a block; far below what makes an engine count as dead."""
+_COPY_POLL_S = 0.0002
+
+
+@dataclass(slots=True)
+class _Store:
+    row: int
+    """Of the memory through which it goes."""
+    copy: Copy
+    block: int
+    parent: int
+    tokens: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class _Fetch:
+    seq: int
+    blocks: list[tuple[int, int]]
+    """(of the tier, of the cache)."""
+    num_done: int = 0
+    is_given_up: bool = False
+    """Nothing more is copied to the cache for it."""
+
+
+class DiskTier:
+    """Implements KvTier."""
+
+    name = "disk"
+
+    def __init__(self, file: BlockFile, cache: CacheBlocks, most_storing: int, notify: Notify) -> None:
+        """Raises MemoryError."""
+        self.num_blocks, self.most_storing, self.block_bytes = file.num_blocks, most_storing, cache.block_bytes
+        self._file, self._cache, self._notify = file, cache, notify
+        self._rows = cache.new_memory(most_storing)
+        self._free_rows = deque(range(most_storing))
+        self._read_rows = cache.new_memory(READ_AT_ONCE)
+        self._writes: SimpleQueue[_Store | int | None] = SimpleQueue()
+        self._reads: SimpleQueue[_Fetch | None] = SimpleQueue()
+        self._stored: deque[bool] = deque()
+        self._takes_more = True
+        # Guards fetches, between the reader and the engine, which may give one up.
+        self._lock = threading.Lock()
+        self._fetches: dict[int, _Fetch] = {}
+        self._fetched: deque[tuple[int, int]] = deque()
+        self._clock = AwakeClock.for_limit(LIMIT_S)
+        self._last_read = 0.0
+        self._answers = True
+        self._threads = [
+            threading.Thread(target=self._write_all, name="ballast-kv-write", daemon=True),
+            threading.Thread(target=self._read_all, name="ballast-kv-read", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def restored(self) -> Restored:
+        """See KvTier."""
+        return self._file.restored()
+
+    def store(self, stores: Sequence[sched.Transfer]) -> None:
+        """See KvTier."""
+        rows = [self._free_rows.popleft() for _ in stores]
+        copy = self._cache.copy_out([each.block for each in stores], [self._rows[row] for row in rows])
+        for row, each in zip(rows, stores, strict=True):
+            self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy()))
+
+    def drop(self, block: int) -> None:
+        """See KvTier."""
+        self._writes.put(block)
+
+    def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
+        """See KvTier."""
+        fetch = _Fetch(seq, [(each.tier_block, each.block) for each in fetches])
+        with self._lock:
+            if not self._answers:
+                self._fetched.append((seq, 0))
+                return
+            if not self._fetches:
+                self._last_read = self._clock.now()
+            self._fetches[seq] = fetch
+        self._reads.put(fetch)
+
+    def cancel(self, seq: int) -> None:
+        """See KvTier."""
+        with self._lock:
+            self._give_up(seq)
+
+    def poll(self) -> Done:
+        """See KvTier."""
+        with self._lock:
+            if self._fetches and self._answers and self._clock.now() - self._last_read > LIMIT_S:
+                self._answers = False
+                log.warning("kv_disk_dir does not answer", extra={"folder": str(self._file.path), "waited_s": LIMIT_S})
+                for seq in list(self._fetches):
+                    self._give_up(seq)
+            done = Done(fetched=[self._fetched.popleft() for _ in range(len(self._fetched))])
+        done.stored = [self._stored.popleft() for _ in range(len(self._stored))]
+        return done
+
+    def close(self, limit_s: float) -> None:
+        """See KvTier. What is still to be written after that is lost."""
+        with self._lock:
+            for seq in list(self._fetches):
+                self._give_up(seq)
+        self._writes.put(None)
+        self._reads.put(None)
+        until = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._file.close()
+
+    def _give_up(self, seq: int) -> None:
+        """With the lock."""
+        fetch = self._fetches.pop(seq, None)
+        if fetch is not None:
+            fetch.is_given_up = True
+            self._fetched.append((seq, fetch.num_done))
+
+    def _write_all(self) -> None:
+        while (work := self._writes.get()) is not None:
+            if isinstance(work, int):
+                self._try(partial(self._drop_for_good, work))
+                continue
+            is_whole = self._takes_more and self._try(partial(self._write, work))
+            self._takes_more = is_whole
+            self._free_rows.append(work.row)
+            self._stored.append(is_whole)
+            self._notify()
+
+    def _write(self, store: _Store) -> None:
+        _wait(store.copy)
+        self._file.write(store.block, store.parent, store.tokens, self._rows[store.row])
+
+    def _drop_for_good(self, block: int) -> None:
+        try:
+            self._file.drop(block)
+        except OSError:
+            self._file.discard()
+            raise
+
+    def _try(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            log.warning(
+                "kv_disk_dir takes no more", extra={"folder": str(self._file.path), "why": error.strerror or str(error)}
+            )
+            return False
+        return True
+
+    def _read_all(self) -> None:
+        while (fetch := self._reads.get()) is not None:
+            is_whole = True
+            while is_whole and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
+                part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
+                num_read = self._read(part)
+                is_whole = num_read == len(part)
+                with self._lock:
+                    if not fetch.is_given_up:
+                        blocks = [block for _, block in part[:num_read]]
+                        _wait(self._cache.copy_in(blocks, list(self._read_rows[:num_read])))
+                        fetch.num_done += num_read
+            with self._lock:
+                if self._fetches.pop(fetch.seq, None) is not None:
+                    self._fetched.append((fetch.seq, fetch.num_done))
+            self._notify()
+
+    def _read(self, part: Sequence[tuple[int, int]]) -> int:
+        """Reads the tier's blocks; returns how many are whole before one that is not."""
+        for count, (block, _) in enumerate(part):
+            why = "damaged"
+            try:
+                if self._file.read(block, self._read_rows[count]):
+                    self._last_read = self._clock.now()
+                    continue
+            except OSError as error:
+                why = error.strerror or str(error)
+            log.warning(
+                "a block on disk is computed instead",
+                extra={"folder": str(self._file.path), "block": block, "why": why},
+            )
+            return count
+        return len(part)
+
+
+def _wait(copy: Copy) -> None:
+    while not copy.query():
+        time.sleep(_COPY_POLL_S)

@@ -1,0 +1,82 @@
+"""What the engine asks of a place beside the KV cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import sched
+from ballast.model.tiers.cache_blocks import CacheBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What an earlier process has left, as `sched.Scheduler.restore` takes it."""
+
+    blocks: NDArray[np.int32]  # [n]
+    parents: NDArray[np.int32]  # [n]
+    tokens: NDArray[np.int32]  # [n · block_tokens]
+
+
+NOTHING = Restored(*(np.empty(0, np.int32) for _ in range(3)))
+
+
+@dataclass(slots=True)
+class Done:
+    """What is over since the last look."""
+
+    stored: list[bool] = field(default_factory=list)
+    """Of each store, in the order in which they were asked for: whether it is there, or was lost."""
+    fetched: list[tuple[int, int]] = field(default_factory=list)
+    """(sequence, blocks of it that arrived before one that did not)."""
+
+
+class KvTier(Protocol):
+    """A place for blocks, by ids from 1 to `num_blocks`. All methods are called by one thread, and none waits for a
+    copy or a disk but `close`."""
+
+    name: str
+    num_blocks: int
+    most_storing: int
+    """Most stores that are under way at a time."""
+    block_bytes: int
+
+    def restored(self) -> Restored:
+        """What it holds at the start; to be asked for once, before anything else."""
+
+    def store(self, stores: Sequence[sched.Transfer]) -> None:
+        """Begin to store blocks of the cache."""
+
+    def drop(self, block: int) -> None:
+        """A block is not to be restored later, nor what follows it."""
+
+    def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
+        """Begin to bring blocks of a sequence to the cache, in their order."""
+
+    def cancel(self, seq: int) -> None:
+        """Nobody wants what is fetched for a sequence any more; the fetch ends as soon as may be."""
+
+    def poll(self) -> Done:
+        """What is over since the last call."""
+
+    def close(self, limit_s: float) -> None:
+        """End what is under way, within `limit_s`."""
+
+
+Notify = Callable[[], None]
+"""Called by a tier, from any thread, when `poll` has something new."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTiers:
+    """A runner's cache and the tiers beside it, the fastest first."""
+
+    cache: CacheBlocks
+    tiers: Sequence[KvTier]
+    news: threading.Event
+    """Set by the tiers; see Notify."""

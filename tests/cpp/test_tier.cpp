@@ -1,0 +1,134 @@
+#include <stdexcept>
+
+#include "base/check.h"
+#include "check.h"
+#include "kv/tier.h"
+
+using ballast::BlockId;
+using ballast::kNullBlock;
+using ballast::PrefixMatch;
+using ballast::Tier;
+
+namespace {
+
+using Table = std::vector<BlockId>;
+using Tokens = std::vector<int32_t>;
+
+Table match(const Tier& tier, const Tokens& tokens) {
+  PrefixMatch found;
+  tier.match(tokens, found);
+  return found.blocks;
+}
+
+// Sends all full blocks of two tokens that there is room for; returns how many were sent.
+int extend(Tier& tier, Table& table, const Tokens& tokens) {
+  int num_sent = 0;
+  bool is_sent = false;
+  while (table.size() < tokens.size() / 2 && tier.extend(table, tokens, is_sent)) num_sent += is_sent;
+  return num_sent;
+}
+
+void check_owned(const Tier& tier, std::initializer_list<const Table*> tables) {
+  std::vector<int32_t> owners(static_cast<size_t>(tier.num_blocks()) + 1, 0);
+  for (const Table* table : tables) {
+    for (const BlockId block : *table) ++owners[index_of(block)];
+  }
+  tier.check(owners);
+}
+
+}  // namespace
+
+TEST(a_block_is_known_when_it_is_sent_and_stored_when_it_arrives) {
+  Tier tier({4, 4}, 2);
+  Table table;
+  EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 2);
+  EXPECT(match(tier, {1, 2, 3, 4, 5}) == table);
+  EXPECT(!tier.is_stored(table[0]) && !tier.is_stored(table[1]));
+  tier.arrive(true);
+  EXPECT(tier.is_stored(table[0]) && !tier.is_stored(table[1]));
+  tier.arrive(true);
+  EXPECT(tier.is_stored(table[1]));
+  check_owned(tier, {&table});
+}
+
+TEST(the_same_content_is_sent_once) {
+  Tier tier({4, 4}, 2);
+  Table table, other;
+  EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 2);
+  EXPECT_EQ(extend(tier, other, {1, 2, 5, 6}), 1);
+  EXPECT(other[0] == table[0] && other[1] != table[1]);
+  check_owned(tier, {&table, &other});
+}
+
+TEST(no_more_are_on_their_way_than_there_may_be) {
+  Tier tier({4, 1}, 2);
+  Table table;
+  EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 1);
+  tier.arrive(true);
+  EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 1);
+  EXPECT_EQ(tier.num_storing(), 1);
+}
+
+TEST(a_block_that_was_given_up_on_its_way_does_not_count_as_what_took_its_place) {
+  Tier tier({1, 4}, 2);
+  Table table, other;
+  EXPECT_EQ(extend(tier, table, {1, 2}), 1);
+  tier.release(table);
+  EXPECT_EQ(extend(tier, other, {3, 4}), 1);
+  tier.arrive(true);
+  EXPECT(!tier.is_stored(other[0]));
+  tier.arrive(true);
+  EXPECT(tier.is_stored(other[0]));
+  check_owned(tier, {&other});
+}
+
+TEST(after_a_loss_nothing_is_sent_and_what_is_there_still_serves) {
+  Tier tier({4, 4}, 2);
+  Table table, other;
+  extend(tier, table, {1, 2, 3, 4});
+  tier.arrive(true);
+  tier.arrive(false);
+  EXPECT(match(tier, {1, 2, 3, 4, 5}) == Table{table[0]});
+  EXPECT_EQ(extend(tier, other, {1, 2, 7, 8}), 0);
+  EXPECT(other == Table{table[0]});
+  check_owned(tier, {&table, &other});
+}
+
+TEST(what_follows_a_wrong_block_serves_nobody) {
+  Tier tier({6, 6}, 2);
+  Table table, again;
+  extend(tier, table, {1, 2, 3, 4, 5, 6});
+  for (int i = 0; i < 3; ++i) tier.arrive(true);
+  tier.hide(table[1]);
+  EXPECT(match(tier, {1, 2, 3, 4, 5, 6, 7}) == Table{table[0]});
+  tier.release_from(table, 1);
+  EXPECT(table.size() == 1);
+  EXPECT_EQ(extend(tier, again, {1, 2, 3, 4}), 1);
+  check_owned(tier, {&table, &again});
+}
+
+TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
+  Tier tier({4, 4}, 2);
+  const Table blocks{BlockId{3}, BlockId{4}, BlockId{1}};
+  tier.restore(blocks, {BlockId{1}, BlockId{1}, kNullBlock}, {5, 6, 3, 4, 1, 2});
+  EXPECT(match(tier, {1, 2, 3, 4, 9}) == (Table{BlockId{1}, BlockId{4}}));
+  EXPECT(match(tier, {1, 2, 5, 6, 9}) == (Table{BlockId{1}, BlockId{3}}));
+  EXPECT(tier.is_stored(BlockId{3}) && !tier.is_stored(BlockId{2}));
+  Table table;
+  EXPECT_EQ(extend(tier, table, {7, 8, 9, 9}), 2);
+  EXPECT(table == (Table{BlockId{2}, BlockId{3}}));
+  EXPECT(match(tier, {1, 2, 5, 6, 9}) == Table{BlockId{1}});
+  check_owned(tier, {&table});
+}
+
+TEST(what_cannot_be_restored_is_refused) {
+  const auto refuses = [](const Table& blocks, const Table& parents, const Tokens& tokens) {
+    Tier tier({2, 2}, 2);
+    EXPECT_THROWS(tier.restore(blocks, parents, tokens), std::invalid_argument);
+  };
+  refuses({BlockId{3}}, {kNullBlock}, {1, 2});
+  refuses({BlockId{1}}, {BlockId{2}}, {1, 2});
+  refuses({BlockId{1}}, {kNullBlock}, {1});
+  refuses({BlockId{1}, BlockId{1}}, {kNullBlock, kNullBlock}, {1, 2, 3, 4});
+  refuses({BlockId{1}, BlockId{2}}, {kNullBlock, BlockId{1}}, {1, 2, 3, 4});
+}

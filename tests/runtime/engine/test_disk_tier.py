@@ -1,0 +1,319 @@
+"""Conversations that come back from disk: the same tokens as without, after a restart too, whatever is wrong there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ballast.engine.build import EngineSettings, scheduler_config
+from ballast.engine.core import BUSY, IDLE, EngineCore
+from ballast.engine.loading import load_runner
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_tiers
+from ballast.model.metadata import read_spec
+from ballast.model.tiers import disk_tier
+from ballast.model.tiers.block_file import BlockFile
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.generate import Generated, generate
+from support.tiers import tiers_of, until_written
+
+BLOCK_TOKENS = 16
+CACHE_TOKENS = 320
+"""Of two conversations at their end."""
+SMALL = EngineSettings(
+    cache_lens=CACHE_TOKENS,
+    max_batch_size=4,
+    max_new_tokens=64,
+    chunk_size=64,
+    prefill_chunk_size=64,
+    max_queue=24,
+    block_tokens=BLOCK_TOKENS,
+    cpu_threads=2,
+)
+DISK_BYTES = 32 << 20
+
+MakeCore = Callable[..., EngineCore]
+
+
+@pytest.fixture(scope="module", params=["v3", "qwen3"])
+def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MakeCore:
+    model = write_tiny_model(tmp_path_factory.mktemp("tiny"), arch=request.param, mla="split", quant="q4_k")
+    gguf = open_gguf(model.gguf)
+    spec = read_spec(gguf, None)
+
+    def make(folder: Path | None, **changes: object) -> EngineCore:
+        settings = replace(SMALL, **{"kv_disk_dir": folder, "kv_disk_bytes": DISK_BYTES if folder else None, **changes})
+        runner = load_runner(gguf, spec, spec.vocab_size, settings)
+        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
+
+    return make
+
+
+def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
+    """What is left of them is on disk then."""
+    replies = generate(core, requests)
+    until_written(core)
+    return replies
+
+
+class Talk:
+    """Conversations that go on in turns, each with what was said so far."""
+
+    def __init__(self, count: int = 4, seed: int = 3) -> None:
+        self._random = random.Random(seed)
+        self._said = [self._tokens(60) for _ in range(count)]
+
+    def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
+        """Each of them once more, one after another or all at once."""
+        requests = [self._request(said) for said in self._said]
+        replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
+        for said, reply in zip(self._said, replies, strict=True):
+            said += [*reply.token_ids, *self._tokens(20)]
+        return replies
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self._random.randrange(300) for _ in range(count)]
+
+    @staticmethod
+    def _request(said: Sequence[int]) -> Request:
+        return Request("test", tuple(said), SamplingParams(max_tokens=8, temperature=0.0))
+
+
+def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
+    return [reply.token_ids for reply in replies]
+
+
+def cached(replies: Sequence[Generated]) -> int:
+    return sum(reply.cached_tokens for reply in replies)
+
+
+def talk(core: EngineCore, num_turns: int = 4, **how: bool) -> list[Generated]:
+    several = Talk()
+    return [reply for _ in range(num_turns) for reply in several.turn(core, **how)]
+
+
+@pytest.fixture(scope="module")
+def plain(make_core: MakeCore) -> list[Generated]:
+    """Without a tier."""
+    return talk(make_core(None))
+
+
+def fetched_tokens(core: EngineCore) -> int:
+    return sum(tier.fetched_tokens for tier in core.stats().tiers)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_tokens_are_the_same_and_prefixes_come_back(
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path, together: bool
+) -> None:
+    core = make_core(tmp_path)
+    replies = talk(core, together=together)
+    assert texts(replies) == texts(plain)
+    assert fetched_tokens(core) > 500
+    assert cached(replies) > 2 * cached(plain)
+    num_fetched = fetched_tokens(core) // BLOCK_TOKENS
+    assert core.tier_numbers(core.stats())[0].fetched_bytes == num_fetched * tiers_of(core)[0].block_bytes
+    core.close()
+
+
+def test_another_process_goes_on_where_this_one_ended(
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path
+) -> None:
+    several = Talk()
+    first = make_core(tmp_path)
+    replies = [reply for _ in range(2) for reply in several.turn(first)]
+    first.close()
+    second = make_core(tmp_path)
+    later = [reply for _ in range(2) for reply in several.turn(second)]
+    second.close()
+    assert texts([*replies, *later]) == texts(plain)
+    # Of every conversation all full blocks of the prompt before, and of the reply but its last token.
+    assert all(reply.cached_tokens >= 80 for reply in later)
+
+
+def test_what_is_preempted_comes_back_from_disk(make_core: MakeCore, tmp_path: Path) -> None:
+    requests = [
+        Request("test", tuple(range(index, index + 70)), SamplingParams(max_tokens=60, temperature=0.0))
+        for index in range(4)
+    ]
+    alone = [generate(make_core(None), [request])[0] for request in requests]
+    core = make_core(tmp_path)
+    assert texts(generate(core, requests)) == texts(alone)
+    assert core.stats().preemptions > 0
+    assert fetched_tokens(core) > 0
+    core.close()
+
+
+def started(core: EngineCore, seq: int, said: Sequence[int]) -> None:
+    """Adds a request of which blocks come from disk, and waits until they are on their way."""
+    core.add(seq, Request("test", tuple(said), SamplingParams(max_tokens=4, temperature=0.0)), 0)
+    assert core.step() is BUSY
+    assert [line[1] for line in core.describe(10)] == ["fetching"]
+
+
+def evicting(make_core: MakeCore, folder: Path) -> tuple[EngineCore, list[int]]:
+    """A core whose cache has given up a prompt that the disk has, and the prompt."""
+    core = make_core(folder)
+    prompt = list(range(100))
+    served(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
+    for index in range(4):
+        other = tuple(range(100 + index, 200 + index))
+        served(core, [Request("test", other, SamplingParams(max_tokens=4, temperature=0.0))])
+    return core, prompt
+
+
+def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, prompt = evicting(make_core, tmp_path)
+    goes_on = threading.Event()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: goes_on.wait(30) and read(*given))
+    started(core, 100, prompt)
+    core.abort(100)
+    while core.step() is BUSY:
+        pass
+    assert core.step() is IDLE
+    assert core.stats().used_tokens == 0
+    goes_on.set()
+    assert generate(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
+    core.check()
+    core.close()
+
+
+def test_others_go_on_while_blocks_come(make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, prompt = evicting(make_core, tmp_path)
+    goes_on = threading.Event()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: goes_on.wait(30) and read(*given))
+    started(core, 100, prompt)
+    generate(core, [Request("test", (1, 2, 3), SamplingParams(max_tokens=20, temperature=0.0))], first_seq=200)
+    assert [line[1] for line in core.describe(10)] == ["fetching"]
+    goes_on.set()
+    while core.step() is not IDLE:
+        pass
+    assert fetched_tokens(core) > 0
+    core.close()
+
+
+def test_a_disk_that_does_not_answer_is_given_up(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core, prompt = evicting(make_core, tmp_path)
+    goes_on = threading.Event()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: goes_on.wait(30) and read(*given))
+    monkeypatch.setattr(disk_tier, "LIMIT_S", 0.0)
+    request = Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))
+    for _ in range(2):
+        (reply,) = generate(core, [request], first_seq=300)
+        assert reply.token_ids == generate(make_core(None), [request])[0].token_ids
+        core.abort(300)
+    assert "does not answer" in caplog.text
+    goes_on.set()
+    core.close()
+
+
+def damage(path: Path, begin: int) -> None:
+    data = np.memmap(path, np.uint8, mode="r+")
+    data[begin:] ^= 0xFF
+    data.flush()
+
+
+FAULTS = {
+    "contents are damaged": lambda path: damage(path / "contents", 0),
+    "some contents are damaged": lambda path: damage(path / "contents", 700_000),
+    "heads are damaged": lambda path: damage(path / "heads", 0),
+    "contents are cut short": lambda path: os.truncate(path / "contents", 300_000),
+    "heads are cut short": lambda path: os.truncate(path / "heads", 1000),
+    "heads are another file": lambda path: (path / "heads").write_text("a letter " * 1000),
+    "contents have gone": lambda path: (path / "contents").unlink(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path, fault: str
+) -> None:
+    first = make_core(tmp_path)
+    talk(first)
+    first.close()
+    (path,) = tmp_path.iterdir()
+    FAULTS[fault](path)
+    second = make_core(tmp_path)
+    assert texts(talk(second)) == texts(plain)
+    second.check()
+    second.close()
+
+
+def test_a_full_disk_ends_storing_and_nothing_else(
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = make_core(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        replies = talk(core)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert texts(replies) == texts(plain)
+    assert sum("takes no more" in record.message for record in caplog.records) == 1
+    core.close()
+
+
+@pytest.mark.parametrize("other", [{"block_tokens": 32}, {"activation_bytes": 2}])
+def test_another_layout_or_machine_finds_nothing(make_core: MakeCore, tmp_path: Path, other: dict[str, int]) -> None:
+    first = make_core(tmp_path)
+    talk(first, 1)
+    first.close()
+    second = make_core(tmp_path, **other)
+    assert second.stats().tiers[0].cached_tokens == 0
+    second.close()
+    assert len(list(tmp_path.iterdir())) == 1, "what the other has left is removed"
+
+
+def test_a_folder_that_another_process_uses_is_left_alone(
+    make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = make_core(tmp_path)
+    second = make_core(tmp_path)
+    assert len(first.stats().tiers) == 1
+    assert second.stats().tiers == []
+    assert any(
+        record.message == "kv_disk_dir is not used" and "another process uses it" in vars(record)["why"]
+        for record in caplog.records
+    )
+    first.close()
+
+
+def test_a_folder_without_room_for_a_block_is_not_used(
+    make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = make_core(tmp_path, kv_disk_bytes=1000)
+    assert core.stats().tiers == []
+    assert "kv_disk_dir is not used" in caplog.text
+
+
+def test_what_was_dropped_is_not_found_by_another_process(make_core: MakeCore, tmp_path: Path) -> None:
+    first = make_core(tmp_path)
+    talk(first, 1)
+    (tier,) = tiers_of(first)
+    known = first.stats().tiers[0].cached_tokens
+    for block in range(1, tier.num_blocks + 1):
+        tier.drop(block)
+    first.close()
+    assert known > 0
+    second = make_core(tmp_path)
+    assert second.stats().tiers[0].cached_tokens == 0
+    second.close()

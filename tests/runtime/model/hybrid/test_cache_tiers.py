@@ -1,0 +1,244 @@
+"""Blocks of a device's KV cache go to host memory and to disk, and come back as they were."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ballast.engine.build import EngineSettings, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.loading import _tiers
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_changes, with_tiers
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid import device_wait
+from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.tiers.block_file import BlockFile
+from ballast.model.tiers.disk_tier import DiskTier
+from ballast.model.tiers.host_tier import HostTier
+from ballast.model.tiers.tier import CacheTiers, KvTier
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.generate import Generated, generate
+from support.models.float_experts import FloatExperts
+from support.models.float_hybrid import float_linear, load_hybrid
+from support.tiers import until_written
+
+BLOCK_TOKENS, NUM_LAYERS, WIDTH, NUM_BLOCKS = 16, 3, 24, 40
+SETTINGS = EngineSettings(
+    cache_lens=320,
+    max_batch_size=4,
+    max_new_tokens=64,
+    chunk_size=64,
+    prefill_chunk_size=64,
+    max_queue=24,
+    block_tokens=BLOCK_TOKENS,
+)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+def cache(device: torch.device) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    shape = (NUM_BLOCKS * BLOCK_TOKENS, WIDTH)
+    return [torch.randn(shape, generator=generator).half().to(device) for _ in range(NUM_LAYERS)]
+
+
+def test_blocks_come_back_as_they_were(device: torch.device) -> None:
+    layers = cache(device)
+    before = [layer.clone() for layer in layers]
+    blocks = DeviceBlocks(layers, BLOCK_TOKENS)
+    assert blocks.block_bytes == NUM_LAYERS * BLOCK_TOKENS * WIDTH * 2
+    memory = blocks.new_memory(NUM_BLOCKS)
+    order = random.Random(5).sample(range(1, NUM_BLOCKS), 2 * COPIED_AT_ONCE + 3)
+    copy = blocks.copy_out(order, list(memory[: len(order)]))
+    device_wait.wait_for([copy], lambda: None)
+    first = order[0] * BLOCK_TOKENS
+    held = np.concatenate([layer[first : first + BLOCK_TOKENS].cpu().numpy().ravel() for layer in before])
+    assert np.array_equal(memory[0].view(np.float16), held), "layer after layer, token after token"
+    for block in order:
+        for layer in layers:
+            layer[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS] = 0
+    device_wait.wait_for([blocks.copy_in(order, list(memory[: len(order)]))], lambda: None)
+    assert all(torch.equal(one, other) for one, other in zip(layers, before, strict=True))
+
+
+@dataclass
+class Slow:
+    """A copy that is done when somebody says so."""
+
+    is_done: bool = False
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+def test_a_step_waits_for_the_copies_of_what_it_writes_to_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS)
+    memory = blocks.new_memory(4)
+    slow = Slow()
+    monkeypatch.setattr(blocks, "_event", lambda: slow)
+    monkeypatch.setattr(device_wait, "LIMIT_S", 0.05)
+    blocks.copy_out([3, 4], list(memory[:2]))
+    blocks.before_writing([1, 2, 5], lambda: None)
+    with pytest.raises(EngineDeadError):
+        blocks.before_writing([2, 4], lambda: None)
+    threading.Timer(0.02, lambda: setattr(slow, "is_done", True)).start()
+    monkeypatch.setattr(device_wait, "LIMIT_S", 10.0)
+    blocks.before_writing([2, 4], lambda: None)
+
+
+def test_host_memory_that_is_refused_says_so(device: torch.device) -> None:
+    blocks = DeviceBlocks(cache(device), BLOCK_TOKENS)
+    with pytest.raises(MemoryError, match="refused"):
+        blocks.new_memory(1 << 45)
+
+
+def test_a_start_goes_on_without_host_memory_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError("1 GiB of host memory were refused")
+
+    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS)
+    monkeypatch.setattr(blocks, "new_memory", refuse)
+    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=1 << 30)) is None
+    (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is not used")
+    assert "refused" in vars(record)["why"]
+
+
+MakeCore = Callable[..., EngineCore]
+
+
+def load(folder: Path, device: torch.device, **options: Any) -> HybridModel:
+    torch.set_num_threads(1)
+    on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
+    quant = "f32" if device.type == "cpu" else "q4_k"
+    file = write_tiny_model(folder, arch="v3", mla="split", quant=quant).gguf
+    return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
+
+
+@pytest.fixture
+def make_core(tmp_path: Path) -> Iterator[MakeCore]:
+    """Of one model on the CPU; `host_blocks` and `on_disk` say what stands beside its cache."""
+    model = load(tmp_path, torch.device("cpu"))
+    opened: list[EngineCore] = []
+
+    def make(host_blocks: int = 0, *, on_disk: bool = False) -> EngineCore:
+        model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
+        opened.append(EngineCore(model, with_tiers(scheduler_config(SETTINGS), model)))
+        return opened[-1]
+
+    yield make
+    for core in opened:
+        core.close()
+
+
+def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
+    blocks, news = DeviceBlocks(model.kv_layers, BLOCK_TOKENS), threading.Event()
+    tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
+    if folder is not None:
+        file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)
+        tiers.append(DiskTier(file, blocks, 16, news.set))
+    return CacheTiers(blocks, tiers, news)
+
+
+def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
+    """What is left of them is on disk then."""
+    replies = generate(core, requests)
+    until_written(core)
+    return replies
+
+
+def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
+    """Four turns of four conversations, of which the cache holds two."""
+    rng = random.Random(3)
+    said = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
+    found: list[Generated] = []
+    for _ in range(4):
+        requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in said]
+        replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
+        for each, reply in zip(said, replies, strict=True):
+            each += [*reply.token_ids, *(rng.randrange(300) for _ in range(20))]
+        found += replies
+    return found
+
+
+def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
+    return [reply.token_ids for reply in replies]
+
+
+ENOUGH = 400
+
+
+@pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (ENOUGH, True), (20, True), (0, True)], ids=str)
+def test_tokens_are_the_same_and_prefixes_come_back(make_core: MakeCore, host_blocks: int, on_disk: bool) -> None:
+    plain = talk(make_core())
+    core = make_core(host_blocks, on_disk=on_disk)
+    replies = talk(core)
+    assert texts(replies) == texts(plain)
+    fetched = [tier.fetched_tokens for tier in core.stats().tiers]
+    assert sum(fetched) > 500
+    if host_blocks == 20:
+        assert all(count > 0 for count in fetched), "what the small host tier has given up comes from disk"
+    elif on_disk and host_blocks:
+        assert fetched[1] == 0, "what host memory has is not read from disk"
+    core.check()
+
+
+def test_several_at_once_are_served_alike(make_core: MakeCore) -> None:
+    plain = talk(make_core(), together=True)
+    core = make_core(ENOUGH)
+    assert texts(talk(core, together=True)) == texts(plain)
+    assert sum(tier.fetched_tokens for tier in core.stats().tiers) > 500
+
+
+def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int = 4) -> list[TokenLogprobs | None]:
+    """Of each token of a greedy reply, with the eight most probable ones."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=8)
+    core.add(seq, Request("test", tuple(prompt), params), 0)
+    found: list[TokenLogprobs | None] = []
+    while len(found) < max_tokens:
+        found += [event.logprobs for event in core.step().events]
+    until_written(core)
+    return found
+
+
+@pytest.mark.parametrize("has_prefill_lane", [False, True])
+@pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (0, True)], ids=["host", "disk"])
+def test_logits_are_those_of_blocks_that_never_left(
+    device: torch.device, tmp_path: Path, host_blocks: int, on_disk: bool, has_prefill_lane: bool
+) -> None:
+    """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks."""
+    model = load(tmp_path, device, stream_from_tokens=12 if has_prefill_lane else 0)
+    model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
+    settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
+    config = with_tiers(scheduler_config(settings), model)
+    if has_prefill_lane:
+        config = with_changes(config, prefill_costs=[(1, 1.0)])
+    core = EngineCore(model, config)
+    prompt = list(range(10, 130))
+    logprobs(core, 1, prompt)
+    kept = logprobs(core, 2, prompt)
+    assert core.stats().tiers[0].fetched_tokens == 0
+    for other in range(4):
+        logprobs(core, 10 + other, range(140 + other, 260 + other))
+    before = core.stats().tiers[0].fetched_tokens
+    assert logprobs(core, 3, prompt) == kept
+    assert core.stats().tiers[0].fetched_tokens == before + 7 * BLOCK_TOKENS
+    core.check()
+    core.close()

@@ -1,0 +1,93 @@
+"""What stands beside the KV cache is planned: host memory of what is left, and the way to disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.config.resolve import resolve
+from ballast.errors import ConfigError
+from ballast.model.metadata import read_spec
+from ballast.model.spec import ModelSpec
+from ballast.plan.command import plan_for, planned
+from ballast.plan.described import Described
+from ballast.plan.kv_tiers import MOST_AUTO_BYTES, auto_host_bytes
+from ballast.plan.memory import MemoryPlan
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import GgufModel, open_gguf
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[GgufModel, ModelSpec]:
+    gguf = open_gguf(write_tiny_model(tmp_path_factory.mktemp("tiny")).gguf)
+    return gguf, read_spec(gguf)
+
+
+def settled(tiny: tuple[GgufModel, ModelSpec], host: int, **machine: object) -> tuple[Config, MemoryPlan]:
+    gguf, spec = tiny
+    asked = {"device": "cuda:15", "vram_limit": 8 * GIB, "cpu_threads": 1, "gpu_experts": 0, **machine}
+    config = Config(ModelConfig(gguf_path=gguf.path), SchedulingConfig(cache_lens=8192), MachineConfig(**asked))
+    made = plan_for(config, gguf, spec, Described(host_memory=host))
+    return planned(config, made), made
+
+
+def rows(plan: MemoryPlan) -> dict[str, int]:
+    return {row.name: row.num_bytes for row in plan.uses}
+
+
+def test_auto_takes_half_of_what_is_left_within_bounds() -> None:
+    assert auto_host_bytes(10 * GIB) == 5 * GIB
+    assert auto_host_bytes(1000 * GIB) == MOST_AUTO_BYTES
+    assert auto_host_bytes(2 * GIB - 2) == 0
+    assert auto_host_bytes(-GIB) == 0
+
+
+def test_auto_is_settled_by_the_plan_and_never_makes_it_too_large(tiny: tuple[GgufModel, ModelSpec]) -> None:
+    for host, least in ((64 * GIB, 25 * GIB), (8 * GIB, 2 * GIB), (4 * GIB, 0)):
+        config, plan = settled(tiny, host)
+        taken = config.machine.kv_host_bytes
+        assert taken is not None
+        assert taken >= least
+        assert rows(plan).get("KV beside the GPU", 0) == taken
+        assert plan.fits
+    assert taken == 0
+
+
+def test_what_is_asked_for_is_planned_and_counts(tiny: tuple[GgufModel, ModelSpec]) -> None:
+    _, without = settled(tiny, 64 * GIB, kv_host_bytes=0)
+    config, plan = settled(tiny, 64 * GIB, kv_host_bytes=10 * GIB)
+    assert config.machine.kv_host_bytes == 10 * GIB
+    assert plan.needed_bytes == without.needed_bytes + 10 * GIB
+    assert plan.device is not None
+    assert without.device is not None
+    assert plan.device.needed_bytes > without.device.needed_bytes, "what is copied goes through the GPU"
+    _, too_much = settled(tiny, 64 * GIB, kv_host_bytes=63 * GIB)
+    assert not too_much.fits
+
+
+def test_the_way_to_disk_is_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path: Path) -> None:
+    gguf, spec = tiny
+    config = Config(ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1))
+    assert "KV on its way to disk" not in rows(plan_for(config, gguf, spec))
+    asked = replace(config, machine=replace(config.machine, kv_disk_dir=tmp_path))
+    assert 0 < rows(plan_for(asked, gguf, spec))["KV on its way to disk"] < 512 << 20
+
+
+def test_options_that_mean_nothing_are_refused_by_name(tmp_path: Path) -> None:
+    def resolved(**machine: object) -> Config:
+        return resolve(Config(machine=MachineConfig(device="cpu", **machine)), 2)
+
+    with pytest.raises(
+        ConfigError, match=r"kv_host_bytes=1GiB: .* is in host memory already, and device=cpu uses none"
+    ):
+        resolved(kv_host_bytes=GIB)
+    with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: bounds a folder; name it with kv_disk_dir"):
+        resolved(kv_disk_bytes=GIB)
+    with pytest.raises(ConfigError, match=r"kv_disk_dir=.*expected a folder"):
+        resolved(kv_disk_dir=tmp_path / "none" / "kv")
+    assert resolved(kv_disk_dir=tmp_path / "kv", kv_disk_bytes=GIB).machine.kv_host_bytes == 0

@@ -1,0 +1,29 @@
+"""The tiers beside an engine's KV cache, as tests see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ballast.engine.core import EngineCore
+from ballast.engine.runner import HasTiers
+from ballast.model.tiers.disk_tier import DiskTier
+from ballast.model.tiers.tier import KvTier
+
+LIMIT_S = 60.0
+
+
+def tiers_of(core: EngineCore) -> Sequence[KvTier]:
+    """The fastest first."""
+    runner = core._runner
+    assert isinstance(runner, HasTiers)
+    return () if runner.cache_tiers is None else runner.cache_tiers.tiers
+
+
+def until_written(core: EngineCore) -> None:
+    """Wait for the disk, whose threads a small model outruns; the next step then knows of all that is there."""
+    until = time.monotonic() + LIMIT_S
+    for tier in tiers_of(core):
+        while isinstance(tier, DiskTier) and len(tier._free_rows) < tier.most_storing:
+            assert time.monotonic() < until, "the disk does not write"
+            time.sleep(0.001)

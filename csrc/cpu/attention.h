@@ -37,7 +37,8 @@ struct AttentionStretch {
   float* scores;  // scratch, [kSpanPositions + 1][rows]
 };
 
-// Positions that an indexer's heads score: of each position the sum over heads of weight * max(0, query · key).
+// Positions that an indexer's heads score: of each position the sum over heads of weight * max(0, query ·
+// key).
 struct IndexStretch {
   const float* query;        // [key_width][rows], a row a head, zeros in surplus rows
   const float* weights;      // [rows], zeros in surplus rows

@@ -10,10 +10,9 @@ void check_sparse(const std::string& name, const LatentAttention& weights, int64
   require(shape.num_heads > 0 && shape.top_k > 0, name + " chooses " + std::to_string(shape.top_k) +
                                                       " positions by " + std::to_string(shape.num_heads) +
                                                       " heads; expected at least 1 of each");
-  require(shape.key_width >= weights.shape.rope_dim, name + " has index keys of " +
-                                                         std::to_string(shape.key_width) + "; expected at least " +
-                                                         std::to_string(weights.shape.rope_dim) +
-                                                         " entries, which are rotated");
+  require(shape.key_width >= weights.shape.rope_dim,
+          name + " has index keys of " + std::to_string(shape.key_width) + "; expected at least " +
+              std::to_string(weights.shape.rope_dim) + " entries, which are rotated");
   require(weights.query_down.has_value(), name + " has an indexer, but no query_down, which it reads");
   if (!weights.sparse->indexer) return;
   const Indexer& indexer = *weights.sparse->indexer;

@@ -49,12 +49,12 @@ struct QueryDown {
 struct IndexerShape {
   int64_t num_heads;
   int64_t key_width;
-  int64_t top_k;      // positions that a token attends to, at most
-  bool pairs_apart;   // whether pairs of the rotation are rope_dim / 2 apart, else neighbours
+  int64_t top_k;     // positions that a token attends to, at most
+  bool pairs_apart;  // whether pairs of the rotation are rope_dim / 2 apart, else neighbours
 };
 
-// The lightning indexer (DeepSeek-V3.2-Exp, §2.1): chooses what a token attends to. The first rope_dim entries of its
-// queries and keys are rotated; a key is kept of each token.
+// The lightning indexer (DeepSeek-V3.2-Exp, §2.1): chooses what a token attends to. The first rope_dim
+// entries of its queries and keys are rotated; a key is kept of each token.
 struct Indexer {
   Matrix query_up;               // [index heads * key_width, q_lora_rank]
   Matrix key;                    // [key_width, D]
@@ -63,8 +63,8 @@ struct Indexer {
   Matrix head_weights;           // [index heads, D]
 };
 
-// That a token attends to chosen positions alone; without an indexer, to those of the nearest layer below that has
-// one (GLM-5.2, arXiv 2603.12201).
+// That a token attends to chosen positions alone; without an indexer, to those of the nearest layer below
+// that has one (GLM-5.2, arXiv 2603.12201).
 struct SparseChoice {
   IndexerShape shape;
   std::optional<Indexer> indexer;
@@ -147,8 +147,8 @@ int64_t rope_dim(const Attention& attention);
 // Throws std::invalid_argument naming the first weight that does not fit.
 void check(const std::string& name, const Attention& attention, int64_t hidden);
 
-// Writes the step's rows of an indexer's keys, and what its tokens attend to into the memory. `normed` [T, D] is the
-// layer's input, `query_down` [T, q_lora_rank] its normed low rank.
+// Writes the step's rows of an indexer's keys, and what its tokens attend to into the memory. `normed` [T, D]
+// is the layer's input, `query_down` [T, q_lora_rank] its normed low rank.
 void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim, const AttentionCall& call,
             const float* normed, const float* query_down, float* keys);
 

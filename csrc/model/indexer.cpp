@@ -46,8 +46,8 @@ void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim,
     float* key = s.index_key.data() + token * shape.key_width;
     layer_norm(key, 1, shape.key_width, indexer.key_norm.data(), indexer.key_shift.data(), kNormEps, key);
     rotate(shape, rope_dim, key, 1, cos, sin);
-    rotate(shape, rope_dim, s.index_query.data() + token * shape.num_heads * shape.key_width,
-           shape.num_heads, cos, sin);
+    rotate(shape, rope_dim, s.index_query.data() + token * shape.num_heads * shape.key_width, shape.num_heads,
+           cos, sin);
     float* weights = s.head_weights.data() + token * shape.num_heads;
     for (int64_t head = 0; head < shape.num_heads; ++head) weights[head] *= scale;
     std::copy_n(key, shape.key_width, keys + call.step.slots[token] * shape.key_width);

@@ -83,7 +83,9 @@ class Scorer {
         memory_(memory) {}
 
   float* query_of(const ScoredToken& scored) const { return memory_ + scored.first_float; }
-  float* weights_of(const ScoredToken& scored) const { return query_of(scored) + num_rows_ * shape_.key_width; }
+  float* weights_of(const ScoredToken& scored) const {
+    return query_of(scored) + num_rows_ * shape_.key_width;
+  }
   float* scores_of(const ScoredToken& scored) const { return weights_of(scored) + num_rows_; }
 
   // Lays the token's query out as kernels read it, a row a head.
@@ -201,7 +203,8 @@ void choose_positions(ThreadPool& pool, const Kernels* kernels, const float* que
   finish_round();
 }
 
-int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens, int64_t num_positions) {
+int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens,
+                              int64_t num_positions) {
   const int64_t a_token = query_floats(num_heads, key_width) + num_positions;
   const int64_t num_floats = std::max(a_token, std::min(num_tokens * a_token, kMostFloats));
   return num_floats * static_cast<int64_t>(sizeof(float));

@@ -113,7 +113,8 @@ class SmallModel {
                               floats(rank),
                               dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false},
                               HeadMatrix{kv_b, joint, kLatent.nope_dim, false},
-                              matrix(kShape.hidden, heads * kLatent.v_dim)};
+                              matrix(kShape.hidden, heads * kLatent.v_dim),
+                              std::nullopt};
     if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
     return attention;
   }

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from ballast.families import deepseek, glm, kimi, qwen3
 from ballast.families.architecture import Architecture
-from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
+from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
 from ballast.families.glm.sparse import ARCHITECTURE as GLM_DSA
@@ -21,7 +21,9 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By name. Where a file tells no family, the first is taken."""
 
-ARCHITECTURES: Mapping[str, Architecture] = {each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA)}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA)
+}
 """By `general.architecture`."""
 
 RELEASES: Mapping[str, tuple[Family, Release]] = {

@@ -71,7 +71,9 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_uint32(f"{indexer}.key_length", shape.index.key_dim)
     writer.add_uint32(f"{indexer}.top_k", shape.index.top_k)
     if shape.index.shared_layers:
-        writer.add_array(f"{indexer}.types", [layer not in shape.index.shared_layers for layer in range(shape.num_layers)])
+        writer.add_array(
+            f"{indexer}.types", [layer not in shape.index.shared_layers for layer in range(shape.num_layers)]
+        )
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:

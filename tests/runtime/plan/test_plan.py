@@ -161,7 +161,7 @@ def test_rules_move_rows_to_other_devices(gguf: GgufModel) -> None:
 
 
 def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
-    pool = KvPool(SPEC.num_layers, num_kv_blocks(1000, 32), 32, SPEC.planes)
+    pool = KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32)
     plan = plan_of(gguf)
     assert use(plan, "KV cache") == pool.nbytes
     rope = build_rope_table(SPEC, num_kv_blocks(1000, 32) * 32)

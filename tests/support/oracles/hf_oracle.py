@@ -106,10 +106,9 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
 
 
 def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
-    """Positions at which a layer's choice of experts is a near tie.
+    """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of 64 copies of the router's input, each with random noise of `noise` times its size, gets
-    other experts.
+    That is, at least one of 64 copies of the input, each with random noise of `noise` times its size, gets others.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -122,15 +121,31 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
             others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
 
+    def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
+        states, queries, *others = seen
+        chosen = result[0].sort(dim=-1).values
+        for _ in range(64):
+            moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]
+            again = indexer.forward(*moved, *others)[0].sort(dim=-1).values
+            positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
+
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     assert routers, "a model that is not a mixture of experts has no ties"
+    indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
     hooks = [router.register_forward_hook(look) for router in routers]
+    hooks += [indexer.register_forward_hook(look_at_index) for indexer in indexers]
     try:
         hf_logits(model, ids)
     finally:
         for hook in hooks:
             hook.remove()
     return positions
+
+
+def _seen_of(chosen: torch.Tensor) -> torch.Tensor:
+    """Of [positions, chosen] the choices that a position sees, the others as one: transformers chooses among them where
+    fewer are seen than are chosen, and hides them."""
+    return torch.where(chosen <= torch.arange(len(chosen))[:, None], chosen, len(chosen)).sort(dim=-1).values
 
 
 def hf_logits(model: Any, ids: Sequence[int]) -> Floats:

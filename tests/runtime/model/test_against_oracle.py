@@ -5,8 +5,7 @@ Everything goes through the real scheduler: chunks, decode steps, and a second p
 Fast kernels round activations, which changes the input of a router or an indexer by some 3e-5. If two experts' scores,
 or two positions', are closer, it may choose the other, which changes this token and later ones as much as an error
 would. A fast kernel may therefore exceed the bound from the first position at which transformers' own choice changes
-with noise of 1e-4. Nearly all models
-and prompts have no such position, and they test the rest.
+with noise of 1e-4. Nearly all models and prompts have no such position, and they test the rest.
 """
 
 from __future__ import annotations

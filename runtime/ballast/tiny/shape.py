@@ -47,7 +47,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3", "kimi", "qwen3", "glm"]
+    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm"]
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
@@ -117,7 +117,9 @@ V3 = TinyShape(
     weights_scale=2.5,
 )
 
-V32 = replace(V3, name="Tiny DeepSeek V3.2", architecture="deepseek32", num_layers=3, nope_dim=32, index=TinyIndex())
+V32 = replace(
+    V3, name="Tiny DeepSeek V3.2", family="v32", architecture="deepseek32", num_layers=3, nope_dim=32, index=TinyIndex()
+)
 
 K2 = TinyShape(
     name="Tiny Kimi K2",

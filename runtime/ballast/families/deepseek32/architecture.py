@@ -10,5 +10,4 @@ ARCHITECTURE = Architecture(
     routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
     modules={"sigmoid": "DeepseekV32"},
     index_pairs="apart",
-    served=("DeepSeek V3.2-Exp, V3.2, V3.2-Speciale",),
 )

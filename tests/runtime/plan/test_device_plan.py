@@ -521,6 +521,22 @@ def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
 
 
+@pytest.mark.parametrize(("arch", "name"), [("v32", "deepseek32"), ("glm5", "glm-dsa")])
+def test_attention_to_chosen_positions_is_left_to_the_cpu(
+    tmp_path: Path, beside_a_gpu: None, arch: str, name: str
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, spec)
+    assert (config.machine.device, plan.device) == ("cpu", None)
+    assert (config.device_reason or "").startswith(f"{name} attends to positions that an indexer chooses")
+    with pytest.raises(
+        ConfigError, match=f"{name} attends to .* no kernel on a GPU yet; the CPU computes it, with dev"
+    ):
+        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+
+
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])
 def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None, arch: str) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)

@@ -213,6 +213,16 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
   }
 }
 
+// Has the keys of positions begin…begin + kSpanPositions, as far as there are any, on their way.
+BALLAST_INLINE void prefetch_span(const IndexStretch& in, int64_t begin) {
+  constexpr int64_t kLineFloats = 16;
+  const int64_t rest = in.num_positions - begin;
+  const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+  for (int64_t p = 0; p < size; ++p) {
+    for (int64_t k = 0; k < in.key_width; k += kLineFloats) __builtin_prefetch(in.keys[begin + p] + k);
+  }
+}
+
 void index_stretch(const IndexStretch& in, float* scores) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
   AttentionStretch products{};
@@ -224,6 +234,7 @@ void index_stretch(const IndexStretch& in, float* scores) {
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+    prefetch_span(in, begin + kSpanPositions);
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
       score_positions<2, kPairItems>(products, row, in.keys + begin, size);
@@ -237,9 +248,10 @@ void index_stretch(const IndexStretch& in, float* scores) {
       }
       float lanes[kVectorRows];
       store_floats(lanes, sums);
-      float sum = 0.0f;
-      for (const float lane : lanes) sum += lane;
-      scores[begin + p] = sum;
+      for (int half = kVectorRows / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+      }
+      scores[begin + p] = lanes[0];
     }
   }
 }

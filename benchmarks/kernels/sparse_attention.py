@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballast._core import kernels
 from support.bench_record import bench_record
+
+I32 = NDArray[np.int32]
 
 HEADS, RANK, ROPE = 128, 512, 64
 INDEX_HEADS, INDEX_WIDTH, TOP_K = 64, 128, 2048
@@ -80,11 +83,22 @@ class Layer:
         kernels.choose_positions(self._pool, *arrays, self._chosen, self._num_chosen, isa=self._isa)
 
     def sparse(self) -> None:
-        self._attend(chosen=self._chosen, num_chosen=self._num_chosen)
+        self._attend(self._chosen, self._num_chosen)
 
-    def _attend(self, **choice: np.ndarray) -> None:
-        arrays = (self._query, self._cache, BLOCK_TOKENS, *self._tables, RANK, (RANK + ROPE) ** -0.5, self._out)
-        kernels.mla_attention(self._pool, *arrays, isa=self._isa, **choice)
+    def _attend(self, chosen: I32 | None = None, num_chosen: I32 | None = None) -> None:
+        kernels.mla_attention(
+            self._pool,
+            self._query,
+            self._cache,
+            BLOCK_TOKENS,
+            *self._tables,
+            value_dim=RANK,
+            scale=(RANK + ROPE) ** -0.5,
+            out=self._out,
+            isa=self._isa,
+            chosen=chosen,
+            num_chosen=num_chosen,
+        )
 
 
 def best_of(run: Callable[[], None], times: int = 10) -> float:

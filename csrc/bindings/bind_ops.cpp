@@ -261,7 +261,7 @@ void bind_ops(py::module_ m) {
         arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
         arg("chosen"), arg("num_chosen"), py::kw_only(), arg("isa"));
   m.def("position_choice_nbytes", &position_choice_bytes, py::kw_only(), arg("num_heads"), arg("key_width"),
-        arg("num_tokens"), arg("num_positions"));
+        arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("gqa_attention", &bind_gqa_attention, arg("pool"), arg("query"), arg("keys"), arg("values"),
         arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
         arg("scale"), arg("out"), py::kw_only(), arg("isa"));

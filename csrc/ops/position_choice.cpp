@@ -26,32 +26,59 @@ uint32_t order_of(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The kth highest order among those that begin with the bits that `known` has, and how many of it are to be
-// taken.
+// The kth highest order, and how many of those that have it are to be taken.
 struct Border {
-  uint32_t order = 0;
-  int64_t num_equal = 0;
+  uint32_t order;
+  int64_t num_equal;
 };
 
+// Goes down from the highest digit until `left` are counted, which becomes how many are left at that digit.
+uint32_t digit_of(const int32_t* counts, uint32_t highest, int64_t& left) {
+  uint32_t digit = highest;
+  while (counts[digit] < left) left -= counts[digit--];
+  return digit;
+}
+
+// By digits of eleven, eleven and ten bits: the first one's border leaves few candidates for the others.
 Border find_border(const float* scores, int64_t num_scores, int64_t k) {
-  constexpr int kBits[] = {11, 11, 10};
-  Border border{0, k};
-  int shift = 32;
-  uint32_t known = 0;  // mask
-  for (const int bits : kBits) {
-    shift -= bits;
-    int64_t counts[1 << 11] = {};
-    const uint32_t last = (1u << bits) - 1;
-    for (int64_t i = 0; i < num_scores; ++i) {
-      const uint32_t order = order_of(scores[i]);
-      if ((order & known) == border.order) ++counts[(order >> shift) & last];
-    }
-    uint32_t digit = last;
-    while (counts[digit] < border.num_equal) border.num_equal -= counts[digit--];
-    border.order |= digit << shift;
-    known |= last << shift;
+  constexpr int kBits = 11;
+  constexpr uint32_t kDigits = 1u << kBits;
+  constexpr int kTables = 4;  // since neighbours that count alike would wait for each other
+  const Scratch<uint32_t> orders(num_scores);
+  const Scratch<int32_t> tables(kTables * kDigits);
+  int32_t* counts = tables.get();
+  std::fill_n(counts, kTables * kDigits, 0);
+  uint32_t* candidates = orders.get();
+  for (int64_t i = 0; i < num_scores; ++i) {
+    candidates[i] = order_of(scores[i]);
+    ++counts[(i % kTables) * kDigits + (candidates[i] >> 21)];
   }
-  return border;
+  for (uint32_t digit = 0; digit < kDigits; ++digit) {
+    for (int table = 1; table < kTables; ++table) counts[digit] += counts[table * kDigits + digit];
+  }
+  int64_t left = k;
+  int64_t num_candidates = num_scores;
+  uint32_t border = 0;
+  int shift = 32 - kBits;
+  const auto narrow = [&](uint32_t digit) {
+    border |= digit << shift;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < num_candidates; ++i) {
+      const uint32_t order = candidates[i];
+      candidates[kept] = order;
+      kept += (order >> shift) == (border >> shift);
+    }
+    num_candidates = kept;
+  };
+  narrow(digit_of(counts, kDigits - 1, left));
+  for (const int bits : {kBits, 32 - 2 * kBits}) {
+    shift -= bits;
+    const uint32_t highest = (1u << bits) - 1;
+    std::fill_n(counts, kDigits, 0);
+    for (int64_t i = 0; i < num_candidates; ++i) ++counts[(candidates[i] >> shift) & highest];
+    narrow(digit_of(counts, highest, left));
+  }
+  return {border, left};
 }
 
 int64_t padded_rows(int64_t num_heads) { return Chunks(num_heads, kAttentionRows).count() * kAttentionRows; }
@@ -203,11 +230,12 @@ void choose_positions(ThreadPool& pool, const Kernels* kernels, const float* que
   finish_round();
 }
 
-int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens,
-                              int64_t num_positions) {
+int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens, int64_t num_positions,
+                              int num_threads) {
   const int64_t a_token = query_floats(num_heads, key_width) + num_positions;
   const int64_t num_floats = std::max(a_token, std::min(num_tokens * a_token, kMostFloats));
-  return num_floats * static_cast<int64_t>(sizeof(float));
+  const int64_t num_orders = std::min<int64_t>(num_tokens, num_threads) * num_positions;
+  return (num_floats + num_orders) * int64_t{sizeof(float)};
 }
 
 }  // namespace ballast

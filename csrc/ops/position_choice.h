@@ -30,7 +30,7 @@ void choose_positions(ThreadPool& pool, const Kernels* kernels, const float* que
 
 // Most bytes that choose_positions keeps beside its arguments, for steps of up to `num_tokens` and sequences
 // of up to `num_positions`.
-int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens,
-                              int64_t num_positions);
+int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens, int64_t num_positions,
+                              int num_threads);
 
 }  // namespace ballast

@@ -342,9 +342,11 @@ def choose_positions(
     are those of mla_attention. ValueError when they would lead outside the cache.
     """
 
-def position_choice_nbytes(*, num_heads: int, key_width: int, num_tokens: int, num_positions: int) -> int:
-    """Most bytes that calls of choose_positions keep beside their arguments, for up to num_tokens a step and
-    num_positions a sequence: 64 MiB, or what one token takes where that is more."""
+def position_choice_nbytes(
+    *, num_heads: int, key_width: int, num_tokens: int, num_positions: int, num_threads: int
+) -> int:
+    """Most bytes that a pool's calls of choose_positions keep beside their arguments, for up to num_tokens a step and
+    num_positions a sequence: 64 MiB, or what one token takes where that is more, and each thread's scores in order."""
 
 def attention_states_nbytes(
     *, num_heads: int, num_kv_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int

@@ -124,6 +124,7 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
             key_width=spec.index.key_dim,
             num_tokens=numbers.step_tokens,
             num_positions=num_positions,
+            num_threads=sum(numbers.threads_per_node),
         )
     a_token = step * FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
     return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states

@@ -45,6 +45,11 @@ struct HeadMatrixView {
   HeadMatrix matrix() const { return {view.matrix, head_stride, row_offset, transposed}; }
 };
 
+struct IndexerView {
+  Indexer weights;
+  Owners owners;
+};
+
 struct AttentionView {
   Attention weights;
   Owners owners;
@@ -64,10 +69,22 @@ std::vector<float> copy_optional(const char* name, const std::optional<py::array
   return array ? copy_vector(name, *array) : std::vector<float>();
 }
 
+IndexerView make_indexer(const MatrixView& query_up, const MatrixView& key, const py::array& key_norm,
+                         const py::array& key_shift, const MatrixView& head_weights) {
+  Owners owners;
+  for (const MatrixView* view : {&query_up, &key, &head_weights}) owners.add(*view);
+  return {Indexer{query_up.matrix, key.matrix, copy_vector("key_norm", key_norm),
+                  copy_vector("key_shift", key_shift), head_weights.matrix},
+          std::move(owners)};
+}
+
 AttentionView make_latent(const LatentShape& shape, const std::optional<MatrixView>& query_down,
                           const std::optional<py::array>& query_norm, const MatrixView& query_up,
                           const MatrixView& kv_a, const py::array& kv_a_norm, const HeadMatrixView& k_up,
-                          const HeadMatrixView& v_up, const MatrixView& output) {
+                          const HeadMatrixView& v_up, const MatrixView& output,
+                          const std::optional<IndexerShape>& sparse,
+                          const std::optional<IndexerView>& indexer) {
+  if (indexer && !sparse) throw py::value_error("indexer needs `sparse`, its shape");
   if (query_down.has_value() != query_norm.has_value()) {
     throw py::value_error("query_down and query_norm go together; expected both or neither");
   }
@@ -78,8 +95,15 @@ AttentionView make_latent(const LatentShape& shape, const std::optional<MatrixVi
     owners.add(*query_down);
   }
   for (const MatrixView* view : {&query_up, &kv_a, &k_up.view, &v_up.view, &output}) owners.add(*view);
+  std::optional<SparseChoice> choice;
+  if (sparse) choice = SparseChoice{*sparse, std::nullopt};
+  if (indexer) {
+    choice->indexer = indexer->weights;
+    owners.add(indexer->owners);
+  }
   return {LatentAttention{shape, std::move(down), query_up.matrix, kv_a.matrix,
-                          copy_vector("kv_a_norm", kv_a_norm), k_up.matrix(), v_up.matrix(), output.matrix},
+                          copy_vector("kv_a_norm", kv_a_norm), k_up.matrix(), v_up.matrix(), output.matrix,
+                          std::move(choice)},
           std::move(owners)};
 }
 
@@ -264,10 +288,18 @@ void bind_model(py::module_ m) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
            }),
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
+  py::class_<IndexerShape>(m, "IndexerShape")
+      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart) {
+             return IndexerShape{num_heads, key_width, top_k, pairs_apart};
+           }),
+           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"));
+  py::class_<IndexerView>(m, "Indexer")
+      .def(py::init(&make_indexer), py::kw_only(), arg("query_up"), arg("key"), arg("key_norm"),
+           arg("key_shift"), arg("head_weights"));
   py::class_<AttentionView>(m, "Attention")
       .def_static("latent", &make_latent, py::kw_only(), arg("shape"), arg("query_down").none(true),
                   arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"),
-                  arg("v_up"), arg("output"))
+                  arg("v_up"), arg("output"), arg("sparse").none(true), arg("indexer").none(true))
       .def_static("grouped", &make_grouped, py::kw_only(), arg("shape"), arg("query"), arg("key"),
                   arg("value"), arg("query_bias").none(true), arg("key_bias").none(true),
                   arg("value_bias").none(true), arg("query_norm").none(true), arg("key_norm").none(true),

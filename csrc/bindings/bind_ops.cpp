@@ -14,6 +14,7 @@
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/paged_attention.h"
+#include "ops/position_choice.h"
 #include "ops/rope.h"
 #include "threads/thread_pool.h"
 
@@ -141,10 +142,53 @@ void bind_gqa_attention(ThreadPool& pool, const py::array& query, const py::arra
                   {v, num_kv_heads * shape.value_width, shape.value_width}, batch, shape, to);
 }
 
+// Positions that a caller chose, each within what its token sees.
+ChosenPositions read_chosen(const PagedBatch& batch, const py::array& chosen, const py::array& num_chosen) {
+  const int32_t* rows = read<int32_t>("chosen", chosen, {{"T", batch.num_tokens}, {"K"}});
+  const int32_t* counts = read<int32_t>("num_chosen", num_chosen, {{"T", batch.num_tokens}});
+  const int64_t stride = chosen.shape(1);
+  for (int64_t token = 0; token < batch.num_tokens; ++token) {
+    if (counts[token] < 1 || counts[token] > stride) {
+      throw py::value_error("num_chosen[" + std::to_string(token) + "] is " + std::to_string(counts[token]) +
+                            "; expected 1 to " + std::to_string(stride));
+    }
+    for (int64_t i = 0; i < counts[token]; ++i) {
+      const int32_t position = rows[token * stride + i];
+      if (position >= 0 && position <= batch.positions[token]) continue;
+      throw py::value_error("chosen[" + std::to_string(token) + ", " + std::to_string(i) + "] is " +
+                            std::to_string(position) + "; expected 0 to " +
+                            std::to_string(batch.positions[token]));
+    }
+  }
+  return {rows, counts, stride};
+}
+
+void bind_choose_positions(ThreadPool& pool, const py::array& query, const py::array& weights,
+                           const py::array& keys, int64_t block_tokens, const py::array& query_indptr,
+                           const py::array& positions, const py::array& kv_indptr,
+                           const py::array& kv_indices, py::array chosen, py::array num_chosen,
+                           const std::string& isa) {
+  const float* q = read<float>("query", query, {{"T"}, {"H"}, {"K"}});
+  const int64_t num_tokens = query.shape(0), num_heads = query.shape(1), width = query.shape(2);
+  const float* w = read<float>("weights", weights, {{"T", num_tokens}, {"H", num_heads}});
+  const float* k = read<float>("keys", keys, {{"slots"}, {"K", width}});
+  const PagedBatch batch =
+      read_batch(num_tokens, keys.shape(0), block_tokens, query_indptr, positions, kv_indptr, kv_indices);
+  int32_t* rows = write<int32_t>("chosen", chosen, {{"T", num_tokens}, {"top_k"}});
+  int32_t* counts = write<int32_t>("num_chosen", num_chosen, {{"T", num_tokens}});
+  const int64_t top_k = chosen.shape(1);
+  if (top_k < 1) throw py::value_error("chosen is " + describe(chosen) + "; expected at least 1 a token");
+  const Kernels* kernels = find_isa(isa);
+  const py::gil_scoped_release unlocked;
+  batch.check();
+  choose_positions(pool, kernels, q, w, {k, width, 0}, batch, {num_heads, width, top_k}, rows, counts);
+}
+
 void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::array& kv_cache,
                         int64_t block_tokens, const py::array& query_indptr, const py::array& positions,
                         const py::array& kv_indptr, const py::array& kv_indices, int64_t value_dim,
-                        float scale, py::array out, const std::string& isa) {
+                        float scale, py::array out, const std::string& isa,
+                        const std::optional<py::array>& chosen, const std::optional<py::array>& num_chosen) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
   const int64_t num_tokens = query.shape(0);
   const AttentionShape shape{query.shape(1), 1, query.shape(2), value_dim, scale};
@@ -160,9 +204,15 @@ void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::arra
   check_disjoint("out", out, "kv_cache", kv_cache);
   const Kernels* kernels = find_isa(isa);
   const CacheRows rows{cache, shape.key_width, 0};
-  const py::gil_scoped_release unlocked;
   batch.check();
-  paged_attention(pool, kernels, {{q, shape.key_width, shape.key_width}, {}}, rows, rows, batch, shape, to);
+  if (chosen.has_value() != num_chosen.has_value()) {
+    throw py::value_error("chosen and num_chosen go together; expected both or neither");
+  }
+  std::optional<ChosenPositions> seen;
+  if (chosen) seen = read_chosen(batch, *chosen, *num_chosen);
+  const py::gil_scoped_release unlocked;
+  paged_attention(pool, kernels, {{q, shape.key_width, shape.key_width}, {}}, rows, rows, batch, shape, to,
+                  seen ? &*seen : nullptr);
 }
 
 void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
@@ -205,7 +255,13 @@ void bind_ops(py::module_ m) {
   m.def("rope_half_split", &bind_rope_half_split, arg("x"), arg("cos"), arg("sin"));
   m.def("mla_attention", &bind_mla_attention, arg("pool"), arg("query"), arg("kv_cache"), arg("block_tokens"),
         arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"), arg("value_dim"),
-        arg("scale"), arg("out"), py::kw_only(), arg("isa"));
+        arg("scale"), arg("out"), py::kw_only(), arg("isa"), arg("chosen") = py::none(),
+        arg("num_chosen") = py::none());
+  m.def("choose_positions", &bind_choose_positions, arg("pool"), arg("query"), arg("weights"), arg("keys"),
+        arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
+        arg("chosen"), arg("num_chosen"), py::kw_only(), arg("isa"));
+  m.def("position_choice_nbytes", &position_choice_bytes, py::kw_only(), arg("num_heads"), arg("key_width"),
+        arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("gqa_attention", &bind_gqa_attention, arg("pool"), arg("query"), arg("keys"), arg("values"),
         arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
         arg("scale"), arg("out"), py::kw_only(), arg("isa"));

@@ -1,4 +1,5 @@
-// Attention of a group of query rows over a stretch of positions, as raw pointers.
+// Attention of a group of query rows over a stretch of positions, and how an indexer scores positions, as raw
+// pointers.
 //
 // Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
 #pragma once
@@ -36,6 +37,18 @@ struct AttentionStretch {
   float* scores;  // scratch, [kSpanPositions + 1][rows]
 };
 
+// Positions that an indexer's heads score: of each position the sum over heads of weight * max(0, query ·
+// key).
+struct IndexStretch {
+  const float* query;        // [key_width][rows], a row a head, zeros in surplus rows
+  const float* weights;      // [rows], zeros in surplus rows
+  int64_t num_rows;          // a multiple of kAttentionRows
+  const float* const* keys;  // [key_width] for each position
+  int64_t num_positions;
+  int64_t key_width;
+  float* products;  // scratch, [kSpanPositions][rows]
+};
+
 struct AttentionKernels {
   // A row's state depends only on the row and the positions that it sees, never on the other rows of the
   // group.
@@ -43,6 +56,8 @@ struct AttentionKernels {
   // Merges `next`, the state of the positions that follow, into `state`.
   void (*merge)(int64_t num_rows, int64_t value_width, const AttentionState& next,
                 const AttentionState& state);
+  // scores [num_positions]. A position's score depends on its key and the query alone.
+  void (*index)(const IndexStretch& stretch, float* scores);
 };
 
 // Runs everywhere.

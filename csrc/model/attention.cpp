@@ -5,6 +5,26 @@
 namespace ballast {
 namespace {
 
+void check_sparse(const std::string& name, const LatentAttention& weights, int64_t hidden) {
+  const IndexerShape& shape = weights.sparse->shape;
+  require(shape.num_heads > 0 && shape.top_k > 0, name + " chooses " + std::to_string(shape.top_k) +
+                                                      " positions by " + std::to_string(shape.num_heads) +
+                                                      " heads; expected at least 1 of each");
+  require(shape.key_width >= weights.shape.rope_dim,
+          name + " has index keys of " + std::to_string(shape.key_width) + "; expected at least " +
+              std::to_string(weights.shape.rope_dim) + " entries, which are rotated");
+  require(weights.query_down.has_value(), name + " has an indexer, but no query_down, which it reads");
+  if (!weights.sparse->indexer) return;
+  const Indexer& indexer = *weights.sparse->indexer;
+  const std::string prefix = name + ".indexer";
+  check_matrix(prefix + ".query_up", indexer.query_up, shape.num_heads * shape.key_width,
+               weights.query_down->matrix.rows());
+  check_matrix(prefix + ".key", indexer.key, shape.key_width, hidden);
+  check_vector(prefix + ".key_norm", indexer.key_norm, shape.key_width);
+  check_vector(prefix + ".key_shift", indexer.key_shift, shape.key_width);
+  check_matrix(prefix + ".head_weights", indexer.head_weights, shape.num_heads, hidden);
+}
+
 void check_latent(const std::string& name, const LatentAttention& weights, int64_t hidden) {
   const LatentShape& shape = weights.shape;
   const int64_t rank = shape.kv_lora_rank;
@@ -25,6 +45,7 @@ void check_latent(const std::string& name, const LatentAttention& weights, int64
   require(!weights.v_up.transposed, name + ".v_up is transposed; expected it as it is applied");
   check_heads(name + ".v_up", weights.v_up, shape.num_heads, shape.v_dim, rank);
   check_matrix(name + ".output", weights.output, hidden, shape.num_heads * shape.v_dim);
+  if (weights.sparse) check_sparse(name, weights, hidden);
 }
 
 void check_optional(const std::string& name, const std::vector<float>& vector, int64_t size) {
@@ -55,7 +76,11 @@ void check_grouped(const std::string& name, const GroupedAttention& weights, int
 }  // namespace
 
 std::vector<int64_t> plane_widths(const Attention& attention) {
-  if (const auto* latent = std::get_if<LatentAttention>(&attention)) return {latent->shape.latent_dim()};
+  if (const auto* latent = std::get_if<LatentAttention>(&attention)) {
+    std::vector<int64_t> widths{latent->shape.latent_dim()};
+    if (latent->sparse && latent->sparse->indexer) widths.push_back(latent->sparse->shape.key_width);
+    return widths;
+  }
   const GroupedShape& shape = std::get<GroupedAttention>(attention).shape;
   return {shape.num_kv_heads * shape.head_dim, shape.num_kv_heads * shape.v_dim};
 }

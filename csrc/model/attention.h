@@ -46,6 +46,30 @@ struct QueryDown {
   std::vector<float> norm;  // [q_lora_rank]
 };
 
+struct IndexerShape {
+  int64_t num_heads;
+  int64_t key_width;
+  int64_t top_k;     // positions that a token attends to, at most
+  bool pairs_apart;  // whether pairs of the rotation are rope_dim / 2 apart, else neighbours
+};
+
+// The lightning indexer (DeepSeek-V3.2-Exp, §2.1): chooses what a token attends to. The first rope_dim
+// entries of its queries and keys are rotated; a key is kept of each token.
+struct Indexer {
+  Matrix query_up;               // [index heads * key_width, q_lora_rank]
+  Matrix key;                    // [key_width, D]
+  std::vector<float> key_norm;   // [key_width], of a layer norm
+  std::vector<float> key_shift;  // [key_width]
+  Matrix head_weights;           // [index heads, D]
+};
+
+// That a token attends to chosen positions alone; without an indexer, to those of the nearest layer below
+// that has one (GLM-5.2, arXiv 2603.12201).
+struct SparseChoice {
+  IndexerShape shape;
+  std::optional<Indexer> indexer;
+};
+
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: the cache holds one row a token, the
 // normed latent and then the rotated key; queries are carried into the latent space by W_UK and results out
 // of it by W_UV. Pairs of the rotation are neighbours.
@@ -58,6 +82,7 @@ struct LatentAttention {
   HeadMatrix k_up;               // W_UK, a head: [kv_lora_rank, nope], or transposed
   HeadMatrix v_up;               // W_UV, a head: [v, kv_lora_rank]
   Matrix output;                 // [D, H * v]
+  std::optional<SparseChoice> sparse;
 };
 
 struct GroupedShape {
@@ -97,6 +122,12 @@ struct AttentionMemory {
   std::vector<float> key;           // [T, kv heads, head_dim]
   std::vector<float> value;         // [T, kv heads, v]
   std::vector<float> values;        // [T, H, v]
+  std::vector<float> index_query;   // [T, index heads, key_width]
+  std::vector<float> index_key;     // [T, key_width]
+  std::vector<float> head_weights;  // [T, index heads]
+  // Of the nearest layer below that has an indexer.
+  std::vector<int32_t> chosen;      // [T, top_k]
+  std::vector<int32_t> num_chosen;  // [T]
 };
 
 // A layer's call; null kernels stand for the reference.
@@ -115,6 +146,11 @@ int64_t rope_dim(const Attention& attention);
 
 // Throws std::invalid_argument naming the first weight that does not fit.
 void check(const std::string& name, const Attention& attention, int64_t hidden);
+
+// Writes the step's rows of an indexer's keys, and what its tokens attend to into the memory. `normed` [T, D]
+// is the layer's input, `query_down` [T, q_lora_rank] its normed low rank.
+void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim, const AttentionCall& call,
+            const float* normed, const float* query_down, float* keys);
 
 // Writes the step's rows of the planes; out [T, D] from normed [T, D].
 void attend(const Attention& attention, const AttentionCall& call, const float* normed,

@@ -71,6 +71,16 @@ void attend(const LatentAttention& layer, const AttentionCall& call, const float
   queries(layer, call, normed);
   linear(call.pool, normed, num_tokens, layer.kv_a, s.latent.data());
   rotate_and_store(layer, call, planes[0]);
+  const ChosenPositions* chosen = nullptr;
+  ChosenPositions positions{};
+  if (layer.sparse) {
+    const IndexerShape& index = layer.sparse->shape;
+    if (layer.sparse->indexer) {
+      choose(*layer.sparse->indexer, index, shape.rope_dim, call, normed, s.query_down.data(), planes[1]);
+    }
+    positions = {s.chosen.data(), s.num_chosen.data(), index.top_k};
+    chosen = &positions;
+  }
 
   if (layer.k_up.transposed) {
     head_linear_transposed(call.pool, s.query_nope.data(), num_tokens, layer.k_up.matrix,
@@ -84,7 +94,7 @@ void attend(const LatentAttention& layer, const AttentionCall& call, const float
   const CacheRows rows{planes[0], shape.latent_dim(), 0};
   paged_attention(call.pool, call.kernels, query, rows, rows, call.step.batch,
                   {num_heads, 1, shape.latent_dim(), shape.kv_lora_rank, shape.softmax_scale},
-                  s.attended.data());
+                  s.attended.data(), chosen);
   head_linear(call.pool, s.attended.data(), num_tokens, layer.v_up.matrix,
               layer.v_up.heads(num_heads, shape.v_dim), s.values.data());
   linear(call.pool, s.values.data(), num_tokens, layer.output, out);

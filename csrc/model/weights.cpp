@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <string>
+#include <variant>
 
 #include "model/fits.h"
 
@@ -12,6 +13,24 @@ void check_experts(const std::string& name, const Experts& experts, int64_t num_
           name + " has " + std::to_string(experts.num_experts()) + " experts of width " +
               std::to_string(experts.hidden_width()) + "; expected " + std::to_string(num_experts) +
               " of width " + std::to_string(hidden));
+}
+
+// A layer without an indexer takes the choice of one below.
+void check_choices(const std::vector<LayerWeights>& layers) {
+  const SparseChoice* last = nullptr;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto* latent = std::get_if<LatentAttention>(&layers[i].attention);
+    if (latent == nullptr || !latent->sparse) continue;
+    const std::string name = "layers[" + std::to_string(i) + "].attention";
+    if (latent->sparse->indexer) {
+      last = &*latent->sparse;
+      continue;
+    }
+    require(last != nullptr, name + " has no indexer; expected one in it or in a layer below");
+    require(last->shape.top_k == latent->sparse->shape.top_k,
+            name + " attends to " + std::to_string(latent->sparse->shape.top_k) + " positions; expected " +
+                std::to_string(last->shape.top_k) + ", which the indexer below chooses");
+  }
 }
 
 }  // namespace
@@ -37,6 +56,7 @@ void ModelWeights::check(const ModelShape& shape) const {
     if (!layer.routed->bias.empty()) check_vector(name + ".bias", layer.routed->bias, num_experts);
     check_experts(name + ".experts", layer.routed->experts, num_experts, shape.hidden);
   }
+  check_choices(layers);
   check_vector("output_norm", output_norm, shape.hidden);
   check_matrix("output", output, output.rows(), shape.hidden);
 }

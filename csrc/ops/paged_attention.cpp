@@ -40,12 +40,35 @@ struct RowGroup {
   int64_t kv_head;
   int64_t first_token;  // of the request
   IndexRange rows;
-  int64_t num_positions;  // that its last row sees
+  int64_t num_positions;  // that its last row sees, or that are chosen for its token
   int64_t first_stretch;  // among those of all groups
 
   int64_t num_padded() const { return Chunks(rows.size(), kAttentionRows).count() * kAttentionRows; }
   Chunks stretches() const { return {num_positions, kStretchPositions}; }
 };
+
+// Groups of one token each: what is chosen for one is not for another.
+std::vector<RowGroup> group_by_token(const PagedBatch& batch, const AttentionShape& shape,
+                                     const ChosenPositions& chosen) {
+  const int64_t num_heads = shape.group_heads();
+  const Chunks chunks(num_heads, kGroupRows);
+  std::vector<RowGroup> groups;
+  int64_t num_stretches = 0;
+  for (int64_t request = 0; request < batch.num_requests; ++request) {
+    const int64_t first_token = batch.query_indptr[request];
+    for (int64_t token = first_token; token < batch.query_indptr[request + 1]; ++token) {
+      const int64_t first_row = (token - first_token) * num_heads;
+      for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
+        const IndexRange rows{first_row + chunks[chunk].begin, first_row + chunks[chunk].end};
+        for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+          groups.push_back({request, kv_head, first_token, rows, chosen.counts[token], num_stretches});
+          num_stretches += groups.back().stretches().count();
+        }
+      }
+    }
+  }
+  return groups;
+}
 
 std::vector<RowGroup> group_rows(const PagedBatch& batch, const AttentionShape& shape) {
   const int64_t num_heads = shape.group_heads();
@@ -89,14 +112,16 @@ class GrowOnlyBuffer {
 class GroupAttention {
  public:
   GroupAttention(const AttentionKernels& kernels, const AttentionQuery& query, const CacheRows& keys,
-                 const CacheRows& values, const PagedBatch& batch, const AttentionShape& shape, float* out)
+                 const CacheRows& values, const PagedBatch& batch, const AttentionShape& shape, float* out,
+                 const ChosenPositions* chosen)
       : kernels_(kernels),
         query_(query),
         keys_(keys),
         values_(values),
         batch_(batch),
         shape_(shape),
-        out_(out) {}
+        out_(out),
+        chosen_(chosen) {}
 
   AttentionState state_at(float* memory, const RowGroup& group) const {
     return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
@@ -172,8 +197,10 @@ class GroupAttention {
   // sees.
   float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
     for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
-      const int32_t position = batch_.positions[group.first_token + row / shape_.group_heads()];
-      num_seen[row - group.rows.begin] = static_cast<float>(position + 1 - begin);
+      const int64_t all = chosen_ != nullptr
+                              ? group.num_positions
+                              : batch_.positions[group.first_token + row / shape_.group_heads()] + int64_t{1};
+      num_seen[row - group.rows.begin] = static_cast<float>(all - begin);
     }
     std::fill(num_seen + group.rows.size(), num_seen + group.num_padded(), 0.0f);
     return *std::min_element(num_seen, num_seen + group.rows.size());
@@ -183,11 +210,14 @@ class GroupAttention {
     const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
     const float* first_key = keys_.rows + group.kv_head * keys_.head_stride;
     const float* first_value = values_.rows + group.kv_head * values_.head_stride;
-    for (int64_t position = positions.begin; position < positions.end; ++position) {
+    const int64_t token = group.first_token + group.rows.begin / shape_.group_heads();
+    const int32_t* chosen = chosen_ == nullptr ? nullptr : chosen_->rows + token * chosen_->stride;
+    for (int64_t index = positions.begin; index < positions.end; ++index) {
+      const int64_t position = chosen == nullptr ? index : chosen[index];
       const int64_t slot =
           blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
-      keys[position - positions.begin] = first_key + slot * keys_.slot_stride;
-      values[position - positions.begin] = first_value + slot * values_.slot_stride;
+      keys[index - positions.begin] = first_key + slot * keys_.slot_stride;
+      values[index - positions.begin] = first_value + slot * values_.slot_stride;
     }
   }
 
@@ -198,6 +228,7 @@ class GroupAttention {
   const PagedBatch& batch_;
   const AttentionShape& shape_;
   float* out_;
+  const ChosenPositions* chosen_;
 };
 
 // A task is one stretch of one group; the thread that finishes a group's last stretch merges them all.
@@ -275,10 +306,11 @@ void PagedBatch::check() const {
 
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
-                     const AttentionShape& shape, float* out) {
+                     const AttentionShape& shape, float* out, const ChosenPositions* chosen) {
   const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
-                                 values, batch, shape, out);
-  const std::vector<RowGroup> groups = group_rows(batch, shape);
+                                 values, batch, shape, out, chosen);
+  const std::vector<RowGroup> groups =
+      chosen == nullptr ? group_rows(batch, shape) : group_by_token(batch, shape, *chosen);
   const int64_t num_groups = static_cast<int64_t>(groups.size());
   const int64_t num_floats = state_floats(shape.value_width);
   if (num_groups >= kGroupsPerThread * pool.num_threads()) {

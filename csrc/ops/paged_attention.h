@@ -58,10 +58,18 @@ struct CacheRows {
   int64_t head_stride;
 };
 
-// out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference.
+// The positions that each token attends to, ascending, where these are not all that it sees.
+struct ChosenPositions {
+  const int32_t* rows;    // [T, stride], of which each token's first `counts` are
+  const int32_t* counts;  // [T], at least 1
+  int64_t stride;
+};
+
+// out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
+// `chosen` for all positions that a token sees.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
-                     const AttentionShape& shape, float* out);
+                     const AttentionShape& shape, float* out, const ChosenPositions* chosen = nullptr);
 
 // Most bytes that paged_attention keeps between positions that are attended to apart, for steps of up to
 // `num_tokens` and sequences of up to `num_positions`, which share the cache.

@@ -53,6 +53,8 @@ def attention(**changes):
             "k_up": model.HeadMatrix(matrix(HEADS * RANK, NOPE), RANK, 0, False),
             "v_up": model.HeadMatrix(matrix(HEADS * V, RANK), V, 0, False),
             "output": matrix(HIDDEN, HEADS * V),
+            "sparse": None,
+            "indexer": None,
             **changes,
         }
     )

@@ -26,7 +26,9 @@ const ModelShape kShape{32, 6, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
 const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f};
 const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f};
 
-enum class Kind { kOfLatent, kOfGroups };
+const IndexerShape kIndexer{5, 8, 3, true};
+
+enum class Kind { kOfLatent, kOfGroups, kSparse };
 
 // A two-layer model, dense and routed, with its memory.
 class SmallModel {
@@ -94,7 +96,7 @@ class SmallModel {
   }
 
   LayerWeights layer(bool dense, int64_t num_experts) {
-    LayerWeights weights{floats(kShape.hidden), kind_ == Kind::kOfLatent ? latent(dense) : grouped(dense),
+    LayerWeights weights{floats(kShape.hidden), kind_ == Kind::kOfGroups ? grouped(dense) : latent(dense),
                          floats(kShape.hidden), experts(1), std::nullopt};
     if (!dense)
       weights.routed = RoutedWeights{matrix(num_experts, kShape.hidden), floats(num_experts), experts(5)};
@@ -113,9 +115,24 @@ class SmallModel {
                               floats(rank),
                               dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false},
                               HeadMatrix{kv_b, joint, kLatent.nope_dim, false},
-                              matrix(kShape.hidden, heads * kLatent.v_dim)};
+                              matrix(kShape.hidden, heads * kLatent.v_dim),
+                              std::nullopt};
     if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
+    if (kind_ == Kind::kSparse) make_sparse(attention, dense);
     return attention;
+  }
+
+  // The first layer chooses, and the second takes its choice.
+  void make_sparse(LatentAttention& attention, bool has_indexer) {
+    if (!attention.query_down) {
+      attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
+      attention.query_up = matrix(kLatent.num_heads * kLatent.query_dim(), 11);
+    }
+    attention.sparse = SparseChoice{kIndexer, std::nullopt};
+    if (!has_indexer) return;
+    attention.sparse->indexer = Indexer{
+        matrix(kIndexer.num_heads * kIndexer.key_width, 11), matrix(kIndexer.key_width, kShape.hidden),
+        floats(kIndexer.key_width), floats(kIndexer.key_width), matrix(kIndexer.num_heads, kShape.hidden)};
   }
 
   // With biases in one layer and norms in the other.
@@ -172,7 +189,7 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_how_tokens_are_cut_into_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups}) {
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
       const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
@@ -231,4 +248,35 @@ TEST(a_weight_that_does_not_fit_is_refused_by_name) {
       refusal([](ModelWeights& w, SmallModel&) { grouped_of(w.layers[0]).shape.num_kv_heads = 4; },
               Kind::kOfGroups),
       "layers[0].attention has 6 heads for 4 of the cache"));
+}
+
+TEST(an_indexer_that_does_not_fit_is_refused_by_name) {
+  const auto refused = [](void (*spoil)(ModelWeights&, SmallModel&)) {
+    return refusal(spoil, Kind::kSparse);
+  };
+  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel& m) {
+                       latent_of(w.layers[0]).sparse->indexer->key = m.matrix(8, 31);
+                     }),
+                     "layers[0].attention.indexer.key is [8, 31]; expected [8, 32]"));
+  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel&) {
+                       latent_of(w.layers[0]).sparse->indexer->key_shift.pop_back();
+                     }),
+                     "layers[0].attention.indexer.key_shift has 7 entries; expected 8"));
+  EXPECT(begins_with(
+      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).sparse->indexer.reset(); }),
+      "layers[0].attention has no indexer; expected one in it or in a layer below"));
+  EXPECT(begins_with(
+      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[1]).sparse->shape.top_k = 4; }),
+      "layers[1].attention attends to 4 positions; expected 3"));
+  EXPECT(begins_with(
+      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).sparse->shape.key_width = 5; }),
+      "layers[0].attention has index keys of 5; expected at least 6 entries"));
+  EXPECT(begins_with(
+      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[1]).sparse->shape.num_heads = 0; }),
+      "layers[1].attention chooses 3 positions by 0 heads; expected at least 1 of each"));
+  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel& m) {
+                       latent_of(w.layers[0]).query_down.reset();
+                       latent_of(w.layers[0]).query_up = m.matrix(42, 32);
+                     }),
+                     "layers[0].attention has an indexer, but no query_down"));
 }

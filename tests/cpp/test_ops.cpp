@@ -16,6 +16,7 @@
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/paged_attention.h"
+#include "ops/position_choice.h"
 #include "ops/rope.h"
 #include "ops/vector.h"
 #include "quant/matrix.h"
@@ -179,6 +180,36 @@ TEST(attention_weighs_the_rows_of_the_own_sequence_by_softmax) {
     }
     for (int64_t i = 0; i < value_width; ++i) {
       EXPECT(near(out[static_cast<size_t>(th * value_width + i)], values[static_cast<size_t>(i)] / sum));
+    }
+  }
+}
+
+TEST(the_highest_scores_are_chosen_and_of_equal_ones_the_first) {
+  const auto chosen = [](const Floats& scores, int64_t k) {
+    std::vector<int32_t> positions(static_cast<size_t>(std::min(k, static_cast<int64_t>(scores.size()))), -1);
+    EXPECT_EQ(choose_top(scores.data(), static_cast<int64_t>(scores.size()), k, positions.data()),
+              static_cast<int64_t>(positions.size()));
+    return positions;
+  };
+  using Positions = std::vector<int32_t>;
+  EXPECT(chosen({1, 3, 2, 3, 3}, 2) == (Positions{1, 3}));
+  EXPECT(chosen({0.0f, -0.0f, 0.0f, -1.0f}, 2) == (Positions{0, 1}));
+  EXPECT(chosen({-2, -1, -3, -1e-40f}, 2) == (Positions{1, 3}));
+  EXPECT(chosen({1, NAN, INFINITY, -INFINITY, -NAN}, 3) == (Positions{1, 2, 4}));
+  EXPECT(chosen({1, 2}, 2) == (Positions{0, 1}));
+  EXPECT(chosen({1, 2}, 5) == (Positions{0, 1}));
+  EXPECT(chosen({}, 5).empty());
+  for (int64_t size : {7, 100, 5000}) {
+    const Floats scores = random_floats(size, 31);  // of which many are equal
+    for (int64_t k : {int64_t{1}, size / 3, size - 1}) {
+      std::vector<int32_t> order(static_cast<size_t>(size));
+      for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+      });
+      order.resize(static_cast<size_t>(k));
+      std::sort(order.begin(), order.end());
+      EXPECT(chosen(scores, k) == order);
     }
   }
 }

@@ -50,6 +50,26 @@ _SWITCHED = (
 )
 _IF_REASONED = "{%- if reasoning_content %}"
 
+# llama.cpp's copy of DeepSeek V3.2's form, brought back to the Python that the release ships (encoding_dsv32.py, which
+# vLLM and SGLang carry): no blank lines in the rules for tools, which are set apart whether or not there is a system
+# message; what thinking that is off begins with; and a line for the parameters where there are none.
+_V32_EDITS = (
+    ("## Tools\\n\\nYou", "## Tools\\nYou"),
+    ("function_calls>\\n\\nString", "function_calls>\\nString"),
+    ("objects).\\n\\nIf", "objects).\\nIf"),
+    ("example:\\n\\n<", "example:\\n<"),
+    ("function_calls>\\n\\n<function_results>", "function_calls>\\n<function_results>"),
+    ("</function_results>\\n\\n' + thinking_start_token", "</function_results>\\n' + thinking_start_token"),
+    ("thinking_end_token + '\\n\\nHere", "thinking_end_token + '\\nHere"),
+    ("{%- set ns.system_prompt = tools_header", "{%- set ns.system_prompt = '\\n\\n' + tools_header"),
+    (
+        "thinking_start_token + thinking_end_token -}}\n    {%- endif -%}\n  {%- elif",
+        "thinking_end_token -}}\n    {%- endif -%}\n  {%- elif",
+    ),
+    ("'\\n\\n' + thinking_start_token + thinking_end_token", "'\\n\\n' + thinking_end_token"),
+    ("{%- for key, val in args.items() -%}", "{{- '' if args else '\\n' -}}{%- for key, val in args.items() -%}"),
+)
+
 PUBLISHED: dict[str, Published] = {
     "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
     "deepseek-v3": Published(
@@ -75,6 +95,13 @@ PUBLISHED: dict[str, Published] = {
         "deepseek-v3.1",
         Shapes(declared=False, switches=_THINKING),
         edits=(("<think></think>", "</think>"),),  # the copy opens what DeepSeek leaves unopened
+    ),
+    "deepseek-v3.2": Published(
+        "deepseek-ai-DeepSeek-V3.2.jinja",
+        "deepseek32",
+        "deepseek-v3.2",
+        Shapes(switches=_THINKING),
+        edits=_V32_EDITS,
     ),
     "kimi-k2": Published("Kimi-K2-Instruct.jinja", "kimi", "kimi-k2", Shapes(names=True)),
     "kimi-k2-thinking": Published(

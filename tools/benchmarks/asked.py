@@ -375,6 +375,30 @@ OPERATOR = Question(
     axis="seconds",
 )
 
+SPARSE_ATTENTION = Question(
+    name="sparse-attention",
+    title="Sparse attention beside dense attention",
+    about=(
+        "One token's attention in one layer of DeepSeek V3.2's shape, on two cores with AVX-512: to all positions, and "
+        "to the 2,048 that the indexer chooses, its scores and the choice included. Projections, which both have "
+        "alike, are left out. Scores take 32 operations for each byte of an index key, and are bound by these."
+    ),
+    file="sparse_attention.jsonl",
+    rows=tuple(
+        Row(f"{length:,} tokens", f"a token at the end of {length}", {"isa": "avx512"})
+        for length in (4096, 32768, 131072)
+    ),
+    columns=(
+        Column("dense, ms", "dense_seconds", digits=1, scale=1000),
+        Column("sparse, ms", "sparse_seconds", digits=1, scale=1000),
+        Column("of it scores and choice, ms", "index_seconds", digits=1, scale=1000),
+        Column("times faster", "times_faster", digits=1),
+        Column("scores, GFLOP/s", "index_gflops"),
+        Column("index keys read, % of memory's speed", "index_read_share", digits=0, scale=100),
+    ),
+    command="python benchmarks/kernels/sparse_attention.py",
+)
+
 QUESTIONS = (
     BESIDE_LLAMA,
     PREFILL,
@@ -387,6 +411,7 @@ QUESTIONS = (
     CPU_ALONE,
     RESIDENT,
     AMX,
+    SPARSE_ATTENTION,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,

@@ -15,7 +15,7 @@ from gguf import GGUFReader, GGUFValueType
 from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
-from support.models.gguf_files import GLM_SPEC, QWEN3_SPEC, V2_LITE_SPEC, V3_SPEC, write_model
+from support.models.gguf_files import GLM_DSA_SPEC, GLM_SPEC, QWEN3_SPEC, V2_LITE_SPEC, V3_SPEC, V32_SPEC, write_model
 from support.models.vocabulary import byte_metadata
 
 _ALIGNMENT = 32
@@ -76,7 +76,13 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     on_lite = replace(latent, q_lora_rank=None, mla_layout=V2_LITE_SPEC.latent.mla_layout)
     lite = replace(V2_LITE_SPEC, num_layers=2, attention=on_lite, **small)
     grouped = [replace(spec, num_layers=2, **small) for spec in (QWEN3_SPEC, GLM_SPEC)]
-    return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True), *grouped
+    indices = [(spec, spec.index) for spec in (V32_SPEC, GLM_DSA_SPEC)]
+    sparse = [
+        replace(spec, num_layers=2, attention=replace(latent, index=replace(index, layers=(True, True))), **small)
+        for spec, index in indices
+        if index is not None
+    ]
+    return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True), *grouped, *sparse
 
 
 @cache

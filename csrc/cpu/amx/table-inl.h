@@ -133,11 +133,12 @@ void attend(const AttentionStretch& stretch, const AttentionState& state) {
 void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, const AttentionState& state) {
   avx512_kernels()->attention.merge(num_rows, value_width, next, state);
 }
+void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->attention.index(stretch, scores); }
 
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
 
 constexpr Kernels kTileKernels{
-    "amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge}, sampling};
+    "amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge, index}, sampling};
 
 }  // namespace
 }  // namespace ballast

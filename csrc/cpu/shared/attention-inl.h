@@ -213,5 +213,48 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
   }
 }
 
+// Has the keys of positions begin…begin + kSpanPositions, as far as there are any, on their way.
+BALLAST_INLINE void prefetch_span(const IndexStretch& in, int64_t begin) {
+  constexpr int64_t kLineFloats = 16;
+  const int64_t rest = in.num_positions - begin;
+  const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+  for (int64_t p = 0; p < size; ++p) {
+    for (int64_t k = 0; k < in.key_width; k += kLineFloats) __builtin_prefetch(in.keys[begin + p] + k);
+  }
+}
+
+void index_stretch(const IndexStretch& in, float* scores) {
+  constexpr int64_t kPairRows = 2 * kVectorRows;
+  AttentionStretch products{};
+  products.query = in.query;
+  products.num_rows = in.num_rows;
+  products.key_width = in.key_width;
+  products.scale = 1.0f;
+  products.scores = in.products;
+  for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
+    const int64_t rest = in.num_positions - begin;
+    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+    prefetch_span(in, begin + kSpanPositions);
+    int64_t row = 0;
+    for (; row + kPairRows <= in.num_rows; row += kPairRows)
+      score_positions<2, kPairItems>(products, row, in.keys + begin, size);
+    for (; row < in.num_rows; row += kVectorRows)
+      score_positions<1, kSingleItems>(products, row, in.keys + begin, size);
+    for (int64_t p = 0; p < size; ++p) {
+      Floats sums = zero_floats();
+      for (row = 0; row < in.num_rows; row += kVectorRows) {
+        const Floats product = larger(load_floats(in.products + p * in.num_rows + row), zero_floats());
+        sums = multiply_add(product, load_floats(in.weights + row), sums);
+      }
+      float lanes[kVectorRows];
+      store_floats(lanes, sums);
+      for (int half = kVectorRows / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+      }
+      scores[begin + p] = lanes[0];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ballast

@@ -311,14 +311,46 @@ def mla_attention(
     out: F32,
     *,
     isa: str,
+    chosen: I32 | None = None,
+    num_chosen: I32 | None = None,
 ) -> None:
     """Causal attention over the paged latent cache, in its absorbed form.
 
     query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
     (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
     0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
-    ValueError when the tables would lead outside the cache.
+    With chosen [T, K] and num_chosen [T], a token attends to the first num_chosen[t] positions of its row alone.
+    ValueError when the tables would lead outside the cache, or a position is chosen that its token does not see.
     """
+
+def choose_positions(
+    pool: ThreadPool,
+    query: F32,
+    weights: F32,
+    keys: F32,
+    block_tokens: int,
+    query_indptr: I32,
+    positions: I32,
+    kv_indptr: I32,
+    kv_indices: I32,
+    chosen: I32,
+    num_chosen: I32,
+    *,
+    isa: str,
+) -> None:
+    """What each token attends to where an indexer chooses (DeepSeek-V3.2-Exp): the positions it sees with the highest
+    sums over heads of weight · max(0, query · key).
+
+    query [T, H, K]; weights [T, H]; keys [slots, K]; chosen [T, top_k], of which each token's first num_chosen [T] are
+    written, ascending. All positions where a token sees top_k or fewer; of equal scores the lower positions. The tables
+    are those of mla_attention. ValueError when they would lead outside the cache.
+    """
+
+def position_choice_nbytes(
+    *, num_heads: int, key_width: int, num_tokens: int, num_positions: int, num_threads: int
+) -> int:
+    """Most bytes that a pool's calls of choose_positions keep beside their arguments, for up to num_tokens a step and
+    num_positions a sequence: 64 MiB, or what one token takes where that is more, and each thread's scores in order."""
 
 def attention_states_nbytes(
     *, num_heads: int, num_kv_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int

@@ -68,6 +68,21 @@ class HeadMatrix(PybindObject):
 
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
+class IndexerShape(PybindObject):
+    """Of what chooses the positions that latent attention sees: top_k of them, by num_heads queries and one key a token
+    of key_width entries, of which the first rope_dim are rotated. Pairs of the rotation are neighbours, or rope_dim / 2
+    apart."""
+
+    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool) -> None: ...
+
+class Indexer(PybindObject):
+    """A layer's own weights for it: query_up [index heads * key_width, q_lora_rank], key [key_width, D], key_norm and
+    key_shift [key_width] of a layer norm, head_weights [index heads, D]."""
+
+    def __init__(
+        self, *, query_up: Matrix, key: Matrix, key_norm: F32, key_shift: F32, head_weights: Matrix
+    ) -> None: ...
+
 class Attention(PybindObject):
     """A layer's attention."""
 
@@ -83,9 +98,13 @@ class Attention(PybindObject):
         k_up: HeadMatrix,
         v_up: HeadMatrix,
         output: Matrix,
+        sparse: IndexerShape | None,
+        indexer: Indexer | None,
     ) -> Attention:
         """k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank]. query_down
-        [q_lora_rank, D] and query_norm are both None where queries go straight."""
+        [q_lora_rank, D] and query_norm are both None where queries go straight. With `sparse` tokens attend to chosen
+        positions alone: what `indexer` chooses, else the one of the nearest layer below. Its layer keeps index keys
+        [key_width] of each token in a second plane."""
 
     @staticmethod
     def grouped(

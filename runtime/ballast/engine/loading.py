@@ -108,7 +108,7 @@ def _load_on_cpu(
 ) -> tuple[Runner, WeightMemory]:
     weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    kv = KvPool(spec.num_layers, num_blocks, settings.block_tokens, spec.planes)
+    kv = KvPool(spec.planes, num_blocks, settings.block_tokens)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
     if settings.kv_disk_dir is not None:

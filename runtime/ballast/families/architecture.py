@@ -39,6 +39,12 @@ class Architecture:
     """How files name the norm before the feed-forward."""
     needs_qk_norm: bool = False
     """Whether a file must have norms of queries and keys; elsewhere those that are there are used."""
+    index_pairs: Literal["apart", "neighbours"] | None = None
+    """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
+    2i + 1. None: attention sees all."""
+    shared_index_context: int | None = None
+    """Where files with this context or more do not say which layers have an indexer, that layers 0, 1 and then every
+    fourth from 2 on have one; otherwise all have."""
     served: tuple[str, ...] = ()
     """Models with these files, as messages name them, beside those that a `Family` with this architecture names."""
 

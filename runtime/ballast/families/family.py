@@ -11,10 +11,10 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged"]
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out."""
+are spelled out; tags with a mark in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ class Family:
     """Fingerprint of a published template → name of the release whose template replaces it."""
     reply: ReplyForm
     vocabulary: tuple[str, ...]
-    """Tokens that no other family's vocabulary has all of."""
+    """Tokens that no earlier family's vocabulary has all of."""
+    without_template: str | None = None
+    """The name of the release whose template a file gets that has none."""
     ends: tuple[str, ...] = ()
     """Tokens that end a reply beside those that the file names."""
 

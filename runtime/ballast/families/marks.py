@@ -23,6 +23,8 @@ class Mark(StrEnum):
     VALUE = "\ufde9"
     """Before the value of an argument."""
     END_VALUE = "\ufdea"
+    TAG = "\ufdeb"
+    """Within every tag of a call, after its `<` or `</`. The rest of the tag is text."""
 
 
 THINKING = frozenset({Mark.THINK, Mark.END_THINK})

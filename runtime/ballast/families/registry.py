@@ -7,19 +7,23 @@ import re
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
-from ballast.families import deepseek, glm, kimi, qwen3
+from ballast.families import deepseek, deepseek32, glm, kimi, qwen3
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
+from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
+from ballast.families.glm.sparse import ARCHITECTURE as GLM_DSA
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (deepseek.FAMILY, kimi.FAMILY, glm.FAMILY, qwen3.FAMILY)
+    family.name: family for family in (deepseek.FAMILY, deepseek32.FAMILY, kimi.FAMILY, glm.FAMILY, qwen3.FAMILY)
 }
 """By name. Where a file tells no family, the first is taken."""
 
-ARCHITECTURES: Mapping[str, Architecture] = {each.name: each for each in (DEEPSEEK2, QWEN3MOE, GLM4MOE)}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA)
+}
 """By `general.architecture`."""
 
 RELEASES: Mapping[str, tuple[Family, Release]] = {
@@ -62,10 +66,21 @@ def templates_for(reply: ReplyForm) -> list[str]:
     return [name for name, (family, _) in RELEASES.items() if family.reply is reply]
 
 
+def without_template(reply: ReplyForm) -> str | None:
+    """The release of a file without a template whose replies have this form; None: none is known."""
+    return next((family.without_template for family in FAMILIES.values() if family.reply is reply), None)
+
+
 def family_of_vocabulary(spellings: Container[str]) -> Family | None:
-    """The family that a vocabulary's added tokens tell."""
+    """The family that a vocabulary's added tokens tell: the last, since later ones may have the tokens of those
+    before."""
     return next(
-        (family for family in FAMILIES.values() if all(token in spellings for token in family.vocabulary)), None
+        (
+            family
+            for family in reversed(tuple(FAMILIES.values()))
+            if all(token in spellings for token in family.vocabulary)
+        ),
+        None,
     )
 
 

@@ -28,23 +28,23 @@ def keyed_calls(
         begin = f"NEWLINE? {rules[Mark.KEY]} {key} {rules[Mark.END_KEY]} NEWLINE? {rules[Mark.VALUE]}"
         return f"{begin} {value} {rules[Mark.END_VALUE]}"
 
-    yield f"TEXT: /{_ANY_TEXT}/"
+    yield f"TEXT: /{ANY_TEXT}/"
     yield f"any_pair: {pair(_WORD, 'TEXT')}"
-    for n, name, pairs in _functions(offered, param, any_arguments=any_arguments):
+    for n, name, pairs in functions_of(offered, param, any_arguments=any_arguments):
         names = []
         for pair_name, key, value, is_needed in pairs:
             yield f"value_{pair_name}: {value or 'TEXT'}"
             yield f"{pair_name}: {pair(quoted(key), f'value_{pair_name}')}"
             names.append(pair_name if is_needed else f"{pair_name}?")
-        yield f"call_{n}: {quoted(name)} {'any_pair*' if pairs is _ANY else ' '.join(names)} NEWLINE?"
+        yield f"call_{n}: {quoted(name)} {'any_pair*' if pairs is ANY else ' '.join(names)} NEWLINE?"
 
 
 def tagged_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool) -> Iterator[str]:
     """As `keyed_calls`, with tags that are spelled out."""
     closes = quoted("\n</parameter>\n")
-    yield f"text[suffix={closes}]: /{_ANY_TEXT}/"
+    yield f"text[suffix={closes}]: /{ANY_TEXT}/"
     yield f"any_pair: {quoted('<parameter=')} {_WORD} {quoted('>' + chr(10))} text"
-    for n, name, pairs in _functions(offered, param, any_arguments=any_arguments):
+    for n, name, pairs in functions_of(offered, param, any_arguments=any_arguments):
         names = []
         for pair_name, key, value, is_needed in pairs:
             ends = "text" if value is None else f"value_{pair_name} {closes}"
@@ -52,25 +52,25 @@ def tagged_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *
                 yield f"value_{pair_name}: {value}"
             yield f"{pair_name}: {quoted(f'<parameter={key}>' + chr(10))} {ends}"
             names.append(pair_name if is_needed else f"{pair_name}?")
-        head, inner = quoted(f"<function={name}>\n"), "any_pair*" if pairs is _ANY else " ".join(names)
+        head, inner = quoted(f"<function={name}>\n"), "any_pair*" if pairs is ANY else " ".join(names)
         yield f"call_{n}: NEWLINE? {head} {inner} {quoted('</function>')} NEWLINE?"
 
 
-_ANY_TEXT = r"(?s:.*)"
+ANY_TEXT = r"(?s:.*)"
 _WORD = "/[^\\n<>]+/"
-_Pair = tuple[str, str, str | None, bool]
+Pair = tuple[str, str, str | None, bool]
 """The rule's name, the key, what the value follows (None: any text), and whether the pair is needed."""
-_ANY: list[_Pair] = []
+ANY: list[Pair] = []
 """Of functions whose arguments may be any."""
 
 
-def _functions(
+def functions_of(
     offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool
-) -> Iterator[tuple[int, str, list[_Pair]]]:
+) -> Iterator[tuple[int, str, list[Pair]]]:
     for n, function in offered:
         schema, strict = function.get("parameters"), bool(function.get("strict"))
         if not schema or (any_arguments and not strict):
-            yield n, function["name"], _ANY
+            yield n, function["name"], ANY
             continue
         path, needed = f"{param}.{n}.function.parameters", schema.get("required", ())
         pairs = [
@@ -85,11 +85,17 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return properties if isinstance(properties, Mapping) else {}
 
 
+def value_schema(schema: Mapping[str, Any], key: str, path: str, *, strict: bool) -> str:
+    """The value of `key` as JSON, as part of a grammar."""
+    own = _properties(schema).get(key)
+    shared = {root: schema[root] for root in _ROOT_KEYS if root in schema}
+    return embedded_schema({**shared, **(own if isinstance(own, Mapping) else {})}, path, strict=strict)
+
+
 def _value(schema: Mapping[str, Any], key: str, of_value: object, path: str, *, strict: bool) -> str | None:
     own = of_value if isinstance(of_value, Mapping) else {}
     if STRING not in types_of(schema, key):
-        shared = {root: schema[root] for root in _ROOT_KEYS if root in schema}
-        return embedded_schema({**shared, **own}, path, strict=strict)
+        return value_schema(schema, key, path, strict=strict)
     choices = own.get("enum", [own["const"]] if "const" in own else None)
     if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
         return " | ".join(map(quoted, choices))

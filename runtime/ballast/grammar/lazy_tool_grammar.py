@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ballast.families.marks import Mark
 from ballast.grammar.constraint import Grammar, GrammarState
+from ballast.grammar.dsml_calls import BEFORE_TAGS
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -52,9 +53,12 @@ def trigger_tokens(tokenizer: Tokenizer) -> dict[int, tuple[int, ...]]:
     """The tokens that begin tool calls, as `LazyToolGrammar.triggers`.
 
     That is the mark before all calls where the family has one; some models forget it and begin with the mark before a
-    single call.
+    single call. Where the mark stands within a tag, the text before it has been written already.
     """
     spellings = tokenizer.reply.spellings
+    if Mark.TAG in spellings:
+        tag = tokenizer.id_of(spellings[Mark.TAG])
+        return {} if tag is None else {tag: (*tokenizer.encode(BEFORE_TAGS), tag)}
     ids = [tokenizer.id_of(spellings[mark]) for mark in (Mark.CALLS, Mark.CALL) if mark in spellings]
     known = tuple(token_id for token_id in ids if token_id is not None)
     return {} if len(known) < len(ids) else {token_id: known[: at + 1] for at, token_id in enumerate(known)}

@@ -5,6 +5,7 @@ V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
 Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_CALLS
 Qwen3:         CALL newline {"name": name, "arguments": arguments} newline END_CALL …
 Qwen3-Coder:   CALL newline <function=name> newline <parameter=key> newline value newline </parameter> … END_CALL …
+V3.2:          newline newline <TAG function_calls> newline <TAG invoke name="…"> newline … </TAG function_calls>
 GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
+from ballast.grammar.dsml_calls import BEFORE_TAGS, dsml_calls
 from ballast.grammar.keyed_calls import keyed_calls, tagged_calls
 from ballast.grammar.source import Source, embedded_schema, json_schema, lark, quoted
 from ballast.text.tokenizer import Tokenizer
@@ -28,6 +30,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "json": "(NEWLINE? call)*",
     "keyed": "(NEWLINE? call)*",
     "tagged": "(NEWLINE? call)*",
+    "dsml": "(NEWLINE call)*",
 }
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
@@ -57,15 +60,15 @@ def tool_calls(
     offered = [(n, function) for n, function in functions if only is None or function["name"] in only]
     if missing := set(only or ()) - {function["name"] for _, function in offered}:
         raise RequestError(f"tool_choice: no tool is named {min(missing)!r}", param="tool_choice")
-    calls = " | ".join(f"call_{n}" for n, _ in offered)
     lines = [
         "start: calls" if or_else is None else "start: calls | reply",
         *([] if or_else is None else [f"reply: {or_else}"]),
-        f"calls: {rules.get(Mark.CALLS, '')} call {_BETWEEN[form] if parallel else ''} {rules.get(Mark.END_CALLS, '')}",
-        f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
+        *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else ""),
         f"NEWLINE: {quoted(chr(10))}",
         f"arguments: {embedded_schema(_ANY_ARGUMENTS, param, strict=True)}",
     ]
+    if form == "dsml":
+        return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     if form == "tagged":
         return lark("\n".join([*lines, *tagged_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "keyed":
@@ -86,6 +89,20 @@ def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") 
     for n, function in enumerate(tool["function"] for tool in tools):
         if function.get("strict") and (schema := function.get("parameters")):
             yield json_schema(schema, f"{param}.{n}.function.parameters", strict=True)
+
+
+def _frame(rules: Mapping[Mark, str], calls: str, between: str) -> list[str]:
+    """The rules `calls`, with what stands around all of them, and `call`, with what stands around one of `calls`.
+    `between`: further ones."""
+    if (tag := rules.get(Mark.TAG)) is not None:
+        begin = f"{quoted(BEFORE_TAGS)} {tag} {quoted('function_calls>' + chr(10))}"
+        end = f"NEWLINE {quoted('</')} {tag} {quoted('function_calls>')}"
+        call = f"{quoted('<')} {tag} ({calls}) {quoted('</')} {tag} {quoted('invoke>')}"
+        return [f"calls: {begin} call {between} {end}", f"call: {call}"]
+    return [
+        f"calls: {rules.get(Mark.CALLS, '')} call {between} {rules.get(Mark.END_CALLS, '')}",
+        f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
+    ]
 
 
 def _ways(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:

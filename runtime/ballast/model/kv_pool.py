@@ -22,11 +22,12 @@ class KvPool:
     taken from the system when first written.
     """
 
-    def __init__(self, num_layers: int, num_blocks: int, block_tokens: int, planes: Sequence[Plane]) -> None:
+    def __init__(self, planes: Sequence[Sequence[Plane]], num_blocks: int, block_tokens: int) -> None:
+        """`planes`: of each layer."""
         num_slots = (num_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
         self.layers: list[list[NDArray[np.float32]]] = [  # of each, its planes [slots, width]
-            [np.zeros((num_slots, plane.width), dtype=np.float32) for plane in planes] for _ in range(num_layers)
+            [np.zeros((num_slots, plane.width), dtype=np.float32) for plane in of_layer] for of_layer in planes
         ]
 
     @property

@@ -46,9 +46,14 @@ _MODULE_IN_LAYER = {
 }
 
 
+_MODULE_IN_INDEXER = {"attn_q_b": "wq_b", "attn_k": "wk", "k_norm": "k_norm", "proj": "weights_proj"}
+
+
 def module_of(tensor: str) -> str:
     """The module that an expected tensor belongs to."""
     parts = tensor.split(".")
+    if parts[2:3] == ["indexer"]:
+        return f"model.layers.{parts[1]}.self_attn.indexer.{_MODULE_IN_INDEXER[parts[3]]}"
     if parts[0] == "blk":
         return f"model.layers.{parts[1]}.{_MODULE_IN_LAYER[parts[2]]}"
     return _MODULE_OF[parts[0]]
@@ -74,6 +79,8 @@ class _Tree:
             name = f"model.layers.{layer}"
             yield self._own(name, "DecoderLayer")
             yield from self._attention(f"{name}.self_attn")
+            if self._spec.index is not None and self._spec.index.layers[layer]:
+                yield from self._indexer(f"{name}.self_attn.indexer")
             if layer < self._spec.num_dense_layers:
                 yield from self._mlp(f"{name}.mlp")
             else:
@@ -103,6 +110,12 @@ class _Tree:
         yield _module(f"{name}.kv_a_proj_with_mqa", "Linear")
         yield self._own(f"{name}.kv_a_layernorm", "RMSNorm")
         yield _module(f"{name}.kv_b_proj", "Linear")
+
+    def _indexer(self, name: str) -> Iterator[Module]:
+        yield self._own(name, "Indexer")
+        for part in ("wq_b", "wk", "weights_proj"):
+            yield _module(f"{name}.{part}", "Linear")
+        yield _module(f"{name}.k_norm", "LayerNorm")
 
     def _grouped(self, name: str, grouped: GroupedSpec) -> Iterator[Module]:
         for part in ("q_proj", "k_proj", "v_proj"):

@@ -18,6 +18,9 @@ def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: S
         return found
     for layer in range(spec.num_layers):
         found |= _attention(gguf, spec, f"blk.{layer}")
+        if spec.index is not None and spec.index.layers[layer]:
+            parts = [f"blk.{layer}.indexer.{part}.weight" for part in ("attn_q_b", "attn_k", "proj")]
+            found |= {name: _matrix(gguf, name) for name in parts}
         for suffix, width, num_experts in _experts(spec, layer):
             found |= _expert_tensors(gguf, spec, f"blk.{layer}", suffix, width, num_experts, threads_per_node)
     for name in found:

@@ -31,6 +31,21 @@ class Plane(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """What chooses the positions that latent attention sees (the lightning indexer of DeepSeek-V3.2-Exp)."""
+
+    num_heads: int
+    key_dim: int
+    """Width of a head's query and of a token's one key, whose first rope_dim entries are rotated."""
+    top_k: int
+    """Positions that a token attends to, at most."""
+    pairs_apart: bool
+    """Whether i and i + rope_dim / 2 are rotated together, else 2i and 2i + 1."""
+    layers: tuple[bool, ...]
+    """Whether a layer has an indexer. One that has none takes the choice of the nearest below that has one."""
+
+
+@dataclass(frozen=True, slots=True)
 class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
@@ -40,6 +55,8 @@ class LatentSpec:
     rope_dim: int
     v_dim: int
     mla_layout: Literal["joint", "split"]
+    index: IndexSpec | None = None
+    """None: every token attends to all before it."""
 
     @property
     def latent_dim(self) -> int:
@@ -51,9 +68,12 @@ class LatentSpec:
         """Numbers of a head's query."""
         return self.nope_dim + self.rope_dim
 
-    @property
-    def planes(self) -> tuple[Plane, ...]:
-        return (Plane("latent", self.latent_dim),)
+    def planes_of(self, layer: int) -> tuple[Plane, ...]:
+        """What a layer keeps of a token."""
+        latent = Plane("latent", self.latent_dim)
+        if self.index is None or not self.index.layers[layer]:
+            return (latent,)
+        return (latent, Plane("index keys", self.index.key_dim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +96,12 @@ class GroupedSpec:
         return self.head_dim
 
     @property
-    def planes(self) -> tuple[Plane, ...]:
+    def kv_width(self) -> int:
+        """Numbers that a layer keeps of a token, both planes together."""
+        return self.num_kv_heads * (self.head_dim + self.v_dim)
+
+    def planes_of(self, layer: int) -> tuple[Plane, ...]:
+        """What each layer keeps of a token."""
         return (Plane("keys", self.num_kv_heads * self.head_dim), Plane("values", self.num_kv_heads * self.v_dim))
 
 
@@ -132,11 +157,16 @@ class ModelSpec:
         return self.attention.rope_dim
 
     @property
-    def planes(self) -> tuple[Plane, ...]:
-        """What each layer keeps of a token."""
-        return self.attention.planes
+    def planes(self) -> tuple[tuple[Plane, ...], ...]:
+        """By layer, what it keeps of a token."""
+        return tuple(map(self.attention.planes_of, range(self.num_layers)))
 
     @property
-    def kv_width(self) -> int:
-        """Numbers that one layer keeps of a token, all planes together."""
-        return sum(plane.width for plane in self.planes)
+    def kv_numbers(self) -> int:
+        """Numbers that are kept of a token, in all planes of all layers."""
+        return sum(plane.width for planes in self.planes for plane in planes)
+
+    @property
+    def index(self) -> IndexSpec | None:
+        """What chooses the positions that attention sees; None where it sees all."""
+        return self.attention.index if isinstance(self.attention, LatentSpec) else None

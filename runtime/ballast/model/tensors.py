@@ -50,6 +50,8 @@ _GROUP_OF: dict[str, Group] = {
     "attn_k_norm": "norms",
     "ffn_norm": "norms",
     "post_attention_norm": "norms",
+    "k_norm": "norms",
+    "proj": "attention",
     "ffn_gate_inp": "router",
     "exp_probs_b": "router",
 }
@@ -64,7 +66,7 @@ def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     if not spec.tied_output:
         tensors["output.weight"] = (spec.vocab_size, spec.hidden)
     for layer in range(spec.num_layers):
-        parts = _attention(spec) | (_dense(spec) if layer < spec.num_dense_layers else _experts(spec))
+        parts = _attention(spec, layer) | (_dense(spec) if layer < spec.num_dense_layers else _experts(spec))
         tensors.update({f"blk.{layer}.{part}": shape for part, shape in parts.items()})
     return tensors
 
@@ -149,11 +151,11 @@ def _check_type(info: TensorInfo) -> None:
         raise ModelError(info.file, f"type {info.ggml_type.name} cannot be read; expected {names}", tensor=info.name)
 
 
-def _attention(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+def _attention(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"attn_norm.weight": (spec.hidden,)}
     if isinstance(spec.attention, GroupedSpec):
         return shapes | _grouped(spec, spec.attention)
-    return shapes | _latent(spec, spec.attention)
+    return shapes | _latent(spec, spec.attention) | _indexer(spec, spec.attention, layer)
 
 
 def _latent(spec: ModelSpec, latent: LatentSpec) -> dict[str, tuple[int, ...]]:
@@ -175,6 +177,19 @@ def _latent(spec: ModelSpec, latent: LatentSpec) -> dict[str, tuple[int, ...]]:
         shapes["attn_k_b.weight"] = (heads, rank, latent.nope_dim)
         shapes["attn_v_b.weight"] = (heads, latent.v_dim, rank)
     return shapes
+
+
+def _indexer(spec: ModelSpec, latent: LatentSpec, layer: int) -> dict[str, tuple[int, ...]]:
+    index = latent.index
+    if index is None or latent.q_lora_rank is None or not index.layers[layer]:
+        return {}
+    return {
+        "indexer.attn_q_b.weight": (index.num_heads * index.key_dim, latent.q_lora_rank),
+        "indexer.attn_k.weight": (index.key_dim, spec.hidden),
+        "indexer.k_norm.weight": (index.key_dim,),
+        "indexer.k_norm.bias": (index.key_dim,),
+        "indexer.proj.weight": (index.num_heads, spec.hidden),
+    }
 
 
 def _grouped(spec: ModelSpec, grouped: GroupedSpec) -> dict[str, tuple[int, ...]]:

@@ -11,9 +11,9 @@ from ballast._core import kernels, model
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.rope import build_rope_table, softmax_scale
-from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
+from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec, ModelSpec
 from ballast.model.tiers.tier import CacheTiers
-from ballast.model.weights import GroupedWeights, HeadMatrix, LatentWeights, LayerWeights, ModelWeights
+from ballast.model.weights import GroupedWeights, HeadMatrix, IndexerWeights, LatentWeights, LayerWeights, ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
@@ -129,6 +129,24 @@ def _latent(weights: LatentWeights, spec: ModelSpec, attention: LatentSpec) -> m
         k_up=_heads(weights.k_up),
         v_up=_heads(weights.v_up),
         output=weights.output,
+        sparse=None if attention.index is None else _index_shape(attention.index),
+        indexer=None if weights.indexer is None else _indexer(weights.indexer),
+    )
+
+
+def _index_shape(index: IndexSpec) -> model.IndexerShape:
+    return model.IndexerShape(
+        num_heads=index.num_heads, key_width=index.key_dim, top_k=index.top_k, pairs_apart=index.pairs_apart
+    )
+
+
+def _indexer(weights: IndexerWeights) -> model.Indexer:
+    return model.Indexer(
+        query_up=weights.query_up,
+        key=weights.key,
+        key_norm=weights.key_norm,
+        key_shift=weights.key_shift,
+        head_weights=weights.head_weights,
     )
 
 

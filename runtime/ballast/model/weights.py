@@ -46,6 +46,17 @@ class QueryWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerWeights:
+    """What chooses the positions that a layer's attention sees."""
+
+    query_up: kernels.Matrix  # [index heads * key_dim, q_lora_rank]
+    key: kernels.Matrix  # [key_dim, D]
+    key_norm: F32  # [key_dim], of a layer norm
+    key_shift: F32  # [key_dim]
+    head_weights: kernels.Matrix  # [index heads, D]
+
+
+@dataclass(frozen=True, slots=True)
 class LatentWeights:
     """Latent attention. W_UK and W_UV carry queries into the latent space and results out of it."""
 
@@ -55,6 +66,7 @@ class LatentWeights:
     k_up: HeadMatrix  # per head [kv_lora_rank, nope], or transposed
     v_up: HeadMatrix  # per head [v, kv_lora_rank]
     output: kernels.Matrix  # [D, H * v]
+    indexer: IndexerWeights | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +350,7 @@ def _load_layer(tensors: Tensors, spec: ModelSpec, index: int) -> LayerWeights:
         mlp = tensors.experts(block, "_shexp", 1) if spec.num_shared_experts else None
     return LayerWeights(
         attention_norm=tensors.vector(f"{block}.attn_norm.weight"),
-        attention=_load_latent(tensors, spec, block)
+        attention=_load_latent(tensors, spec, index)
         if isinstance(spec.attention, LatentSpec)
         else _load_grouped(tensors, block),
         ffn_norm=tensors.vector(f"{block}.{spec.architecture.ffn_norm}.weight"),
@@ -347,7 +359,8 @@ def _load_layer(tensors: Tensors, spec: ModelSpec, index: int) -> LayerWeights:
     )
 
 
-def _load_latent(tensors: Tensors, spec: ModelSpec, block: str) -> LatentWeights:
+def _load_latent(tensors: Tensors, spec: ModelSpec, index: int) -> LatentWeights:
+    block = f"blk.{index}"
     if spec.latent.q_lora_rank is None:
         query = QueryWeights(None, None, tensors.matrix(f"{block}.attn_q.weight"))
     else:
@@ -364,6 +377,17 @@ def _load_latent(tensors: Tensors, spec: ModelSpec, block: str) -> LatentWeights
         k_up=k_up,
         v_up=v_up,
         output=tensors.matrix(f"{block}.attn_output.weight"),
+        indexer=_load_indexer(tensors, f"{block}.indexer") if spec.index and spec.index.layers[index] else None,
+    )
+
+
+def _load_indexer(tensors: Tensors, prefix: str) -> IndexerWeights:
+    return IndexerWeights(
+        query_up=tensors.matrix(f"{prefix}.attn_q_b.weight"),
+        key=tensors.matrix(f"{prefix}.attn_k.weight"),
+        key_norm=tensors.vector(f"{prefix}.k_norm.weight"),
+        key_shift=tensors.vector(f"{prefix}.k_norm.bias"),
+        head_weights=tensors.matrix(f"{prefix}.proj.weight"),
     )
 
 

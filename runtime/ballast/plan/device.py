@@ -133,7 +133,7 @@ def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
 
 def kv_row_bytes(spec: ModelSpec) -> int:
     """Bytes of a token in the cache, over all layers."""
-    return spec.kv_width * _KV_BYTES * spec.num_layers
+    return spec.kv_numbers * _KV_BYTES
 
 
 def staging_bytes(

@@ -40,7 +40,7 @@ def make_plan(
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
-    kv_row_bytes = spec.kv_width * FLOAT_BYTES * spec.num_layers
+    kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
     uses = (
         *host_weight_rows(
@@ -93,11 +93,14 @@ def _attention_of(spec: ModelSpec) -> _Attention:
         grouped = spec.attention
         values = heads * grouped.v_dim
         return _Attention(
-            heads * grouped.head_dim + spec.kv_width + values, grouped.num_kv_heads, grouped.v_dim, values
+            heads * grouped.head_dim + grouped.kv_width + values, grouped.num_kv_heads, grouped.v_dim, values
         )
     latent = spec.attention
     a_head = 2 * latent.nope_dim + latent.rope_dim + 2 * latent.kv_lora_rank + latent.v_dim
     floats = (latent.q_lora_rank or 0) + latent.latent_dim + heads * a_head
+    if latent.index is not None:
+        index = latent.index
+        floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.top_k + 1
     widest = heads * max(latent.kv_lora_rank, latent.nope_dim, latent.v_dim)
     return _Attention(floats, 1, latent.kv_lora_rank, widest)
 
@@ -108,14 +111,23 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
     attention = _attention_of(spec)
     step = 4 * spec.hidden + attention.token_floats + spec.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
+    num_positions = min(spec.context_length, numbers.cache_lens)
     states = kernels.attention_states_nbytes(
         num_heads=spec.num_heads,
         num_kv_heads=attention.num_kv_heads,
         value_dim=attention.value_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=min(spec.context_length, numbers.cache_lens),
+        num_positions=num_positions if spec.index is None else min(num_positions, spec.index.top_k),
         num_threads=sum(numbers.threads_per_node),
     )
+    if spec.index is not None:
+        states += kernels.position_choice_nbytes(
+            num_heads=spec.index.num_heads,
+            key_width=spec.index.key_dim,
+            num_tokens=numbers.step_tokens,
+            num_positions=num_positions,
+            num_threads=sum(numbers.threads_per_node),
+        )
     a_token = step * FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
     return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states
 

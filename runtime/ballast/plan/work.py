@@ -56,7 +56,7 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     makes of them, as its kernels round it and as floats; before these the terms of the products' input, after them
     those of the output's."""
     heads, values = spec.num_heads * grouped.head_dim, spec.num_heads * grouped.v_dim
-    floats = 2 * heads + spec.kv_width + values
+    floats = 2 * heads + grouped.kv_width + values
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)

@@ -54,6 +54,15 @@ _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
 # llama.cpp's table for deepseek-coder and glm4, transformers' tokenization_qwen2.py, and `pat_str` of Moonshot's
 # tokenization_kimi.py.
+_GLM = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+    r"|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+",
+)
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-llm": (
         r"[\r\n]",
@@ -81,15 +90,8 @@ SPLITS: Mapping[str, Sequence[str]] = {
         r"|\s+(?!\S)"
         r"|\s+",
     ),
-    "glm4": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-        r"|[^\r\n\p{L}\p{N}]?\p{L}+"
-        r"|\p{N}{1,3}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+"
-        r"|\s+(?!\S)"
-        r"|\s+",
-    ),
+    "glm4": _GLM,
+    "glm5": _GLM,
     "qwen2": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
         r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -111,7 +113,7 @@ SPLITS: Mapping[str, Sequence[str]] = {
     ),
 }
 
-_WHOLE_FIRST = frozenset({"glm4"})
+_WHOLE_FIRST = frozenset({"glm4", "glm5"})
 """Splits whose pieces are one token where the vocabulary has it, whatever the merges make of them."""
 
 COMPOSED_FIRST = frozenset({"qwen2"})

@@ -11,7 +11,7 @@ import tokenizers
 
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
-from ballast.families.registry import RELEASES, release_of, source_of, templates_for
+from ballast.families.registry import RELEASES, release_of, source_of, templates_for, without_template
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
@@ -141,6 +141,8 @@ def _special_ids(
 
 def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple[ChatTemplate | None, str]:
     """The template, and where it came from."""
+    if found is None and (own := without_template(tokenizer.reply)) is not None:
+        found = source_of(RELEASES[own][1]), own
     if found is None:
         return None, "none: chat requests will be refused"
     source, name = found

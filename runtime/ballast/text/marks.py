@@ -15,7 +15,7 @@ from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.tokenizer import Tokenizer
 
-_ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL})
+_ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL, Mark.TAG})
 
 
 class Start(Enum):

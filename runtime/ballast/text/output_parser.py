@@ -16,7 +16,7 @@ from ballast.text.reply_parts import Content, Part, Reasoning, new_call_id
 
 _PIECES = re.compile(f"([{''.join(Mark)}])")
 _MARKS = frozenset(Mark)
-_OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL})
+_OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL, Mark.TAG})
 
 
 class OutputParser:
@@ -36,7 +36,7 @@ class OutputParser:
     ) -> None:
         self._start = start
         self._held = ""
-        """White space that may or may not be shown; not decided yet."""
+        """White space and a beginning of calls that may or may not be shown; not decided yet."""
         self._at_edge = start is Start.REASONING
         """At the beginning of the reasoning, or of content after reasoning."""
         self._calls = read_calls(new_id)
@@ -74,10 +74,16 @@ class OutputParser:
         if self._at_edge:
             text = text.lstrip("\n")
             self._at_edge = not text
+        shown = text[: self._shown_until(text)]
         if self._start is Start.REASONING:
-            shown = text.rstrip("\n")
-            text, self._held = shown, text[len(shown) :]
+            shown = shown.rstrip("\n")
+        text, self._held = shown, text[len(shown) :]
         return [self._part(text)] if text else []
+
+    def _shown_until(self, text: str) -> int:
+        """How much of `text` is no part of calls that may follow."""
+        found = None if self._calls.opening is None else self._calls.opening.search(text)
+        return len(text) if found is None else found.start()
 
     def _mark(self, mark: Mark) -> list[Part]:
         if self._calls.open or (mark in _OPENS_CALLS):
@@ -93,6 +99,7 @@ class OutputParser:
     def _leave_reasoning(self) -> list[Part]:
         """Tool calls begin. They end the reasoning, whose last line breaks are dropped."""
         held = self._held if self._start is not Start.REASONING else ""
+        held = held[: self._shown_until(held)]
         self._start, self._held, self._at_edge = Start.CONTENT, "", False
         return [Content(held)] if held else []
 

@@ -41,6 +41,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         writer.add_uint32(f"{shape.architecture}.{name}", value)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
     writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
+    _add_index(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
 
@@ -60,6 +61,19 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     # With absorbed projections, all heads share one key and value: the latent.
     attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
     return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
+
+
+def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
+    if shape.index is None:
+        return
+    indexer = f"{shape.architecture}.attention.indexer"
+    writer.add_uint32(f"{indexer}.head_count", shape.index.num_heads)
+    writer.add_uint32(f"{indexer}.key_length", shape.index.key_dim)
+    writer.add_uint32(f"{indexer}.top_k", shape.index.top_k)
+    if shape.index.shared_layers:
+        writer.add_array(
+            f"{indexer}.types", [layer not in shape.index.shared_layers for layer in range(shape.num_layers)]
+        )
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
@@ -104,7 +118,14 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
 
 def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
     """config.json, with the keys of the real models."""
-    own = {"deepseek2": _deepseek_config, "qwen3moe": _qwen3_config, "glm4moe": _glm_config}[shape.architecture](shape)
+    makers = {
+        "deepseek2": _deepseek_config,
+        "deepseek32": _deepseek_config,
+        "glm-dsa": _deepseek_config,
+        "glm4moe": _glm_config,
+        "qwen3moe": _qwen3_config,
+    }
+    own = makers[shape.architecture](shape)
     return own | {
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.token_id(tokenizer.bos),
@@ -130,12 +151,29 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
     }
 
 
+_SPARSE = {
+    "deepseek32": ("DeepseekV32ForCausalLM", "deepseek_v32"),
+    "glm-dsa": ("GlmMoeDsaForCausalLM", "glm_moe_dsa"),
+}
+
+
 def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
     is_v3 = shape.family != "v2"
     v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
     names = {"v2": ("DeepseekV2ForCausalLM", "deepseek_v2"), "glm": ("Glm4MoeLiteForCausalLM", "glm4_moe_lite")}
     architecture, model_type = names.get(shape.family, ("DeepseekV3ForCausalLM", "deepseek_v3"))
-    return {
+    index: dict[str, Any] = {}
+    if shape.index is not None:
+        architecture, model_type = _SPARSE[shape.architecture]
+        index = {
+            "index_head_dim": shape.index.key_dim,
+            "index_n_heads": shape.index.num_heads,
+            "index_topk": shape.index.top_k,
+        }
+        if shape.index.shared_layers:
+            shared = shape.index.shared_layers
+            index["indexer_types"] = ["shared" if layer in shared else "full" for layer in range(shape.num_layers)]
+    return index | {
         "architectures": [architecture],
         "attention_bias": False,
         "first_k_dense_replace": shape.num_dense_layers,

@@ -62,10 +62,10 @@ _FALLBACK = {
 def type_for(name: str, num_dims: int, cols: int, quant: str) -> GGMLQuantizationType:
     """The type of tensor `name` with rows of `cols` weights under `quant`, one of QUANTS.
 
-    Norms, biases and the router are always F32. In the mix, down-projections and the output are Q6_K and the rest is
-    Q4_K; tensors whose rows do not fit these are Q8_0.
+    Norms, biases, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and the
+    output are Q6_K and the rest is Q4_K; tensors whose rows do not fit these are Q8_0.
     """
-    if num_dims == 1 or name.endswith("ffn_gate_inp.weight"):
+    if num_dims == 1 or name.endswith(("ffn_gate_inp.weight", "indexer.proj.weight")):
         return _T.F32
     if quant == _MIX:
         preferred = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K

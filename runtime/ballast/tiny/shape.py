@@ -29,6 +29,17 @@ class TinyHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyIndex:
+    """Attention to chosen positions. With fewer heads many scores would be exactly 0, and ties would decide."""
+
+    num_heads: int = 16
+    key_dim: int = 128
+    top_k: int = 32
+    shared_layers: tuple[int, ...] = ()
+    """Layers that take the choice of the one below."""
+
+
+@dataclass(frozen=True, slots=True)
 class TinyShape:
     """Everything that defines a tiny model but its seed, layout and quantisation.
 
@@ -36,7 +47,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3", "kimi", "qwen3", "glm"]
+    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm"]
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
@@ -66,6 +77,8 @@ class TinyShape:
     """`general.architecture` of the file."""
     heads: TinyHeads | None = None
     """None: latent attention."""
+    index: TinyIndex | None = None
+    """None: every token attends to all before it."""
     old_keys: bool = False
     """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
     the norm."""
@@ -104,6 +117,10 @@ V3 = TinyShape(
     weights_scale=2.5,
 )
 
+V32 = replace(
+    V3, name="Tiny DeepSeek V3.2", family="v32", architecture="deepseek32", num_layers=3, nope_dim=32, index=TinyIndex()
+)
+
 K2 = TinyShape(
     name="Tiny Kimi K2",
     family="kimi",
@@ -132,6 +149,17 @@ GLM47_FLASH = TinyShape(
     weights_scale=1.8,
     rope_theta=1e6,
     yarn=None,
+)
+
+GLM5 = replace(
+    GLM47_FLASH,
+    name="Tiny GLM-5",
+    architecture="glm-dsa",
+    num_layers=6,
+    q_lora_rank=256,
+    num_heads=4,
+    weights_scale=2.5,
+    index=TinyIndex(shared_layers=(3, 4)),
 )
 
 QWEN3 = TinyShape(
@@ -193,9 +221,11 @@ PRESETS = {
     "v2lite": V2_LITE,
     "v2": V2,
     "v3": V3,
+    "v32": V32,
     "k2": K2,
     "k25": K25,
     "glm47flash": GLM47_FLASH,
+    "glm5": GLM5,
     "qwen3": QWEN3,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,

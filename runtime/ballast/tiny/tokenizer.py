@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "kimi", "qwen3", "glm"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,10 @@ def make_tokenizer(family: Family) -> TinyTokenizer:
     texts = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     if family == "v2" or family == "v3":
         return train_tokenizer(family, texts, _NUM_LEARNT)
+    if family == "v32":
+        talking = train_tokenizer("v3", texts, _NUM_LEARNT)
+        talking.backend.add_tokens([AddedToken("｜DSML｜", special=False, normalized=True)])
+        return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))
     own = _OTHERS[family]
     said, release = RELEASES[own.release]
     backend = _train(SPLITS[own.pre], [], texts, _NUM_LEARNT)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.families.registry import ARCHITECTURES
-from ballast.tiny.shape import TinyHeads, TinyShape
+from ballast.tiny.shape import TinyHeads, TinyIndex, TinyShape
 
 Floats = NDArray[np.float32]
 
@@ -37,6 +37,8 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
     yield "output.weight", output
     for layer in range(shape.num_layers):
         yield from _attention(shape, f"blk.{layer}.", seed)
+        if shape.index is not None and layer not in shape.index.shared_layers:
+            yield from _indexer(shape, shape.index, f"blk.{layer}.indexer.", seed)
         ffn_norm = f"blk.{layer}.{ARCHITECTURES[shape.architecture].ffn_norm}.weight"
         yield ffn_norm, _norm(seed, ffn_norm, shape.hidden)
         if layer < shape.num_dense_layers:
@@ -70,6 +72,20 @@ def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, 
     yield matrix("attn_kv_b", heads * (shape.nope_dim + shape.v_dim), latent)
     # Attention averages over tokens, which shrinks its output.
     yield matrix("attn_output", hidden, heads * shape.v_dim, 2 * _BRANCH_GAIN)
+
+
+def _indexer(shape: TinyShape, index: TinyIndex, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
+    assert shape.q_lora_rank is not None
+    parts = {
+        "attn_q_b": (index.num_heads * index.key_dim, shape.q_lora_rank),
+        "attn_k": (index.key_dim, shape.hidden),
+        "proj": (index.num_heads, shape.hidden),
+    }
+    for part, dims in parts.items():
+        name = f"{prefix}{part}.weight"
+        yield name, _matrix(seed, name, dims, 1.0)
+    yield f"{prefix}k_norm.weight", _norm(seed, f"{prefix}k_norm.weight", index.key_dim)
+    yield f"{prefix}k_norm.bias", _normal(seed, f"{prefix}k_norm.bias", (index.key_dim,)) * np.float32(0.1)
 
 
 def _grouped(shape: TinyShape, heads: TinyHeads, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:

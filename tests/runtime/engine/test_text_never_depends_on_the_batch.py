@@ -31,10 +31,10 @@ BLOCK_TOKENS = 16
 SUBJECTS = [
     *(
         pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ("v3", "qwen3", "glm45")
+        for arch in ("v3", "qwen3", "glm45", "v32")
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash")),
+    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5")),
 ]
 
 
@@ -148,7 +148,7 @@ def test_text_is_the_same_on_any_number_of_threads(
         assert texts_of(make_core(max_batch_size=8, threads=threads), requests) == alone
 
 
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm45"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm45", "v32"])
 def test_ids_beyond_the_tokenizer_are_never_sampled(tmp_path: Path, arch: str):
     """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
     model = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k")

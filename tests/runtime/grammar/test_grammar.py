@@ -447,3 +447,29 @@ def test_a_forced_call_of_qwens_is_json_or_in_tags_as_its_template_says() -> Non
         assert not is_held(f"<tool_call>\n<function=f>\n{pairs}</function>\n</tool_call>", "qwen3", "<function=")
     other = f"<tool_call>\n<function=f>\n{tag('other', 'x')}</function>\n</tool_call>"
     assert is_held(other, "qwen3", "<function=", any_arguments=True)
+
+
+def test_a_forced_call_of_deepseek_v32s_is_in_tags_with_a_mark() -> None:
+    def tag(key: str, value: str, string: str = "true") -> str:
+        return f'<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'
+
+    def calls(*pairs: str) -> str:
+        each = [f'<｜DSML｜invoke name="f">\n{pair}</｜DSML｜invoke>' for pair in pairs]
+        return "\n\n<｜DSML｜function_calls>\n" + "\n".join(each) + "\n</｜DSML｜function_calls>"
+
+    text, count = tag("text", 'a "<b>"\n</</｜中'), tag("count", "12", "false")
+    for pairs in (text + count, text + tag("unit", "c") + count):
+        assert is_held(calls(pairs), "deepseek32")
+        assert is_held(calls(pairs, pairs), "deepseek32")
+    for pairs in (count, text + tag("unit", "k") + count, text + tag("count", "12"), text + tag("count", "x", "false")):
+        assert not is_held(calls(pairs), "deepseek32")
+    assert not is_held(calls(text + count).replace("function_calls>\n<", "function_calls><", 1), "deepseek32")
+    other = tag("other", "x") + tag("more", "[1]", "false")
+    assert is_held(calls(other), "deepseek32", any_arguments=True)
+
+
+def test_a_mark_within_a_tag_is_held_from_the_characters_before_it_on() -> None:
+    family = FAMILIES["deepseek32"]
+    tokenizer = byte_tokenizer(user_defined=(*family.reply.spellings.values(), *family.vocabulary))
+    tag = tokenizer.id_of("｜DSML｜")
+    assert trigger_tokens(tokenizer) == {tag: (*tokenizer.encode("\n\n<"), tag)}

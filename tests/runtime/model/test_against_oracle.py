@@ -2,10 +2,10 @@
 
 Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache.
 
-Fast kernels round activations, which changes a router's input by some 3e-5. If two experts' scores are closer, it may
-choose the other expert, which changes this token and later ones as much as an error would. A fast kernel may therefore
-exceed the bound from the first position at which transformers' own choice changes with noise of 1e-4. Nearly all models
-and prompts have no such position, and they test the rest.
+Fast kernels round activations, which changes the input of a router or an indexer by some 3e-5. If two experts' scores,
+or two positions', are closer, it may choose the other, which changes this token and later ones as much as an error
+would. A fast kernel may therefore exceed the bound from the first position at which transformers' own choice changes
+with noise of 1e-4. Nearly all models and prompts have no such position, and they test the rest.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
+SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
 GROUPED = [("qwen3", "f32"), ("qwen3", "q4_k"), ("glm45", "f32"), ("glm45", "q4_k")]
 QUANTS = [
     "f32",
@@ -161,7 +162,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
     return get
 
 
-@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, ("qwen3", "split"), ("glm45", "split")])
+@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in ("qwen3", "glm45", *SPARSE))])
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle
     assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3
@@ -198,6 +199,16 @@ def test_logits_agree_in_families_with_deepseeks_arithmetic_and_plain_weights(
 @pytest.mark.parametrize("quant", ["f16", "bf16", "q8_0"])
 def test_logits_agree_without_norms_of_heads(subjects: Callable[..., Subject], quant: str):
     compare(subjects("glm45air", "split", quant), 64, kernels.usable_isas()[0])
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
+@pytest.mark.parametrize("quant", ["f32", "q4_k"])
+@pytest.mark.parametrize("arch", SPARSE)
+def test_logits_agree_where_positions_are_chosen(
+    subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
+):
+    compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
 @pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))

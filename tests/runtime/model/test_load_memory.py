@@ -58,7 +58,7 @@ gguf = open_gguf(Path(sys.argv[1]))
 spec = read_spec(gguf, None)
 settings = EngineSettings(cache_lens=4096, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64,
                           max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
-kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.kv_width * 4 * spec.num_layers
+kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.kv_numbers * 4
 before = status_bytes("VmRSS")
 runner = load_runner(gguf, spec, spec.vocab_size, settings)
 print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
@@ -92,7 +92,7 @@ serve(1, 40)  # what a first step alone brings in: code, and the embedding's fil
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 before = status_bytes("VmRSS")
 longest = serve(2, tokens)
-kv = tokens * spec.kv_width * 4 * spec.num_layers
+kv = tokens * spec.kv_numbers * 4
 print(json.dumps({"growth": status_bytes("VmHWM") - before - kv, "longest": longest}))
 """
 

@@ -206,7 +206,7 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     numbers = replace(NUMBERS, cache_lens=100)
-    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.planes, torch.float16, torch.device("cpu"))
+    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.planes[0], torch.float16, torch.device("cpu"))
     per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
 
@@ -521,6 +521,22 @@ def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
     )
     with pytest.raises(
         ConfigError, match=f"is {kind.name}, which no kernel decodes on a GPU; the CPU reads it, with device"
+    ):
+        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+
+
+@pytest.mark.parametrize(("arch", "name"), [("v32", "deepseek32"), ("glm5", "glm-dsa")])
+def test_attention_to_chosen_positions_is_left_to_the_cpu(
+    tmp_path: Path, beside_a_gpu: None, arch: str, name: str
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, spec)
+    assert (config.machine.device, plan.device) == ("cpu", None)
+    assert (config.device_reason or "").startswith(f"{name} attends to positions that an indexer chooses")
+    with pytest.raises(
+        ConfigError, match=f"{name} attends to .* no kernel on a GPU yet; the CPU computes it, with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
 

@@ -31,14 +31,18 @@ from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for,
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import (
+    GLM5_SPEC,
     GLM45_AIR_SPEC,
     GLM46_SPEC,
     GLM47_FLASH_SPEC,
+    GLM52_SPEC,
     K2_SPEC,
     QWEN3_30B_SPEC,
     QWEN3_235B_SPEC,
     QWEN3_CODER_SPEC,
     V3_SPEC,
+    V32_671B_SPEC,
+    V32_SPEC,
     common_types,
     write_hollow_model,
     write_model,
@@ -82,6 +86,8 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("v3", "joint", "bf16"),
         ("qwen3", "split", "q4_k_m"),
         ("glm45", "split", "q8_0"),
+        ("v32", "split", "q4_k_m"),
+        ("glm5", "split", "q8_0"),
     ],
 )
 def test_the_plan_counts_what_the_loaded_model_takes(
@@ -111,8 +117,11 @@ def test_the_plan_counts_what_the_loaded_model_takes(
         (QWEN3_CODER_SPEC, 480.15e9, 2 * 253_952),
         (GLM45_AIR_SPEC, 106.8e9, 2 * 188_416),
         (GLM46_SPEC, 352.8e9, 2 * 376_832),
+        (V32_671B_SPEC, 671.9e9, 2 * 85_888),
+        (GLM5_SPEC, 743.9e9, 2 * 109_824),
+        (GLM52_SPEC, 743.4e9, 2 * 95_232),
     ],
-    ids=["kimi-k2", "glm-4.7-flash", "qwen3-30b", "qwen3-235b", "qwen3-coder", "glm-4.5-air", "glm-4.6"],
+    ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
 def test_a_model_of_full_size_is_planned_from_its_file(
     tmp_path: Path, spec: ModelSpec, parameters: float, token_bytes: int
@@ -161,9 +170,14 @@ def test_rules_move_rows_to_other_devices(gguf: GgufModel) -> None:
 
 
 def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
-    pool = KvPool(SPEC.num_layers, num_kv_blocks(1000, 32), 32, SPEC.planes)
+    pool = KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32)
     plan = plan_of(gguf)
     assert use(plan, "KV cache") == pool.nbytes
+    sparse = write_model(gguf.path.parent / "sparse.gguf", V32_SPEC)
+    planes = KvPool(V32_SPEC.planes, num_kv_blocks(1000, 32), 32)
+    assert [[plane.shape[1] for plane in of_layer] for of_layer in planes.layers] == [[80, 32]] * 3
+    on_cpu = assign(module_tree(V32_SPEC), (), num_cuda_devices=1)
+    assert use(make_plan(open_gguf(sparse), V32_SPEC, on_cpu, NUMBERS, ROOMY), "KV cache") == planes.nbytes
     rope = build_rope_table(SPEC, num_kv_blocks(1000, 32) * 32)
     norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms

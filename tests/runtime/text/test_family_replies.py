@@ -20,6 +20,8 @@ FLASH = """[gMASK]<sop>
 {{- '<|assistant|>' }}{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}
 """
 
+V32 = source_of(RELEASES["deepseek-v3.2"][1])
+
 
 def start(family: str, template: str, **options: Any) -> Start:
     form = FAMILIES[family]
@@ -28,7 +30,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32))
     said = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -44,6 +46,9 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("kimi", K25, {"thinking": False}, Start.CONTENT),
         ("glm", FLASH, {}, Start.REASONING),
         ("glm", FLASH, {"enable_thinking": False}, Start.CONTENT),
+        ("deepseek32", V32, {}, Start.CONTENT),
+        ("deepseek32", V32, {"thinking": True}, Start.REASONING),
+        ("deepseek32", V32, {"thinking": False}, Start.CONTENT),
     ],
 )
 def test_the_switch_decides(family: str, template: str, options: dict[str, Any], expected: Start) -> None:

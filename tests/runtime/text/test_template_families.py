@@ -66,6 +66,8 @@ V31_CHAT = f"{BOS}S1<｜User｜>U1<｜Assistant｜></think>\n\nA1{EOS}<｜User�
         ("deepseek-r1-0528", {"thinking": True}, f"{V3_CHAT}<think>\n"),
         ("deepseek-v3.1", {}, f"{V31_CHAT}</think>"),
         ("deepseek-v3.1", {"thinking": True}, f"{V31_CHAT}<think>"),
+        ("deepseek-v3.2", {}, f"{V31_CHAT}</think>"),
+        ("deepseek-v3.2", {"thinking": True}, f"{V31_CHAT}<think>"),
     ],
 )
 def test_a_conversation(name: str, options: dict[str, Any], expected: str) -> None:
@@ -126,6 +128,70 @@ def test_v31_tools_are_described_as_its_model_card_asks() -> None:
     )
 
 
+V32_TURNS = (
+    "{}"
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+    '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    '</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+    f"{EOS}\n\n<function_results>\n<result>R1</result>\n<result>R2</result>\n</function_results>\n\n"
+    "{}once more\n\n"
+    f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="h">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls>{EOS}'
+    "\n\n<function_results>\n<result>R3</result>\n</function_results>\n\n"
+)
+
+
+def test_v32_shows_the_reasoning_of_a_turn_until_the_user_speaks_again() -> None:
+    chat = [
+        {**message, "reasoning_content": "hm"} if message["role"] == "assistant" else message for message in TOOL_TURNS
+    ]
+    begin, v32 = f"{BOS}<｜User｜>U<｜Assistant｜>", family("deepseek-v3.2")
+    with_it = V32_TURNS.format("<think>hm</think>\n\n", "<think>hm</think>")
+    without = V32_TURNS.format("</think>\n\n", "</think>")
+    assert v32.render(chat, options={"thinking": True}) == f"{begin}{with_it}<think>"
+    assert v32.render(chat) == f"{begin}{without}</think>"
+    later = [*chat, {"role": "assistant", "content": "A", "reasoning_content": "hm"}, {"role": "user", "content": "V"}]
+    shown = f"{begin}{without}</think>A{EOS}<｜User｜>V<｜Assistant｜><think>"
+    assert v32.render(later, options={"thinking": True}) == shown
+
+
+def test_v32_says_of_each_value_whether_it_is_text() -> None:
+    arguments = {"a": "5", "b": 5, "c": [True, None], "d": 'two\nlines "quoted"', "e": "世"}
+    chat = [
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "", "tool_calls": [call("f", arguments)]},
+    ]
+    prompt = family("deepseek-v3.2").render(chat, add_generation_prompt=False)
+    values = (("a", "true", "5"), ("b", "false", "5"), ("c", "false", "[true, null]"))
+    values = (*values, ("d", "true", arguments["d"]), ("e", "true", "世"))
+    lines = [
+        f'<｜DSML｜parameter name="{key}" string="{kind}">{text}</｜DSML｜parameter>\n' for key, kind, text in values
+    ]
+    assert f'<｜DSML｜invoke name="f">\n{"".join(lines)}</｜DSML｜invoke>\n' in prompt
+    chat[1]["tool_calls"] = [call("f", "no JSON")]
+    prompt = family("deepseek-v3.2").render(chat, add_generation_prompt=False)
+    assert '<｜DSML｜parameter name="arguments" string="true">no JSON</｜DSML｜parameter>' in prompt
+
+
+def test_v32_lists_tools_after_two_line_breaks_with_or_without_a_system_message() -> None:
+    for system in ("S", ""):
+        chat = [{"role": "system", "content": system}, {"role": "user", "content": "U"}]
+        prompt = family("deepseek-v3.2").render(chat[0 if system else 1 :], tools=TOOLS)
+        assert prompt.startswith(f"{BOS}{system}\n\n## Tools\nYou have access to a set of tools")
+        listed = json.dumps(TOOLS[0]["function"])
+        assert prompt.endswith(f"<functions>\n{listed}\n</functions>\n<｜User｜>U<｜Assistant｜></think>")
+
+
+def test_a_file_without_a_template_gets_v32s_where_the_vocabulary_tells_it() -> None:
+    tokens = ("<think>", "</think>", "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜")
+    text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
+    assert text.template_source == "deepseek-v3.2"
+    assert text.require_template().has_thinking_switch
+    said = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
+    prompt = text.require_template().render(said, protect=text.tokenizer.protect)
+    assert text.tokenizer.id_of("｜DSML｜") not in text.tokenizer.encode_prompt(prompt)
+    assert load_text(None, byte_metadata(user_defined=tokens[:4]), "m.gguf").template is None
+
+
 def test_v3_tools_are_laid_out_as_v25s_model_card_shows() -> None:
     prompt = family("deepseek-v3").render([{"role": "user", "content": "U"}], tools=TOOLS)
     listed = json.dumps(TOOLS[0]["function"], indent=4)
@@ -149,6 +215,8 @@ def test_v3_tools_are_laid_out_as_v25s_model_card_shows() -> None:
         ("deepseek-v3.1", {"content": "Once"}, {}, "</think>Once"),
         ("deepseek-v3.1", {"content": "Once", "prefix": True}, {"thinking": True}, "<think>Once"),
         ("deepseek-v3.1", {"content": "Once", "reasoning": "hm"}, {}, "<think>\nhm\n</think>\n\nOnce"),
+        ("deepseek-v3.2", {"content": "Once"}, {}, "</think>Once"),
+        ("deepseek-v3.2", {"content": "Once", "prefix": True}, {"thinking": True}, "<think>Once"),
     ],
 )
 def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail: str) -> None:

@@ -392,7 +392,7 @@ def test_another_shape_takes_the_place_of_the_preset(made: Make):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"arch": "v9"}, "arch=v9: one of v2lite, v2, v3, k2"),
+        ({"arch": "v9"}, "arch=v9: one of v2lite, v2, v3, v32, k2"),
         ({"mla": "both"}, "mla=both: one of split, joint"),
         ({"quant": "q3_0"}, "quant=q3_0: one of f32, f16"),
         ({"num_shards": 0}, "num_shards=0: a number that"),

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.families.registry import ARCHITECTURES
-from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec, YarnSpec
+from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec, ModelSpec, YarnSpec
 from ballast.model.tensors import expected_tensors
 
 Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
@@ -216,6 +216,78 @@ GLM47_FLASH_SPEC = replace(
 )
 
 
+V32_SPEC = replace(
+    V3_SPEC,
+    name="small-v3.2",
+    architecture=ARCHITECTURES["deepseek32"],
+    attention=replace(
+        V3_SPEC.latent, index=IndexSpec(num_heads=16, key_dim=32, top_k=24, pairs_apart=True, layers=(True,) * 3)
+    ),
+)
+
+V32_671B_SPEC = replace(
+    R1_SPEC,
+    name="DeepSeek-V3.2's shape",
+    architecture=ARCHITECTURES["deepseek32"],
+    attention=replace(
+        R1_SPEC.latent, index=IndexSpec(num_heads=64, key_dim=128, top_k=2048, pairs_apart=True, layers=(True,) * 61)
+    ),
+)
+
+GLM_DSA_SPEC = replace(
+    V32_SPEC,
+    name="small-glm-dsa",
+    architecture=ARCHITECTURES["glm-dsa"],
+    num_layers=6,
+    attention=replace(
+        V3_SPEC.latent,
+        index=IndexSpec(
+            num_heads=16, key_dim=32, top_k=24, pairs_apart=False, layers=(True, True, True, False, False, True)
+        ),
+    ),
+    num_groups=1,
+    num_groups_used=1,
+    yarn=None,
+)
+
+GLM5_SPEC = replace(
+    R1_SPEC,
+    name="GLM-5's shape",
+    architecture=ARCHITECTURES["glm-dsa"],
+    num_layers=78,
+    vocab_size=154880,
+    context_length=202752,
+    hidden=6144,
+    ffn_dim=12288,
+    num_heads=64,
+    attention=LatentSpec(
+        q_lora_rank=2048,
+        kv_lora_rank=512,
+        nope_dim=192,
+        rope_dim=64,
+        v_dim=256,
+        mla_layout="split",
+        index=IndexSpec(num_heads=32, key_dim=128, top_k=2048, pairs_apart=False, layers=(True,) * 78),
+    ),
+    num_groups=1,
+    num_groups_used=1,
+    rms_eps=1e-5,
+    rope_theta=1e6,
+    yarn=None,
+)
+
+_GLM52_LAYERS = tuple(layer in (0, 1) or layer % 4 == 2 for layer in range(78))
+GLM52_SPEC = replace(
+    GLM5_SPEC,
+    name="GLM-5.2's shape",
+    context_length=1048576,
+    rope_theta=8e6,
+    attention=replace(
+        GLM5_SPEC.latent, index=replace(GLM5_SPEC.index, layers=_GLM52_LAYERS) if GLM5_SPEC.index else None
+    ),
+)
+
+
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
     keys: dict[str, Any] = {
@@ -272,6 +344,18 @@ def _latent_keys(spec: ModelSpec, latent: LatentSpec) -> dict[str, Any]:
         "attention.value_length_mla": latent.v_dim if split else None,
         "attention.q_lora_rank": latent.q_lora_rank,
         "attention.kv_lora_rank": latent.kv_lora_rank,
+        **_index_keys(latent.index),
+    }
+
+
+def _index_keys(index: IndexSpec | None) -> dict[str, Any]:
+    if index is None:
+        return {}
+    return {
+        "attention.indexer.head_count": index.num_heads,
+        "attention.indexer.key_length": index.key_dim,
+        "attention.indexer.top_k": index.top_k,
+        "attention.indexer.types": None if all(index.layers) else list(index.layers),
     }
 
 

@@ -21,10 +21,14 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DeepseekV32Config,
+    DeepseekV32ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
     Glm4MoeLiteForCausalLM,
+    GlmMoeDsaConfig,
+    GlmMoeDsaForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -34,6 +38,8 @@ Floats = NDArray[np.float32]
 _CLASSES: dict[str, tuple[Any, Any]] = {
     "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
+    "DeepseekV32ForCausalLM": (DeepseekV32Config, DeepseekV32ForCausalLM),
+    "GlmMoeDsaForCausalLM": (GlmMoeDsaConfig, GlmMoeDsaForCausalLM),
     "Glm4MoeForCausalLM": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "Glm4MoeLiteForCausalLM": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
     "Qwen3MoeForCausalLM": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
@@ -63,6 +69,11 @@ _BLOCK_NAMES = {
     "attn_kv_a_norm.weight": "self_attn.kv_a_layernorm.weight",
     "attn_kv_b.weight": "self_attn.kv_b_proj.weight",
     "attn_output.weight": "self_attn.o_proj.weight",
+    "indexer.attn_q_b.weight": "self_attn.indexer.wq_b.weight",
+    "indexer.attn_k.weight": "self_attn.indexer.wk.weight",
+    "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
+    "indexer.k_norm.bias": "self_attn.indexer.k_norm.bias",
+    "indexer.proj.weight": "self_attn.indexer.weights_proj.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "post_attention_norm.weight": "post_attention_layernorm.weight",
     "ffn_gate.weight": "mlp.gate_proj.weight",
@@ -95,10 +106,9 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
 
 
 def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
-    """Positions at which a layer's choice of experts is a near tie.
+    """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of 64 copies of the router's input, each with random noise of `noise` times its size, gets
-    other experts.
+    That is, at least one of 64 copies of the input, each with random noise of `noise` times its size, gets others.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -111,15 +121,31 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
             others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
 
+    def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
+        states, queries, *others = seen
+        chosen = result[0].sort(dim=-1).values
+        for _ in range(64):
+            moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]
+            again = indexer.forward(*moved, *others)[0].sort(dim=-1).values
+            positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
+
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     assert routers, "a model that is not a mixture of experts has no ties"
+    indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
     hooks = [router.register_forward_hook(look) for router in routers]
+    hooks += [indexer.register_forward_hook(look_at_index) for indexer in indexers]
     try:
         hf_logits(model, ids)
     finally:
         for hook in hooks:
             hook.remove()
     return positions
+
+
+def _seen_of(chosen: torch.Tensor) -> torch.Tensor:
+    """Of [positions, chosen] the choices that a position sees, the others as one: transformers chooses among them where
+    fewer are seen than are chosen, and hides them."""
+    return torch.where(chosen <= torch.arange(len(chosen))[:, None], chosen, len(chosen)).sort(dim=-1).values
 
 
 def hf_logits(model: Any, ids: Sequence[int]) -> Floats:

@@ -121,7 +121,9 @@ def load_hybrid_model(
     by_layer = whole.placed | dict(zip(in_host, tried(placed, on_host), strict=True))
     host = HostExperts(spec, on_host, packing.pool, options.max_step_tokens, device, pin_thread=options.pin_thread)
     experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
-    kv = DeviceKvPool(spec.num_layers, options.num_blocks, options.block_tokens, spec.planes, options.kv_dtype, device)
+    kv = DeviceKvPool(
+        spec.num_layers, options.num_blocks, options.block_tokens, spec.planes[0], options.kv_dtype, device
+    )
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
     streamed = start_streaming(
         spec,

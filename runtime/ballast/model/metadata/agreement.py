@@ -66,6 +66,11 @@ def _attention(attention: LatentSpec | GroupedSpec, config: HfConfig) -> list[tu
         ("qk_rope_head_dim", attention.rope_dim, config.qk_rope_head_dim),
         ("v_head_dim", attention.v_dim, config.v_head_dim),
     ]
+    if attention.index is not None:
+        pairs += [
+            ("index_n_heads", attention.index.num_heads, config.index_n_heads),
+            ("index_head_dim", attention.index.key_dim, config.index_head_dim),
+        ]
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
         pairs.append(("q_lora_rank", attention.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs

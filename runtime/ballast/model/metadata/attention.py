@@ -7,13 +7,16 @@ from typing import Literal
 from ballast.families.family import Dimensions
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
-from ballast.model.spec import GroupedSpec, LatentSpec
+from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec
+
+_MOST_INDEX_HEADS = 1024
+"""Far above any model's. Bounds what a step allocates."""
 
 
 def read_attention(keys: Keys, layers: Layers, widths: Widths) -> LatentSpec | GroupedSpec:
     """Of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
     if keys.architecture.attention == "latent":
-        return _read_latent(keys)
+        return _read_latent(keys, layers)
     return _read_grouped(keys, layers, widths)
 
 
@@ -31,7 +34,7 @@ def dimensions_of(widths: Widths, attention: LatentSpec | GroupedSpec) -> Dimens
     )
 
 
-def _read_latent(keys: Keys) -> LatentSpec:
+def _read_latent(keys: Keys, layers: Layers) -> LatentSpec:
     rope_dim = keys.whole("rope.dimension_count")
     # Files of the split layout describe the latent in key_length and the heads in key_length_mla.
     head_dim = keys.whole(keys.first("attention.key_length_mla", "attention.key_length"))
@@ -40,14 +43,54 @@ def _read_latent(keys: Keys) -> LatentSpec:
             f"heads of {head_dim} with {rope_dim} rotated dimensions; "
             "expected an even number of rotated dimensions, fewer than the head has"
         )
+    q_lora_rank = _q_lora_rank(keys)
     return LatentSpec(
-        q_lora_rank=_q_lora_rank(keys),
+        q_lora_rank=q_lora_rank,
         kv_lora_rank=keys.whole("attention.kv_lora_rank"),
         nope_dim=head_dim - rope_dim,
         rope_dim=rope_dim,
         v_dim=keys.whole(keys.first("attention.value_length_mla", "attention.value_length")),
         mla_layout=_mla_layout(keys),
+        index=_read_index(keys, layers, rope_dim, q_lora_rank) if keys.architecture.index_pairs else None,
     )
+
+
+def _read_index(keys: Keys, layers: Layers, rope_dim: int, q_lora_rank: int | None) -> IndexSpec:
+    if q_lora_rank is None:
+        raise keys.refuse("blk.0.attn_q_a.weight is missing, of whose products the indexer makes its queries")
+    key_dim = keys.whole("attention.indexer.key_length")
+    if key_dim < rope_dim:
+        raise keys.refuse(
+            f"index keys of {key_dim} with {rope_dim} rotated dimensions; expected at most as many as a key has"
+        )
+    num_heads = keys.whole("attention.indexer.head_count")
+    if num_heads > _MOST_INDEX_HEADS:
+        raise keys.wrong("attention.indexer.head_count", f"a whole number, at least 1 and at most {_MOST_INDEX_HEADS}")
+    return IndexSpec(
+        num_heads=num_heads,
+        key_dim=key_dim,
+        top_k=min(keys.whole("attention.indexer.top_k"), keys.whole("context_length")),
+        pairs_apart=keys.architecture.index_pairs == "apart",
+        layers=_indexed_layers(keys, layers.num_layers),
+    )
+
+
+def _indexed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Which layers have an indexer of their own."""
+    key = "attention.indexer.types"
+    types = keys.get(key)
+    if types is None:
+        shared_from = keys.architecture.shared_index_context
+        if shared_from is None or keys.whole("context_length") < shared_from:
+            return (True,) * num_layers
+        return tuple(layer < 2 or layer % 4 == 2 for layer in range(num_layers))
+    if keys.architecture.shared_index_context is None:
+        raise keys.refuse(f"{keys.full(key)}: layers of this architecture do not share what an indexer chooses")
+    if not isinstance(types, list) or len(types) < num_layers or not all(isinstance(each, bool) for each in types):
+        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
+    if not types[0]:
+        raise keys.wrong(key, "true for layer 0, below which no layer has an indexer")
+    return tuple(types[:num_layers])
 
 
 def _q_lora_rank(keys: Keys) -> int | None:

@@ -57,6 +57,9 @@ class HfConfig(BaseModel):
     qk_nope_head_dim: Whole | None = None
     qk_rope_head_dim: Whole | None = None
     v_head_dim: Whole | None = None
+    index_n_heads: Whole | None = None
+    index_head_dim: Whole | None = None
+    index_topk: Whole | None = None
     n_routed_experts: Whole | None = None
     num_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None

@@ -71,6 +71,11 @@ def _num_layers(keys: Keys) -> int:
         index = block_of(name)
         if index is not None:
             blocks[index] = blocks.get(index, False) or name.split(".")[2] == "nextn"
+    if blocks and 0 not in blocks:
+        raise keys.refuse(
+            f"the first block is {min(blocks)}; a file of the block that predicts several tokens alone (mtp-…) "
+            "is no model"
+        )
     num_layers = keys.whole("block_count")
     if num_layers > len(keys.gguf.tensors):
         raise keys.refuse(f"{keys.full('block_count')}={num_layers}; the file has {len(keys.gguf.tensors)} tensors")

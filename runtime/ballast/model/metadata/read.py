@@ -23,18 +23,18 @@ from ballast.model.metadata.settings import Settings
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
 
-_REFUSED_KEYS = ("attention.temperature_scale", "attention.indexer.top_k", "attention.sliding_window")
+_REFUSED_KEYS = ("attention.temperature_scale", "attention.sliding_window")
 """Keys of other models of the family whose effect on the arithmetic is not implemented here."""
+_INDEXER_KEY = "attention.indexer.top_k"
+"""Refused where the architecture's attention sees all positions."""
 _MOST_NAME_CHARS = 256
 
 _LOOK_ALIKES = {
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
-    "deepseek32": "DeepSeek V3.2, whose attention is sparse",
     "deepseek4": "DeepSeek V4, another architecture than V3",
     "qwen3next": "Qwen3-Next, most of whose layers have no attention",
     "qwen35moe": "Qwen3.5, most of whose layers have no attention",
     "qwen3vlmoe": "Qwen3-VL, which sees pictures",
-    "glm-dsa": "GLM-5, whose attention is sparse",
     "glm5-next": "GLM-5.3-Flash, not GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
     "kimi-linear": "Kimi Linear, not Kimi K2",
@@ -91,7 +91,7 @@ def _architecture(gguf: GgufModel) -> Architecture:
 
 
 def _check_keys(keys: Keys) -> None:
-    for key in _REFUSED_KEYS:
+    for key in _REFUSED_KEYS if keys.architecture.index_pairs else (*_REFUSED_KEYS, _INDEXER_KEY):
         if keys.get(key):
             raise keys.refuse(f"{keys.full(key)}={shown(keys.get(key))}: this model's attention is not supported")
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ballast.families.family import CallStyle
+from ballast.text.calls.dsml_calls import DsmlCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -19,6 +20,8 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
     match style:
         case "json":
             return JsonCalls
+        case "dsml":
+            return DsmlCalls
         case "keyed":
             return partial(KeyedCalls, tools=tools)
         case "tagged":

@@ -22,13 +22,15 @@ class CallReader(Protocol):
     num_calls: int
     open: bool
     """Whether the next input belongs here."""
+    opening: re.Pattern[str] | None
+    """The end of text that belongs to calls if a mark that opens them follows. None: calls begin with the mark."""
 
     def text(self, text: str) -> list[Part]:
         """Take more text."""
         ...
 
     def mark(self, mark: Mark) -> list[Part]:
-        """Take the next mark. The first must be CALLS or CALL."""
+        """Take the next mark. The first must be CALLS, CALL or TAG."""
         ...
 
     def finish(self) -> list[Part]:
@@ -46,6 +48,8 @@ class BracketedCalls(ABC):
     Text between calls is content, but for white space. Text that cannot be read as a call becomes content, unchanged.
     Marks are never shown. What there is of a call that ends with the reply before its name is known is such text.
     """
+
+    opening: re.Pattern[str] | None = None
 
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0

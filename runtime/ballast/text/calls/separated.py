@@ -40,6 +40,8 @@ class _State(Enum):
 class SeparatedCalls:
     """The parser of one reply's calls, from a mark that opens them to the mark that closes them."""
 
+    opening: re.Pattern[str] | None = None
+
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False

@@ -48,8 +48,8 @@ def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path
 
 
 def test_planes_are_keys_and_values_of_all_their_heads() -> None:
-    assert [(plane.name, plane.width) for plane in QWEN3_SPEC.planes] == [("keys", 64), ("values", 64)]
-    assert QWEN3_SPEC.kv_width == 128
+    assert [(plane.name, plane.width) for plane in QWEN3_SPEC.planes[0]] == [("keys", 64), ("values", 64)]
+    assert QWEN3_SPEC.kv_numbers == 128 * QWEN3_SPEC.num_layers
 
 
 def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path) -> None:

@@ -27,7 +27,14 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
 
 @pytest.fixture(
     scope="module",
-    params=[("glm45air", None), ("k2", None), ("qwen3", None), ("qwen3", "qwen3-coder"), ("v3", "deepseek-v3.1")],
+    params=[
+        ("glm45air", None),
+        ("k2", None),
+        ("qwen3", None),
+        ("qwen3", "qwen3-coder"),
+        ("v3", "deepseek-v3.1"),
+        ("v32", None),
+    ],
     ids=lambda param: param[1] or param[0],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

@@ -1,5 +1,5 @@
-"""Calls as JSON between marks, and as keys and values between marks, well-formed and malformed, in one piece and in
-many."""
+"""Calls as JSON between marks, as keys and values between marks, and in tags with a mark in each, well-formed and
+malformed, in one piece and in many."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
+from ballast.text.calls.dsml_calls import DsmlCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -202,6 +203,78 @@ def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
     assert (nameless.content, nameless.calls) == ("hm\n<function=we", [])
 
 
+D = Mark.TAG
+BEGIN, END = f"\n\n<{D}function_calls>\n", f"</{D}function_calls>"
+INVOKE_F, END_INVOKE = f'<{D}invoke name="f">\n', f"</{D}invoke>\n"
+
+
+def dsml(key: str, value: str, string: str = ' string="true"') -> str:
+    return f'<{D}parameter name="{key}"{string}>{value}</{D}parameter>\n'
+
+
+JSON = ' string="false"'
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{BEGIN}{INVOKE_F}{dsml('text', 'a')}{END_INVOKE}{END}", "", [("f", {"text": "a"})]),
+        # As the published form writes a call without arguments, and without the empty line.
+        (f"hm{BEGIN}{INVOKE_F}\n{END_INVOKE}{INVOKE_F}{END_INVOKE}{END}", "hm", [("f", {}), ("f", {})]),
+        # What the tag says, whatever it looks like; JSON that is none is text, and so is what no tag says.
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '5')}{dsml('b', '5', JSON)}{END_INVOKE}{END}", "", [("f", {"a": "5", "b": 5})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '[1, {}', JSON)}{dsml('b', '[1]', '')}{END_INVOKE}{END}", "", None),
+        # A value is everything up to its closing tag: lines, quotes, other tags that are spelled out.
+        (
+            f"{BEGIN}{INVOKE_F}{dsml('a', ' <b>' + chr(10) + chr(34) + '</parameter> </')}{END_INVOKE}{END}",
+            "",
+            [("f", {"a": ' <b>\n"</parameter> </'})],
+        ),
+        # The second value of a name is dropped.
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{dsml('a', '2')}{END_INVOKE}{END}", "", [("f", {"a": "1"})]),
+        # Tags that are missing.
+        (f'hm\n\n<{D}invoke name="f">{dsml("a", "1")}</{D}invoke>', "hm", [("f", {"a": "1"})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{INVOKE_F}{END_INVOKE}{END}", "", [("f", {"a": "1"}), ("f", {})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{END}", "", [("f", {"a": "1"})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}", "", [("f", {"a": "1"})]),
+        # No call, and text that is none of it.
+        ("a < b\n\n<", "a < b\n\n<", []),
+        (f"a\n\n<{D}function_calls>words{END}more", "awordsmore", []),
+        (f"a<{D}other>b", "aother>b", []),
+        (f'{BEGIN}<{D}invoke name="a b">{END}', '\n<invoke name="a b">', []),
+        (f"{BEGIN}{INVOKE_F}and{dsml('a', '1')}{END_INVOKE}{END}", "\nand", [("f", {"a": "1"})]),
+        (f"hm{BEGIN}<{D}invoke na", "hm\n<invoke na", []),
+    ],
+)
+def test_calls_in_tags_with_a_mark(reply: str, content: str, calls: list[tuple[str, dict[str, Any]]] | None) -> None:
+    message = parse([reply], DsmlCalls)
+    assert message.content == content
+    expected = [("f", {"a": "[1, {}", "b": [1]})] if calls is None else calls
+    assert [(name, json.loads(text)) for name, text in calls_of(message)] == expected
+    assert parse(list(reply), DsmlCalls) == message
+
+
+def test_a_call_in_tags_with_a_mark_that_is_cut_says_what_there_is() -> None:
+    begun = f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">x"'
+    assert calls_of(parse([f"{begun}</{D}para"], DsmlCalls)) == [("f", '{"a": "x\\"</para')]
+    assert calls_of(parse([f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">[1'], DsmlCalls)) == [
+        ("f", '{"a": [1')
+    ]
+    parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
+    for piece in (begun, " and ", "more"):
+        seen.take(parser.push(piece))
+    assert seen.calls[0].arguments == '{"a": "x\\" and more'
+
+
+def test_calls_in_tags_with_a_mark_end_reasoning_without_their_first_characters() -> None:
+    calls = f"{BEGIN}{INVOKE_F}{END_INVOKE}{END}"
+    for reply in (f"hm{calls}", f"hm{END_T}{calls}", f"hm{END_T}So.{calls}"):
+        message = parse(list(reply), DsmlCalls, Start.REASONING)
+        assert (message.reasoning, message.content) == ("hm", "So." if "So." in reply else "")
+        assert calls_of(message) == [("f", "{}")]
+    assert parse(["hm\n<"], DsmlCalls, Start.REASONING).reasoning == "hm\n<"
+
+
 words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)
 marks = st.sampled_from([str(mark) for mark in Mark])
 json_call = st.sampled_from([ONE, '{"name": "f", "arguments": {}}', '{"arguments": 1, "name": "f"}', "{}"])
@@ -212,6 +285,12 @@ tagged_call = st.lists(st.builds(tagged, st.sampled_from([*PARAMETERS["propertie
 tagged_part = st.sampled_from(["<function=f>", "<parameter=text>", "</parameter>", "</function>", "<param"])
 tagged_reply = st.lists(
     words | marks | tagged_part | tagged_call.map(lambda pairs: f"{C}<function=f>{''.join(pairs)}</function>{END_C}"),
+    max_size=8,
+)
+dsml_call = st.lists(st.builds(dsml, st.sampled_from(["a", "b"]), words, st.sampled_from(["", JSON])), max_size=3)
+dsml_part = st.sampled_from([BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">'])
+dsml_reply = st.lists(
+    words | marks | dsml_part | dsml_call.map(lambda pairs: f"{BEGIN}{INVOKE_F}{''.join(pairs)}{END_INVOKE}{END}"),
     max_size=8,
 )
 cuts = st.lists(st.integers(0, 300), max_size=8)
@@ -238,3 +317,11 @@ def test_every_division_of_keyed_calls_reads_the_same(text: str, at: list[int], 
 @given(tagged_reply.map("".join), cuts, st.sampled_from(Start))
 def test_every_division_of_calls_in_tags_reads_the_same(text: str, at: list[int], start: Start) -> None:
     assert parse(divided(text, at), TAGGED, start) == parse([text], TAGGED, start)
+
+
+@given(dsml_reply.map("".join), cuts, st.sampled_from(Start))
+def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    whole = parse([text], DsmlCalls, start)
+    assert parse(divided(text, at), DsmlCalls, start) == whole
+    for call in whole.calls[:-1]:
+        assert isinstance(json.loads(call.arguments), dict)

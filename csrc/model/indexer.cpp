@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <cmath>
+
+#include "model/attention.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/position_choice.h"
+#include "ops/rope.h"
+
+namespace ballast {
+namespace {
+
+// Of the layer norm, as DeepSeek's code and llama.cpp have it; no file says it.
+constexpr float kNormEps = 1e-6f;
+
+void rotate(const IndexerShape& shape, int64_t rope_dim, float* heads, int64_t num_heads, const float* cos,
+            const float* sin) {
+  if (shape.pairs_apart) {
+    rope_half_split(heads, 1, num_heads, shape.key_width, rope_dim, cos, sin);
+    return;
+  }
+  for (int64_t head = 0; head < num_heads; ++head) {
+    rope_interleaved(heads + head * shape.key_width, 1, 1, rope_dim, cos, sin);
+  }
+}
+
+}  // namespace
+
+void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim, const AttentionCall& call,
+            const float* normed, const float* query_down, float* keys) {
+  const int64_t num_tokens = call.step.num_tokens();
+  AttentionMemory& s = call.memory;
+  grow(s.index_query, num_tokens, shape.num_heads * shape.key_width);
+  grow(s.index_key, num_tokens, shape.key_width);
+  grow(s.head_weights, num_tokens, shape.num_heads);
+  grow(s.chosen, num_tokens, shape.top_k);
+  grow(s.num_chosen, num_tokens, 1);
+  linear(call.pool, query_down, num_tokens, indexer.query_up, s.index_query.data());
+  linear(call.pool, normed, num_tokens, indexer.key, s.index_key.data());
+  linear(call.pool, normed, num_tokens, indexer.head_weights, s.head_weights.data());
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.num_heads * shape.key_width));
+  for_tokens(call.pool, num_tokens, [&](int64_t token) {
+    const int64_t pairs = call.step.batch.positions[token] * (rope_dim / 2);
+    const float* cos = call.rope.cos + pairs;
+    const float* sin = call.rope.sin + pairs;
+    float* key = s.index_key.data() + token * shape.key_width;
+    layer_norm(key, 1, shape.key_width, indexer.key_norm.data(), indexer.key_shift.data(), kNormEps, key);
+    rotate(shape, rope_dim, key, 1, cos, sin);
+    rotate(shape, rope_dim, s.index_query.data() + token * shape.num_heads * shape.key_width, shape.num_heads,
+           cos, sin);
+    float* weights = s.head_weights.data() + token * shape.num_heads;
+    for (int64_t head = 0; head < shape.num_heads; ++head) weights[head] *= scale;
+    std::copy_n(key, shape.key_width, keys + call.step.slots[token] * shape.key_width);
+  });
+  choose_positions(call.pool, call.kernels, s.index_query.data(), s.head_weights.data(),
+                   {keys, shape.key_width, 0}, call.step.batch,
+                   {shape.num_heads, shape.key_width, shape.top_k}, s.chosen.data(), s.num_chosen.data());
+}
+
+}  // namespace ballast

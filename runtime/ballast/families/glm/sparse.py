@@ -1,0 +1,17 @@
+"""The arithmetic of `glm-dsa`: GLM-5, 5.1 and 5.2, whose attention is DeepSeek V3.2's."""
+
+from __future__ import annotations
+
+from ballast.families.architecture import Architecture, RouterRule
+from ballast.families.family import SIGMOID
+
+ARCHITECTURE = Architecture(
+    name="glm-dsa",
+    attention="latent",
+    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
+    modules={"sigmoid": "GlmMoeDsa"},
+    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1},
+    index_pairs="neighbours",
+    shared_index_context=1048576,
+    served=("GLM-5", "GLM-5.1", "GLM-5.2"),
+)

@@ -1,0 +1,195 @@
+"""Reads calls in tags that a mark stands in, as DeepSeek V3.2 writes them; | is the mark:
+
+    <|function_calls> newline <|invoke name="f"> newline <|parameter name="k" string="true">v</|parameter> newline …
+    </|invoke> newline … </|function_calls>
+
+What a value is, its tag says: text, or JSON. JSON that is none, and a value whose tag does not say it, become text
+where they have to. The second value of a name is dropped. Text that cannot be read as a call becomes content,
+unchanged; marks are never shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum, auto
+
+from ballast.families.marks import Mark
+from ballast.text.calls.argument_values import as_json, types_of
+from ballast.text.calls.reader import NAME, NewId
+from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
+
+_OPEN_CALLS = re.compile(rf"\s*<?{Mark.TAG}function_calls\s*>")
+_END_CALLS = re.compile(rf"\s*</{Mark.TAG}function_calls\s*>")
+_CALL = re.compile(rf'\s*<?{Mark.TAG}invoke\s+name="([^"\n]*)"\s*>')
+_END_CALL = re.compile(rf"\s*</{Mark.TAG}invoke\s*>")
+_PARAMETER = re.compile(rf'\s*<{Mark.TAG}parameter\s+name="([^"\n]*)"(?:\s+string="(true|false)")?\s*>')
+_END_VALUE = f"</{Mark.TAG}parameter>"
+_OPENING = re.compile(r"\n{0,2}<?\Z")
+_ANY_TAG = re.compile(rf"(?:</?)?{Mark.TAG}")
+_ENDS_TAG = re.compile(r"[>\n]")
+_MAY_BEGIN_TAG = re.compile(r"\s*(?:</?)?\Z")
+_LONGEST_TAG = 4096
+"""Characters of a tag, beyond which it is none."""
+
+
+class _State(Enum):
+    BETWEEN = auto()
+    """Before, after and between calls."""
+    CALL = auto()
+    """In a call, between its values."""
+    VALUE = auto()
+
+
+class DsmlCalls:
+    """The parser of one reply's calls, from the first mark to the tag that closes them all."""
+
+    opening: re.Pattern[str] | None = _OPENING
+
+    def __init__(self, new_id: NewId = new_call_id) -> None:
+        self.num_calls = 0
+        self.open = False
+        self._new_id = new_id
+        self._state = _State.BETWEEN
+        self._text = ""
+        """What is not read yet, with the marks."""
+        self._keys: set[str] = set()
+        self._is_text = False
+        """Whether the value is text; otherwise it is JSON or, where it is none, text."""
+        self._is_dropped = False
+        self._value = ""
+        """The value so far, where it is passed on as a whole."""
+        self._foreign = ""
+        """Text within the call that is no part of it."""
+
+    def text(self, text: str) -> list[Part]:
+        """See `CallReader`."""
+        self._text += text
+        parts: list[Part] = []
+        while self.open and (more := self._read()) is not None:
+            parts += more
+        return parts
+
+    def mark(self, mark: Mark) -> list[Part]:
+        """See `CallReader`."""
+        if not self.open:
+            self.open, self._state, self._text = True, _State.BETWEEN, ""
+        return self.text(mark) if mark is Mark.TAG else []
+
+    def finish(self) -> list[Part]:
+        """See `CallReader`."""
+        if not self.open:
+            return []
+        self.open = False
+        rest, self._text = self._text, ""
+        match self._state:
+            case _State.BETWEEN:
+                return _content(rest)
+            case _State.CALL:
+                return [*self._end_call(), *_content(rest)]
+            case _State.VALUE:
+                shown = rest.replace(Mark.TAG, "")
+                return self._arguments(self._take_value(shown) if self._is_text else self._value + shown)
+
+    def _read(self) -> list[Part] | None:
+        """The parts of what comes next; None where it is not whole."""
+        match self._state:
+            case _State.BETWEEN:
+                return self._read_between()
+            case _State.CALL:
+                return self._read_call()
+            case _State.VALUE:
+                return self._read_value()
+
+    def _read_between(self) -> list[Part] | None:
+        if self._taken(_OPEN_CALLS) is not None:
+            return []
+        if (found := self._taken(_CALL)) is not None:
+            name = found[1].strip()
+            if not NAME.fullmatch(name):
+                return _content(found[0])
+            self.num_calls += 1
+            self._state, self._keys = _State.CALL, set()
+            return [CallBegin(self.num_calls - 1, name, self._new_id())]
+        if self._taken(_END_CALLS) is not None:
+            self.open = False
+            rest, self._text = self._text, ""
+            return _content(rest)
+        text = self._next_foreign()
+        return None if text is None else _content(text)
+
+    def _read_call(self) -> list[Part] | None:
+        if (found := self._taken(_PARAMETER)) is not None:
+            return self._begin_value(found[1], found[2])
+        if self._taken(_END_CALL) is not None:
+            return self._end_call()
+        if _CALL.match(self._text) or _END_CALLS.match(self._text):
+            return self._end_call()  # its own end is missing
+        text = self._next_foreign()
+        if text is None:
+            return None
+        self._foreign += text
+        return []
+
+    def _next_foreign(self) -> str | None:
+        """The text before the next tag or, at one of another kind, that tag; None where it is not whole."""
+        tag = _ANY_TAG.search(self._text)
+        if tag is None:
+            begin = _MAY_BEGIN_TAG.search(self._text)
+            end = len(self._text) if begin is None else begin.start()
+        elif self._text[: tag.start()].strip():
+            end = tag.start()
+        else:
+            closed = _ENDS_TAG.search(self._text, tag.end())
+            if closed is None and len(self._text) < _LONGEST_TAG:
+                return None
+            end = len(self._text) if closed is None else closed.end()
+        text, self._text = self._text[:end], self._text[end:]
+        return text or None
+
+    def _taken(self, tag: re.Pattern[str]) -> re.Match[str] | None:
+        found = tag.match(self._text)
+        if found is not None:
+            self._text = self._text[found.end() :]
+        return found
+
+    def _begin_value(self, key: str, said: str | None) -> list[Part]:
+        self._state, self._value = _State.VALUE, ""
+        self._is_text = said == "true"
+        self._is_dropped = key in self._keys
+        if self._is_dropped:
+            return []
+        begin = ", " if self._keys else "{"
+        self._keys.add(key)
+        return self._arguments(f"{begin}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else ""))
+
+    def _read_value(self) -> list[Part] | None:
+        value, closed, rest = self._text.partition(_END_VALUE)
+        if not closed:
+            held = max((n for n in range(1, len(_END_VALUE)) if value.endswith(_END_VALUE[:n])), default=0)
+            certain, self._text = value[: len(value) - held], value[len(value) - held :]
+            return self._arguments(self._take_value(certain)) if certain else None
+        shown = self._take_value(value)
+        parts = self._arguments(shown + ('"' if self._is_text else as_json(self._value, types_of(None, ""))))
+        self._text, self._state, self._is_dropped = rest, _State.CALL, False
+        return parts
+
+    def _take_value(self, text: str) -> str:
+        """What of the value can be passed on."""
+        text = text.replace(Mark.TAG, "")
+        if self._is_text:
+            return json.dumps(text, ensure_ascii=False)[1:-1]
+        self._value += text
+        return ""
+
+    def _end_call(self) -> list[Part]:
+        foreign, self._foreign, self._state = self._foreign, "", _State.BETWEEN
+        return [*self._arguments("}" if self._keys else "{}"), *_content(foreign)]
+
+    def _arguments(self, text: str) -> list[Part]:
+        return [CallArguments(self.num_calls - 1, text)] if text and not self._is_dropped else []
+
+
+def _content(text: str) -> list[Part]:
+    text = text.replace(Mark.TAG, "")
+    return [Content(text)] if text.strip() else []

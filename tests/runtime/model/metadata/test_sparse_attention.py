@@ -1,0 +1,173 @@
+"""Files whose attention sees the positions that an indexer chooses: DeepSeek V3.2's and GLM-5's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ballast.errors import ModelError
+from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.modules import module_of, module_tree
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import check_tensors, expected_tensors, group_of
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import GLM_DSA_SPEC, V3_SPEC, V32_SPEC, write_model
+
+SPECS = pytest.mark.parametrize("spec", [V32_SPEC, GLM_DSA_SPEC], ids=["deepseek32", "glm-dsa"])
+
+
+def file_of(
+    tmp_path: Path,
+    spec: ModelSpec,
+    metadata: dict[str, Any] | None = None,
+    shapes: dict[str, tuple[int, ...] | None] | None = None,
+) -> GgufModel:
+    keys = {f"{spec.architecture.name}.{key}": value for key, value in (metadata or {}).items()}
+    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, shapes=shapes))
+
+
+@SPECS
+def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
+    gguf = file_of(tmp_path, spec)
+    check_tensors(gguf, spec)
+    found = read_spec(gguf)
+    assert found.attention == spec.attention
+    names = {module.name for module in module_tree(found)}
+    assert {module_of(tensor) for tensor in expected_tensors(found)} <= names
+    assert "model.layers.2.self_attn.indexer.weights_proj" in names
+    groups = {tensor.split(".", 2)[2]: group_of(tensor) for tensor in expected_tensors(found) if ".indexer." in tensor}
+    assert groups == {
+        "indexer.attn_q_b.weight": "attention",
+        "indexer.attn_k.weight": "attention",
+        "indexer.k_norm.weight": "norms",
+        "indexer.k_norm.bias": "norms",
+        "indexer.proj.weight": "attention",
+    }
+
+
+def test_index_keys_are_a_plane_of_the_layers_that_have_an_indexer() -> None:
+    widths = [[(plane.name, plane.width) for plane in planes] for planes in GLM_DSA_SPEC.planes]
+    full, shared = [("latent", 80), ("index keys", 32)], [("latent", 80)]
+    assert widths == [full, full, full, shared, shared, full]
+    assert GLM_DSA_SPEC.kv_numbers == 6 * 80 + 4 * 32
+    assert V32_SPEC.kv_numbers == 3 * (80 + 32)
+
+
+def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
+    assert not any(name.startswith(("blk.3.indexer", "blk.4.indexer")) for name in expected_tensors(GLM_DSA_SPEC))
+    kept = file_of(tmp_path, GLM_DSA_SPEC, shapes={"blk.4.indexer.proj.weight": (16, 64)})
+    check_tensors(kept, read_spec(kept))
+    lacking = file_of(tmp_path, GLM_DSA_SPEC, shapes={"blk.5.indexer.k_norm.bias": None})
+    with pytest.raises(ModelError, match=r"blk\.5\.indexer\.k_norm\.bias: is missing; expected shape \(32,\)"):
+        check_tensors(lacking, read_spec(lacking))
+
+
+@pytest.mark.parametrize(
+    ("context", "layers"),
+    [(202752, (True,) * 6), (1048576, (True, True, True, False, False, False)), (2**20 + 1, None)],
+)
+def test_glm_files_that_do_not_say_it_share_from_a_million_tokens_on(
+    tmp_path: Path, context: int, layers: tuple[bool, ...] | None
+) -> None:
+    has_all = replace(GLM_DSA_SPEC, attention=replace(GLM_DSA_SPEC.latent, index=V32_SPEC.index))
+    metadata = {"attention.indexer.types": None, "context_length": context}
+    spec = replace(has_all, num_layers=3) if layers is None else GLM_DSA_SPEC
+    found = read_spec(file_of(tmp_path, spec, metadata)).index
+    assert found is not None
+    assert found.layers == (layers or (True, True, True))
+
+
+@SPECS
+def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path, spec: ModelSpec) -> None:
+    counted: dict[str, Any] = {"block_count": spec.num_layers + 1, "nextn_predict_layers": 1}
+    if spec is GLM_DSA_SPEC:
+        counted["attention.indexer.types"] = [True, True, True, False, False, True, True]
+    block = f"blk.{spec.num_layers}"
+    extra: dict[str, tuple[int, ...] | None] = {
+        f"{block}.nextn.eh_proj.weight": (64, 128),
+        f"{block}.indexer.k_norm.bias": (32,),
+        f"{block}.attn_norm.weight": (64,),
+    }
+    gguf = file_of(tmp_path, spec, counted, extra)
+    found = read_spec(gguf)
+    check_tensors(gguf, found)
+    assert (found.num_layers, found.attention) == (spec.num_layers, spec.attention)
+
+
+def test_a_file_of_the_block_that_predicts_alone_is_refused(tmp_path: Path) -> None:
+    counted = {"block_count": 4, "nextn_predict_layers": 1}
+    only = {name: None for name in expected_tensors(V32_SPEC) if name.startswith("blk.")}
+    extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_norm.weight": (64,)}
+    gguf = file_of(tmp_path, V32_SPEC, counted, {**only, **extra})
+    with pytest.raises(ModelError, match=r"the first block is 3; a file of the block that predicts .* alone \(mtp-…\)"):
+        read_spec(gguf)
+
+
+_INDEXER = "deepseek32.attention.indexer"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"attention.indexer.top_k": None}, f"{_INDEXER}.top_k is missing; expected a whole number"),
+        ({"attention.indexer.top_k": 0}, f"{_INDEXER}.top_k=0; expected a whole number, at least 1"),
+        ({"attention.indexer.top_k": [24]}, f"{_INDEXER}.top_k="),
+        (
+            {"attention.indexer.head_count": 1025},
+            f"{_INDEXER}.head_count=1025; expected a whole number, .* at most 1024",
+        ),
+        ({"attention.indexer.head_count": True}, f"{_INDEXER}.head_count=True"),
+        ({"attention.indexer.key_length": 8}, "index keys of 8 with 16 rotated dimensions; expected at most"),
+        ({"attention.indexer.types": [True] * 3}, f"{_INDEXER}.types: layers of this architecture do not share"),
+        ({"expert_gating_func": 1}, r"deepseek32.expert_gating_func=1; expected 2 \(sigmoid\)$"),
+    ],
+)
+def test_senseless_numbers_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(file_of(tmp_path, V32_SPEC, metadata))
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ([True, False], "true or false for each of 6 layers"),
+        ([1, 1, 1, 0, 0, 1], "true or false for each of 6 layers"),
+        (True, "true or false for each of 6 layers"),
+        ([False, True, True, True, True, True], "true for layer 0, below which no layer has an indexer"),
+    ],
+)
+def test_senseless_lists_of_layers_are_refused(tmp_path: Path, types: object, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(file_of(tmp_path, GLM_DSA_SPEC, {"attention.indexer.types": types}))
+
+
+def test_an_indexer_needs_queries_of_a_low_rank(tmp_path: Path) -> None:
+    shapes: dict[str, tuple[int, ...] | None] = {"blk.0.attn_q_a.weight": None, "blk.0.attn_q.weight": (96, 64)}
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_a\.weight is missing, of whose products the indexer"):
+        read_spec(file_of(tmp_path, V32_SPEC, shapes=shapes))
+
+
+def test_an_indexer_in_a_file_of_v3_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"deepseek2\.attention\.indexer\.top_k=24: this model's attention is not"):
+        read_spec(file_of(tmp_path, V3_SPEC, {"attention.indexer.top_k": 24}))
+
+
+def test_a_choice_of_more_than_the_context_is_one_of_all(tmp_path: Path) -> None:
+    found = read_spec(file_of(tmp_path, V32_SPEC, {"attention.indexer.top_k": 2**31 - 1})).index
+    assert found is not None
+    assert found.top_k == V32_SPEC.context_length
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"index_n_heads": 64}, "index_n_heads is 16 in this file and 64"),
+        ({"index_head_dim": 128}, "index_head_dim is 32 in this file and 128"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(file_of(tmp_path, V32_SPEC), HfConfig.model_validate(config))

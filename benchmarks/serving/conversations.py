@@ -93,7 +93,7 @@ def record(options: argparse.Namespace, beside: str, found: Measured, rest: list
 
 def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[str]) -> Measured:
     ways: dict[str, list[str]] = {
-        "none": [],
+        "none": ["--kv_host_bytes", "0"],
         "host": ["--kv_host_bytes", options.kv_bytes],
         "disk": ["--kv_disk_dir", str(folder), "--kv_disk_bytes", options.kv_bytes],
     }

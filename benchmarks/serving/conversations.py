@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[s
     ways: dict[str, list[str]] = {
         "none": ["--kv_host_bytes", "0"],
         "host": ["--kv_host_bytes", options.kv_bytes],
-        "disk": ["--kv_disk_dir", str(folder), "--kv_disk_bytes", options.kv_bytes],
+        "disk": ["--kv_host_bytes", "0", "--kv_disk_dir", str(folder), "--kv_disk_bytes", options.kv_bytes],
     }
     found, digest = Measured(), hashlib.sha256()
     rng = random.Random(1)

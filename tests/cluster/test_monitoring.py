@@ -42,8 +42,9 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Object:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[ServerProcess]:
-    with ServerProcess("--admin_port", "0", "--max_batch_size", "2", "--max_queue", "2") as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    tier = ("--kv_disk_dir", str(tmp_path_factory.mktemp("kv")), "--kv_disk_bytes", "64MiB")
+    with ServerProcess("--admin_port", "0", "--max_batch_size", "2", "--max_queue", "2", *tier) as server:
         yield server
 
 

@@ -5,7 +5,7 @@
 
 What a value is, its tag says: text, or JSON. JSON that is none, and a value whose tag does not say it, become text
 where they have to. The second value of a name is dropped. Text that cannot be read as a call becomes content,
-unchanged; marks are never shown.
+unchanged; marks are never shown. White space before a tag is no content.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ballast.text.calls.argument_values import as_json, types_of
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_OPEN_CALLS = re.compile(rf"\s*<?{Mark.TAG}function_calls\s*>")
-_END_CALLS = re.compile(rf"\s*</{Mark.TAG}function_calls\s*>")
-_CALL = re.compile(rf'\s*<?{Mark.TAG}invoke\s+name="([^"\n]*)"\s*>')
-_END_CALL = re.compile(rf"\s*</{Mark.TAG}invoke\s*>")
-_PARAMETER = re.compile(rf'\s*<{Mark.TAG}parameter\s+name="([^"\n]*)"(?:\s+string="(true|false)")?\s*>')
+_OPEN_CALLS = re.compile(rf"<?{Mark.TAG}function_calls\s*>")
+_END_CALLS = re.compile(rf"</{Mark.TAG}function_calls\s*>")
+_CALL = re.compile(rf'<?{Mark.TAG}invoke\s+name="([^"\n]*)"\s*>')
+_END_CALL = re.compile(rf"</{Mark.TAG}invoke\s*>")
+_PARAMETER = re.compile(rf'<{Mark.TAG}parameter\s+name="([^"\n]*)"(?:\s+string="(true|false)")?\s*>')
 _END_VALUE = f"</{Mark.TAG}parameter>"
 _OPENING = re.compile(r"\n{0,2}<?\Z")
-_ANY_TAG = re.compile(rf"(?:</?)?{Mark.TAG}")
 _ENDS_TAG = re.compile(r"[>\n]")
-_MAY_BEGIN_TAG = re.compile(r"\s*(?:</?)?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
+_MOST_BLANK = 64
+"""Characters of white space before a tag that belong to it; of more, the first are text."""
 
 
 class _State(Enum):
@@ -57,9 +57,9 @@ class DsmlCalls:
         self._is_text = False
         """Whether the value is text; otherwise it is JSON or, where it is none, text."""
         self._is_dropped = False
-        self._value = ""
+        self._value: list[str] = []
         """The value so far, where it is passed on as a whole."""
-        self._foreign = ""
+        self._foreign: list[str] = []
         """Text within the call that is no part of it."""
 
     def text(self, text: str) -> list[Part]:
@@ -89,72 +89,75 @@ class DsmlCalls:
                 return [*self._end_call(), *_content(rest)]
             case _State.VALUE:
                 shown = rest.replace(Mark.TAG, "")
-                return self._arguments(self._take_value(shown) if self._is_text else self._value + shown)
+                return self._arguments(self._take_value(shown) if self._is_text else "".join(self._value) + shown)
 
     def _read(self) -> list[Part] | None:
         """The parts of what comes next; None where it is not whole."""
-        match self._state:
-            case _State.BETWEEN:
-                return self._read_between()
-            case _State.CALL:
-                return self._read_call()
-            case _State.VALUE:
-                return self._read_value()
+        if self._state is _State.VALUE:
+            return self._read_value()
+        mark = self._text.find(Mark.TAG)
+        end = len(self._text) if mark < 0 else mark
+        begin = end - _begun(self._text, end)
+        certain = max(len(self._text[:begin].rstrip()), begin - _MOST_BLANK)
+        if certain > 0:
+            return self._read_foreign(certain)
+        if mark < 0:
+            return None
+        return self._read_between(begin) if self._state is _State.BETWEEN else self._read_call(begin)
 
-    def _read_between(self) -> list[Part] | None:
-        if self._taken(_OPEN_CALLS) is not None:
+    def _read_between(self, begin: int) -> list[Part] | None:
+        """Read the tag at `begin`, before which there is but white space."""
+        if self._taken(_OPEN_CALLS, begin) is not None:
             return []
-        if (found := self._taken(_CALL)) is not None:
+        if (found := _CALL.match(self._text, begin)) is not None:
             name = found[1].strip()
             if not NAME.fullmatch(name):
-                return _content(found[0])
+                return self._read_foreign(found.end())
+            self._take(found.end())
             self.num_calls += 1
             self._state, self._keys = _State.CALL, set()
             return [CallBegin(self.num_calls - 1, name, self._new_id())]
-        if self._taken(_END_CALLS) is not None:
+        if self._taken(_END_CALLS, begin) is not None:
             self.open = False
-            rest, self._text = self._text, ""
-            return _content(rest)
-        text = self._next_foreign()
-        return None if text is None else _content(text)
+            return _content(self._take(len(self._text)))
+        return self._read_other_tag(begin)
 
-    def _read_call(self) -> list[Part] | None:
-        if (found := self._taken(_PARAMETER)) is not None:
+    def _read_call(self, begin: int) -> list[Part] | None:
+        """As `_read_between`."""
+        if (found := self._taken(_PARAMETER, begin)) is not None:
             return self._begin_value(found[1], found[2])
-        if self._taken(_END_CALL) is not None:
+        if self._taken(_END_CALL, begin) is not None:
             return self._end_call()
-        if _CALL.match(self._text) or _END_CALLS.match(self._text):
+        if _CALL.match(self._text, begin) or _END_CALLS.match(self._text, begin):
             return self._end_call()  # its own end is missing
-        text = self._next_foreign()
-        if text is None:
+        return self._read_other_tag(begin)
+
+    def _read_other_tag(self, begin: int) -> list[Part] | None:
+        closed = _ENDS_TAG.search(self._text, begin)
+        if closed is None and len(self._text) < _LONGEST_TAG:
             return None
-        self._foreign += text
-        return []
+        return self._read_foreign(len(self._text) if closed is None else closed.end())
 
-    def _next_foreign(self) -> str | None:
-        """The text before the next tag or, at one of another kind, that tag; None where it is not whole."""
-        tag = _ANY_TAG.search(self._text)
-        if tag is None:
-            begin = _MAY_BEGIN_TAG.search(self._text)
-            end = len(self._text) if begin is None else begin.start()
-        elif self._text[: tag.start()].strip():
-            end = tag.start()
-        else:
-            closed = _ENDS_TAG.search(self._text, tag.end())
-            if closed is None and len(self._text) < _LONGEST_TAG:
-                return None
-            end = len(self._text) if closed is None else closed.end()
+    def _read_foreign(self, end: int) -> list[Part]:
+        """The text before `end` belongs to no call."""
+        text = self._take(end).replace(Mark.TAG, "")
+        if self._state is _State.CALL:
+            self._foreign.append(text)
+            return []
+        return [Content(text)] if text else []
+
+    def _take(self, end: int) -> str:
         text, self._text = self._text[:end], self._text[end:]
-        return text or None
+        return text
 
-    def _taken(self, tag: re.Pattern[str]) -> re.Match[str] | None:
-        found = tag.match(self._text)
+    def _taken(self, tag: re.Pattern[str], begin: int) -> re.Match[str] | None:
+        found = tag.match(self._text, begin)
         if found is not None:
-            self._text = self._text[found.end() :]
+            self._take(found.end())
         return found
 
     def _begin_value(self, key: str, said: str | None) -> list[Part]:
-        self._state, self._value = _State.VALUE, ""
+        self._state, self._value = _State.VALUE, []
         self._is_text = said == "true"
         self._is_dropped = key in self._keys
         if self._is_dropped:
@@ -170,7 +173,7 @@ class DsmlCalls:
             certain, self._text = value[: len(value) - held], value[len(value) - held :]
             return self._arguments(self._take_value(certain)) if certain else None
         shown = self._take_value(value)
-        parts = self._arguments(shown + ('"' if self._is_text else as_json(self._value, types_of(None, ""))))
+        parts = self._arguments(shown + ('"' if self._is_text else as_json("".join(self._value), types_of(None, ""))))
         self._text, self._state, self._is_dropped = rest, _State.CALL, False
         return parts
 
@@ -179,15 +182,20 @@ class DsmlCalls:
         text = text.replace(Mark.TAG, "")
         if self._is_text:
             return json.dumps(text, ensure_ascii=False)[1:-1]
-        self._value += text
+        self._value.append(text)
         return ""
 
     def _end_call(self) -> list[Part]:
-        foreign, self._foreign, self._state = self._foreign, "", _State.BETWEEN
+        foreign, self._foreign, self._state = "".join(self._foreign), [], _State.BETWEEN
         return [*self._arguments("}" if self._keys else "{}"), *_content(foreign)]
 
     def _arguments(self, text: str) -> list[Part]:
         return [CallArguments(self.num_calls - 1, text)] if text and not self._is_dropped else []
+
+
+def _begun(text: str, end: int) -> int:
+    """Characters at `end` that begin a tag if a mark follows."""
+    return 2 if text.endswith("</", 0, end) else int(text.endswith("<", 0, end))
 
 
 def _content(text: str) -> list[Part]:

@@ -275,6 +275,24 @@ def test_calls_in_tags_with_a_mark_end_reasoning_without_their_first_characters(
     assert parse(["hm\n<"], DsmlCalls, Start.REASONING).reasoning == "hm\n<"
 
 
+@pytest.mark.parametrize("begin", [BEGIN, BEGIN + INVOKE_F])
+def test_white_space_between_tags_takes_linear_time(begin: str) -> None:
+    """Quadratic time would be many minutes."""
+    assert parse([f"{begin}{' ' * 500_000}x{END}"], DsmlCalls).content.strip() == "x"
+    blank = "\n" * 50_000
+    assert parse([begin, *blank, "x", END], DsmlCalls) == parse([f"{begin}{blank}x{END}"], DsmlCalls)
+
+
+def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:
+    parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
+    for piece in (BEGIN, *" " * 1000):
+        seen.take(parser.push(piece))
+    assert 900 <= len(seen.content) < 1000
+    for piece in (INVOKE_F, END_INVOKE, END):
+        seen.take(parser.push(piece))
+    assert (len(seen.content.strip()), len(seen.calls)) == (0, 1)
+
+
 words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)
 marks = st.sampled_from([str(mark) for mark in Mark])
 json_call = st.sampled_from([ONE, '{"name": "f", "arguments": {}}', '{"arguments": 1, "name": "f"}', "{}"])

@@ -19,18 +19,24 @@ from ballast.text.calls.argument_values import as_json, types_of
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_OPEN_CALLS = re.compile(rf"<?{Mark.TAG}function_calls\s*>")
-_END_CALLS = re.compile(rf"</{Mark.TAG}function_calls\s*>")
-_CALL = re.compile(rf'<?{Mark.TAG}invoke\s+name="([^"\n]*)"\s*>')
-_END_CALL = re.compile(rf"</{Mark.TAG}invoke\s*>")
-_PARAMETER = re.compile(rf'<{Mark.TAG}parameter\s+name="([^"\n]*)"(?:\s+string="(true|false)")?\s*>')
+_QUOTED = rf'"([^"\n{Mark.TAG}]*+)"'
+_TAG = re.compile(rf"(</?)?{Mark.TAG}(\w++)((?:\s++\w++={_QUOTED})*+)\s*+>")
+_ATTRIBUTE = re.compile(rf"(\w++)={_QUOTED}")
+_TAG_SO_FAR = re.compile(rf'(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_QUOTED})*+(?:"[^"\n{Mark.TAG}]*+)?')
 _END_VALUE = f"</{Mark.TAG}parameter>"
 _OPENING = re.compile(r"\n{0,2}<?\Z")
-_ENDS_TAG = re.compile(r"[>\n]")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
 _MOST_BLANK = 64
 """Characters of white space before a tag that belong to it; of more, the first are text."""
+LONGEST_KEY = 1024
+"""Characters of a key that is sure to fit into a tag."""
+_NO_KEY = re.compile(f'["\\n{"".join(Mark)}]')
+
+
+def is_key(key: str) -> bool:
+    """Whether a tag can say that its value is that of `key`."""
+    return len(key) <= LONGEST_KEY and not _NO_KEY.search(key)
 
 
 class _State(Enum):
@@ -103,40 +109,44 @@ class DsmlCalls:
             return self._read_foreign(certain)
         if mark < 0:
             return None
-        return self._read_between(begin) if self._state is _State.BETWEEN else self._read_call(begin)
-
-    def _read_between(self, begin: int) -> list[Part] | None:
-        """Read the tag at `begin`, before which there is but white space."""
-        if self._taken(_OPEN_CALLS, begin) is not None:
-            return []
-        if (found := _CALL.match(self._text, begin)) is not None:
-            name = found[1].strip()
-            if not NAME.fullmatch(name):
-                return self._read_foreign(found.end())
-            self._take(found.end())
-            self.num_calls += 1
-            self._state, self._keys = _State.CALL, set()
-            return [CallBegin(self.num_calls - 1, name, self._new_id())]
-        if self._taken(_END_CALLS, begin) is not None:
-            self.open = False
-            return _content(self._take(len(self._text)))
-        return self._read_other_tag(begin)
-
-    def _read_call(self, begin: int) -> list[Part] | None:
-        """As `_read_between`."""
-        if (found := self._taken(_PARAMETER, begin)) is not None:
-            return self._begin_value(found[1], found[2])
-        if self._taken(_END_CALL, begin) is not None:
-            return self._end_call()
-        if _CALL.match(self._text, begin) or _END_CALLS.match(self._text, begin):
-            return self._end_call()  # its own end is missing
-        return self._read_other_tag(begin)
-
-    def _read_other_tag(self, begin: int) -> list[Part] | None:
-        closed = _ENDS_TAG.search(self._text, begin)
-        if closed is None and len(self._text) < _LONGEST_TAG:
+        found = _TAG.match(self._text, begin, begin + _LONGEST_TAG)
+        if found is not None:
+            return self._read_between(found) if self._state is _State.BETWEEN else self._read_call(found)
+        if len(self._text) - begin < _LONGEST_TAG and _TAG_SO_FAR.fullmatch(self._text, begin):
             return None
-        return self._read_foreign(len(self._text) if closed is None else closed.end())
+        return self._read_foreign(mark + 1)
+
+    def _read_between(self, found: re.Match[str]) -> list[Part] | None:
+        """Read the tag that was found, before which there is but white space."""
+        match found[1] == "</", found[2], _attributes(found):
+            case False, "function_calls", _:
+                self._take(found.end())
+                return []
+            case False, "invoke", {"name": name} if NAME.fullmatch(name.strip()):
+                self._take(found.end())
+                self.num_calls += 1
+                self._state, self._keys = _State.CALL, set()
+                return [CallBegin(self.num_calls - 1, name.strip(), self._new_id())]
+            case True, "function_calls", _:
+                self._take(found.end())
+                self.open = False
+                return _content(self._take(len(self._text)))
+            case _:
+                return self._read_foreign(found.end())
+
+    def _read_call(self, found: re.Match[str]) -> list[Part] | None:
+        """As `_read_between`."""
+        match found[1] == "</", found[2], _attributes(found):
+            case False, "parameter", {"name": key, **others}:
+                self._take(found.end())
+                return self._begin_value(key, others.get("string"))
+            case True, "invoke", _:
+                self._take(found.end())
+                return self._end_call()
+            case (_, "function_calls", _) | (False, "invoke", {"name": _}):
+                return self._end_call()  # its own end is missing
+            case _:
+                return self._read_foreign(found.end())
 
     def _read_foreign(self, end: int) -> list[Part]:
         """The text before `end` belongs to no call."""
@@ -149,12 +159,6 @@ class DsmlCalls:
     def _take(self, end: int) -> str:
         text, self._text = self._text[:end], self._text[end:]
         return text
-
-    def _taken(self, tag: re.Pattern[str], begin: int) -> re.Match[str] | None:
-        found = tag.match(self._text, begin)
-        if found is not None:
-            self._take(found.end())
-        return found
 
     def _begin_value(self, key: str, said: str | None) -> list[Part]:
         self._state, self._value = _State.VALUE, []
@@ -191,6 +195,10 @@ class DsmlCalls:
 
     def _arguments(self, text: str) -> list[Part]:
         return [CallArguments(self.num_calls - 1, text)] if text and not self._is_dropped else []
+
+
+def _attributes(tag: re.Match[str]) -> dict[str, str]:
+    return {each[1]: each[2] for each in _ATTRIBUTE.finditer(tag[3])}
 
 
 def _begun(text: str, end: int) -> int:

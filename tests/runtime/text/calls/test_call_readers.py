@@ -230,6 +230,12 @@ JSON = ' string="false"'
             "",
             [("f", {"a": ' <b>\n"</parameter> </'})],
         ),
+        # What would end a tag, within a key.
+        (
+            f"{BEGIN}{INVOKE_F}{dsml('a>b', '5', JSON)}{dsml('<=', '')}{END_INVOKE}{END}",
+            "",
+            [("f", {"a>b": 5, "<=": ""})],
+        ),
         # The second value of a name is dropped.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{dsml('a', '2')}{END_INVOKE}{END}", "", [("f", {"a": "1"})]),
         # Tags that are missing.
@@ -243,12 +249,18 @@ JSON = ' string="false"'
         (f"a<{D}other>b", "aother>b", []),
         (f'{BEGIN}<{D}invoke name="a b">{END}', '\n<invoke name="a b">', []),
         (f"{BEGIN}{INVOKE_F}and{dsml('a', '1')}{END_INVOKE}{END}", "\nand", [("f", {"a": "1"})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a' + chr(10) + 'b', 'x')}{END_INVOKE}{END}", None, [("f", {})]),
+        (f'{BEGIN}<{D}invoke it <{D}invoke name="f">{END_INVOKE}{END}', "\n<invoke it", [("f", {})]),
+        (f"{BEGIN}<{D}{' ' * 5000}>{END}", f"\n<{' ' * 5000}>", []),
         (f"hm{BEGIN}<{D}invoke na", "hm\n<invoke na", []),
     ],
 )
-def test_calls_in_tags_with_a_mark(reply: str, content: str, calls: list[tuple[str, dict[str, Any]]] | None) -> None:
+def test_calls_in_tags_with_a_mark(
+    reply: str, content: str | None, calls: list[tuple[str, dict[str, Any]]] | None
+) -> None:
     message = parse([reply], DsmlCalls)
-    assert message.content == content
+    lost = '\n<parameter name="a\nb" string="true">x</parameter>'
+    assert message.content == (lost if content is None else content)
     expected = [("f", {"a": "[1, {}", "b": [1]})] if calls is None else calls
     assert [(name, json.loads(text)) for name, text in calls_of(message)] == expected
     assert parse(list(reply), DsmlCalls) == message
@@ -305,7 +317,9 @@ tagged_reply = st.lists(
     words | marks | tagged_part | tagged_call.map(lambda pairs: f"{C}<function=f>{''.join(pairs)}</function>{END_C}"),
     max_size=8,
 )
-dsml_call = st.lists(st.builds(dsml, st.sampled_from(["a", "b"]), words, st.sampled_from(["", JSON])), max_size=3)
+dsml_call = st.lists(
+    st.builds(dsml, st.sampled_from(["a", "b", "a>b", "<", ">"]), words, st.sampled_from(["", JSON])), max_size=3
+)
 dsml_part = st.sampled_from([BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">'])
 dsml_reply = st.lists(
     words | marks | dsml_part | dsml_call.map(lambda pairs: f"{BEGIN}{INVOKE_F}{''.join(pairs)}{END_INVOKE}{END}"),

@@ -48,7 +48,8 @@ class _State(Enum):
 
 
 class DsmlCalls:
-    """The parser of one reply's calls, from the first mark to the tag that closes them all."""
+    """The parser of one reply's calls, from the first mark to the reply's end: after the tag that closes all of them,
+    others and content may follow."""
 
     opening: re.Pattern[str] | None = _OPENING
 
@@ -119,7 +120,7 @@ class DsmlCalls:
     def _read_between(self, found: re.Match[str]) -> list[Part] | None:
         """Read the tag that was found, before which there is but white space."""
         match found[1] == "</", found[2], _attributes(found):
-            case False, "function_calls", _:
+            case _, "function_calls", _:
                 self._take(found.end())
                 return []
             case False, "invoke", {"name": name} if NAME.fullmatch(name.strip()):
@@ -127,10 +128,6 @@ class DsmlCalls:
                 self.num_calls += 1
                 self._state, self._keys = _State.CALL, set()
                 return [CallBegin(self.num_calls - 1, name.strip(), self._new_id())]
-            case True, "function_calls", _:
-                self._take(found.end())
-                self.open = False
-                return _content(self._take(len(self._text)))
             case _:
                 return self._read_foreign(found.end())
 

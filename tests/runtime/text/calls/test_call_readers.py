@@ -238,6 +238,11 @@ JSON = ' string="false"'
         ),
         # The second value of a name is dropped.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{dsml('a', '2')}{END_INVOKE}{END}", "", [("f", {"a": "1"})]),
+        # After all calls: nothing, content, other calls.
+        (f"hm{BEGIN}{INVOKE_F}{END_INVOKE}{END}\n", "hm", [("f", {})]),
+        (f"hm{BEGIN}{INVOKE_F}{END_INVOKE}{END}\n\na < b\n<", "hm\n\na < b\n<", [("f", {})]),
+        (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}' * 2}", "hm", [("f", {}), ("f", {})]),
+        (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}so' * 2}", "hmsoso", [("f", {}), ("f", {})]),
         # Tags that are missing.
         (f'hm\n\n<{D}invoke name="f">{dsml("a", "1")}</{D}invoke>', "hm", [("f", {"a": "1"})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{INVOKE_F}{END_INVOKE}{END}", "", [("f", {"a": "1"}), ("f", {})]),

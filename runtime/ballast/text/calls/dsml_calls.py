@@ -4,8 +4,9 @@
     </|invoke> newline … </|function_calls>
 
 What a value is, its tag says: text, or JSON. JSON that is none, and a value whose tag does not say it, become text
-where they have to. The second value of a name is dropped. Text that cannot be read as a call becomes content,
-unchanged; marks are never shown. White space before a tag is no content.
+where they have to. A value without an end of its own ends with its call. The second value of a name is dropped. Tags
+may have more white space, single quotation marks and attributes in another order. Text that cannot be read as a call
+becomes content, unchanged; marks are never shown. White space before a tag is no content.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ballast.text.calls.argument_values import as_json, types_of
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_QUOTED = rf'"([^"\n{Mark.TAG}]*+)"'
-_TAG = re.compile(rf"(</?)?{Mark.TAG}(\w++)((?:\s++\w++={_QUOTED})*+)\s*+>")
-_ATTRIBUTE = re.compile(rf"(\w++)={_QUOTED}")
-_TAG_SO_FAR = re.compile(rf'(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_QUOTED})*+(?:"[^"\n{Mark.TAG}]*+)?')
-_END_VALUE = f"</{Mark.TAG}parameter>"
+_DOUBLE, _SINGLE = rf'"[^"\n{Mark.TAG}]*+', rf"'[^'\n{Mark.TAG}]*+"
+_ATTRIBUTE = re.compile(rf"(\w++)\s*+=\s*+({_DOUBLE}\"|{_SINGLE}')")
+_TAG = re.compile(rf"(</?)?{Mark.TAG}\s*+(\w++)((?:\s++\w++\s*+=\s*+(?:{_DOUBLE}\"|{_SINGLE}'))*+)\s*+>")
+_TAG_SO_FAR = re.compile(rf"(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_DOUBLE}\"|{_SINGLE}')*+(?:{_DOUBLE}|{_SINGLE})?")
+_END_VALUE = f"</{Mark.TAG}"
+_ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls"})
 _OPENING = re.compile(r"\n{0,2}<?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
@@ -113,9 +115,7 @@ class DsmlCalls:
         found = _TAG.match(self._text, begin, begin + _LONGEST_TAG)
         if found is not None:
             return self._read_between(found) if self._state is _State.BETWEEN else self._read_call(found)
-        if len(self._text) - begin < _LONGEST_TAG and _TAG_SO_FAR.fullmatch(self._text, begin):
-            return None
-        return self._read_foreign(mark + 1)
+        return None if _may_be_tag(self._text, begin) else self._read_foreign(mark + 1)
 
     def _read_between(self, found: re.Match[str]) -> list[Part] | None:
         """Read the tag that was found, before which there is but white space."""
@@ -159,7 +159,7 @@ class DsmlCalls:
 
     def _begin_value(self, key: str, said: str | None) -> list[Part]:
         self._state, self._value = _State.VALUE, []
-        self._is_text = said == "true"
+        self._is_text = said is not None and said.lower() == "true"
         self._is_dropped = key in self._keys
         if self._is_dropped:
             return []
@@ -168,14 +168,21 @@ class DsmlCalls:
         return self._arguments(f"{begin}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else ""))
 
     def _read_value(self) -> list[Part] | None:
-        value, closed, rest = self._text.partition(_END_VALUE)
-        if not closed:
-            held = max((n for n in range(1, len(_END_VALUE)) if value.endswith(_END_VALUE[:n])), default=0)
-            certain, self._text = value[: len(value) - held], value[len(value) - held :]
-            return self._arguments(self._take_value(certain)) if certain else None
-        shown = self._take_value(value)
-        parts = self._arguments(shown + ('"' if self._is_text else as_json("".join(self._value), types_of(None, ""))))
-        self._text, self._state, self._is_dropped = rest, _State.CALL, False
+        begin = self._text.find(_END_VALUE)
+        certain = begin if begin >= 0 else len(self._text) - _begun(self._text, len(self._text))
+        if certain > 0:
+            return self._arguments(self._take_value(self._take(certain)))
+        if begin < 0:
+            return None
+        found = _TAG.match(self._text, 0, _LONGEST_TAG)
+        if found is None and _may_be_tag(self._text, 0):
+            return None
+        if found is None or found[2] not in _ENDS_VALUE:
+            return self._arguments(self._take_value(self._take(len(_END_VALUE))))
+        if found[2] == "parameter":  # any other ends the call as well
+            self._take(found.end())
+        parts = self._arguments('"' if self._is_text else as_json("".join(self._value), types_of(None, "")))
+        self._state, self._is_dropped = _State.CALL, False
         return parts
 
     def _take_value(self, text: str) -> str:
@@ -195,7 +202,12 @@ class DsmlCalls:
 
 
 def _attributes(tag: re.Match[str]) -> dict[str, str]:
-    return {each[1]: each[2] for each in _ATTRIBUTE.finditer(tag[3])}
+    return {each[1]: each[2][1:-1] for each in _ATTRIBUTE.finditer(tag[3])}
+
+
+def _may_be_tag(text: str, begin: int) -> bool:
+    """Whether the text from `begin` on may become a tag with what follows."""
+    return len(text) - begin < _LONGEST_TAG and _TAG_SO_FAR.fullmatch(text, begin) is not None
 
 
 def _begun(text: str, end: int) -> int:

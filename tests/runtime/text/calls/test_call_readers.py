@@ -236,6 +236,21 @@ JSON = ' string="false"'
             "",
             [("f", {"a>b": 5, "<=": ""})],
         ),
+        # Tags as a model may write them that does not keep to the form.
+        (
+            f"{BEGIN}<{D} invoke name = 'f' >\n<{D}parameter string='false' name='a\"' >1</{D} parameter >\n"
+            f'<{D}parameter name="b" string="True"\n>2</{D}parameter\n></{D}invoke ></{D} function_calls>',
+            "",
+            [("f", {'a"': 1, "b": "2"})],
+        ),
+        (
+            f"{BEGIN}{INVOKE_F}{dsml('a', f'<b></{D}other></{D}parameter, </{D}<')}{END_INVOKE}{END}",
+            "",
+            [("f", {"a": "<b></other></parameter, </<"})],
+        ),
+        # A value whose end is missing.
+        (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">1{END_INVOKE}{END}', "", [("f", {"a": "1"})]),
+        (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">1\n{END}so', "so", [("f", {"a": 1})]),
         # The second value of a name is dropped.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{dsml('a', '2')}{END_INVOKE}{END}", "", [("f", {"a": "1"})]),
         # After all calls: nothing, content, other calls.
@@ -325,7 +340,9 @@ tagged_reply = st.lists(
 dsml_call = st.lists(
     st.builds(dsml, st.sampled_from(["a", "b", "a>b", "<", ">"]), words, st.sampled_from(["", JSON])), max_size=3
 )
-dsml_part = st.sampled_from([BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">'])
+dsml_part = st.sampled_from(
+    [BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">', f"</{D}parameter", " >"]
+)
 dsml_reply = st.lists(
     words | marks | dsml_part | dsml_call.map(lambda pairs: f"{BEGIN}{INVOKE_F}{''.join(pairs)}{END_INVOKE}{END}"),
     max_size=8,

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ballast.errors import RequestError, shown
 from ballast.families.marks import Mark
 from ballast.grammar.keyed_calls import ANY, ANY_TEXT, functions_of, value_schema
 from ballast.grammar.source import embedded_schema, quoted
 from ballast.text.calls.argument_values import STRING, types_of
+from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"
 """What precedes the mark of the first tag."""
@@ -22,7 +24,7 @@ def dsml_calls(
     offered: Iterable[tuple[int, Mapping[str, Any]]], rules: Mapping[Mark, str], param: str, *, any_arguments: bool
 ) -> Iterator[str]:
     """The rules `call_0`, `call_1` … of functions, from the mark of a call's first tag to the line break before its
-    last. Raises RequestError as `keyed_calls` does."""
+    last. Raises RequestError as `keyed_calls` does, and for a key that no tag can hold."""
     tag, offered = rules[Mark.TAG], list(offered)
 
     def pair(key: str, *values: str) -> str:
@@ -44,6 +46,13 @@ def dsml_calls(
     for n, name, pairs in functions_of(offered, param, any_arguments=any_arguments):
         names = []
         for rule, key, value, is_needed in pairs:
+            if not is_key(key):
+                path = f"{param}.{n}.function.parameters.properties"
+                raise RequestError(
+                    f"{path}: the key {shown(key)} cannot be held in this model's form of calls; one of at most "
+                    f"{LONGEST_KEY} characters can, without line breaks and double quotation marks",
+                    param=path,
+                )
             types = types_of(schemas[n], key)
             if value is None:
                 values = [text("TEXT")]

@@ -468,6 +468,20 @@ def test_a_forced_call_of_deepseek_v32s_is_in_tags_with_a_mark() -> None:
     assert is_held(calls(other), "deepseek32", any_arguments=True)
 
 
+@pytest.mark.parametrize("key", ['a"b', "a\nb", "a" * 5000])
+def test_a_key_that_no_tag_with_a_mark_can_hold_is_refused_by_name(key: str) -> None:
+    family = FAMILIES["deepseek32"]
+    tokenizer = byte_tokenizer(user_defined=(*family.reply.spellings.values(), *family.vocabulary))
+
+    def calls(key: str) -> Source:
+        function = {"name": "f", "strict": True, "parameters": {"properties": {key: {"type": "integer"}}}}
+        return tool_calls([{"type": "function", "function": function}], tokenizer, "dsml")
+
+    with pytest.raises(RequestError, match=r"tools\.0\.function\.parameters\.properties: the key a.* cannot be held"):
+        calls(key)
+    GrammarCompiler(tokenizer).compile(calls("a>b <c>'"))
+
+
 def test_a_mark_within_a_tag_is_held_from_the_characters_before_it_on() -> None:
     family = FAMILIES["deepseek32"]
     tokenizer = byte_tokenizer(user_defined=(*family.reply.spellings.values(), *family.vocabulary))

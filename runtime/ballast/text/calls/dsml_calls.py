@@ -4,8 +4,9 @@
     </|invoke> newline … </|function_calls>
 
 What a value is, its tag says: text, or JSON. JSON that is none, and a value whose tag does not say it, become text
-where they have to. The second value of a name is dropped. Text that cannot be read as a call becomes content,
-unchanged; marks are never shown.
+where they have to. A value without an end of its own ends with its call. The second value of a name is dropped. Tags
+may have more white space, single quotation marks and attributes in another order. Text that cannot be read as a call
+becomes content, unchanged; marks are never shown. White space before a tag is no content.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from ballast.text.calls.argument_values import as_json, types_of
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_OPEN_CALLS = re.compile(rf"\s*<?{Mark.TAG}function_calls\s*>")
-_END_CALLS = re.compile(rf"\s*</{Mark.TAG}function_calls\s*>")
-_CALL = re.compile(rf'\s*<?{Mark.TAG}invoke\s+name="([^"\n]*)"\s*>')
-_END_CALL = re.compile(rf"\s*</{Mark.TAG}invoke\s*>")
-_PARAMETER = re.compile(rf'\s*<{Mark.TAG}parameter\s+name="([^"\n]*)"(?:\s+string="(true|false)")?\s*>')
-_END_VALUE = f"</{Mark.TAG}parameter>"
+_DOUBLE, _SINGLE = rf'"[^"\n{Mark.TAG}]*+', rf"'[^'\n{Mark.TAG}]*+"
+_ATTRIBUTE = re.compile(rf"(\w++)\s*+=\s*+({_DOUBLE}\"|{_SINGLE}')")
+_TAG = re.compile(rf"(</?)?{Mark.TAG}\s*+(\w++)((?:\s++\w++\s*+=\s*+(?:{_DOUBLE}\"|{_SINGLE}'))*+)\s*+>")
+_TAG_SO_FAR = re.compile(rf"(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_DOUBLE}\"|{_SINGLE}')*+(?:{_DOUBLE}|{_SINGLE})?")
+_END_VALUE = f"</{Mark.TAG}"
+_ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls"})
 _OPENING = re.compile(r"\n{0,2}<?\Z")
-_ANY_TAG = re.compile(rf"(?:</?)?{Mark.TAG}")
-_ENDS_TAG = re.compile(r"[>\n]")
-_MAY_BEGIN_TAG = re.compile(r"\s*(?:</?)?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
+_MOST_BLANK = 64
+"""Characters of white space before a tag that belong to it; of more, the first are text."""
+LONGEST_KEY = 1024
+"""Characters of a key that is sure to fit into a tag."""
+_NO_KEY = re.compile(f'["\\n{"".join(Mark)}]')
+
+
+def is_key(key: str) -> bool:
+    """Whether a tag can say that its value is that of `key`."""
+    return len(key) <= LONGEST_KEY and not _NO_KEY.search(key)
 
 
 class _State(Enum):
@@ -42,7 +50,8 @@ class _State(Enum):
 
 
 class DsmlCalls:
-    """The parser of one reply's calls, from the first mark to the tag that closes them all."""
+    """The parser of one reply's calls, from the first mark to the reply's end: after the tag that closes all of them,
+    others and content may follow."""
 
     opening: re.Pattern[str] | None = _OPENING
 
@@ -57,9 +66,9 @@ class DsmlCalls:
         self._is_text = False
         """Whether the value is text; otherwise it is JSON or, where it is none, text."""
         self._is_dropped = False
-        self._value = ""
+        self._value: list[str] = []
         """The value so far, where it is passed on as a whole."""
-        self._foreign = ""
+        self._foreign: list[str] = []
         """Text within the call that is no part of it."""
 
     def text(self, text: str) -> list[Part]:
@@ -89,73 +98,68 @@ class DsmlCalls:
                 return [*self._end_call(), *_content(rest)]
             case _State.VALUE:
                 shown = rest.replace(Mark.TAG, "")
-                return self._arguments(self._take_value(shown) if self._is_text else self._value + shown)
+                return self._arguments(self._take_value(shown) if self._is_text else "".join(self._value) + shown)
 
     def _read(self) -> list[Part] | None:
         """The parts of what comes next; None where it is not whole."""
-        match self._state:
-            case _State.BETWEEN:
-                return self._read_between()
-            case _State.CALL:
-                return self._read_call()
-            case _State.VALUE:
-                return self._read_value()
-
-    def _read_between(self) -> list[Part] | None:
-        if self._taken(_OPEN_CALLS) is not None:
-            return []
-        if (found := self._taken(_CALL)) is not None:
-            name = found[1].strip()
-            if not NAME.fullmatch(name):
-                return _content(found[0])
-            self.num_calls += 1
-            self._state, self._keys = _State.CALL, set()
-            return [CallBegin(self.num_calls - 1, name, self._new_id())]
-        if self._taken(_END_CALLS) is not None:
-            self.open = False
-            rest, self._text = self._text, ""
-            return _content(rest)
-        text = self._next_foreign()
-        return None if text is None else _content(text)
-
-    def _read_call(self) -> list[Part] | None:
-        if (found := self._taken(_PARAMETER)) is not None:
-            return self._begin_value(found[1], found[2])
-        if self._taken(_END_CALL) is not None:
-            return self._end_call()
-        if _CALL.match(self._text) or _END_CALLS.match(self._text):
-            return self._end_call()  # its own end is missing
-        text = self._next_foreign()
-        if text is None:
+        if self._state is _State.VALUE:
+            return self._read_value()
+        mark = self._text.find(Mark.TAG)
+        end = len(self._text) if mark < 0 else mark
+        begin = end - _begun(self._text, end)
+        certain = max(len(self._text[:begin].rstrip()), begin - _MOST_BLANK)
+        if certain > 0:
+            return self._read_foreign(certain)
+        if mark < 0:
             return None
-        self._foreign += text
-        return []
-
-    def _next_foreign(self) -> str | None:
-        """The text before the next tag or, at one of another kind, that tag; None where it is not whole."""
-        tag = _ANY_TAG.search(self._text)
-        if tag is None:
-            begin = _MAY_BEGIN_TAG.search(self._text)
-            end = len(self._text) if begin is None else begin.start()
-        elif self._text[: tag.start()].strip():
-            end = tag.start()
-        else:
-            closed = _ENDS_TAG.search(self._text, tag.end())
-            if closed is None and len(self._text) < _LONGEST_TAG:
-                return None
-            end = len(self._text) if closed is None else closed.end()
-        text, self._text = self._text[:end], self._text[end:]
-        return text or None
-
-    def _taken(self, tag: re.Pattern[str]) -> re.Match[str] | None:
-        found = tag.match(self._text)
+        found = _TAG.match(self._text, begin, begin + _LONGEST_TAG)
         if found is not None:
-            self._text = self._text[found.end() :]
-        return found
+            return self._read_between(found) if self._state is _State.BETWEEN else self._read_call(found)
+        return None if _may_be_tag(self._text, begin) else self._read_foreign(mark + 1)
+
+    def _read_between(self, found: re.Match[str]) -> list[Part] | None:
+        """Read the tag that was found, before which there is but white space."""
+        match found[1] == "</", found[2], _attributes(found):
+            case _, "function_calls", _:
+                self._take(found.end())
+                return []
+            case False, "invoke", {"name": name} if NAME.fullmatch(name.strip()):
+                self._take(found.end())
+                self.num_calls += 1
+                self._state, self._keys = _State.CALL, set()
+                return [CallBegin(self.num_calls - 1, name.strip(), self._new_id())]
+            case _:
+                return self._read_foreign(found.end())
+
+    def _read_call(self, found: re.Match[str]) -> list[Part] | None:
+        """As `_read_between`."""
+        match found[1] == "</", found[2], _attributes(found):
+            case False, "parameter", {"name": key, **others}:
+                self._take(found.end())
+                return self._begin_value(key, others.get("string"))
+            case True, "invoke", _:
+                self._take(found.end())
+                return self._end_call()
+            case (_, "function_calls", _) | (False, "invoke", {"name": _}):
+                return self._end_call()  # its own end is missing
+            case _:
+                return self._read_foreign(found.end())
+
+    def _read_foreign(self, end: int) -> list[Part]:
+        """The text before `end` belongs to no call."""
+        text = self._take(end).replace(Mark.TAG, "")
+        if self._state is _State.CALL:
+            self._foreign.append(text)
+            return []
+        return [Content(text)] if text else []
+
+    def _take(self, end: int) -> str:
+        text, self._text = self._text[:end], self._text[end:]
+        return text
 
     def _begin_value(self, key: str, said: str | None) -> list[Part]:
-        self._state, self._value = _State.VALUE, ""
-        self._is_text = said == "true"
+        self._state, self._value = _State.VALUE, []
+        self._is_text = said is not None and said.lower() == "true"
         self._is_dropped = key in self._keys
         if self._is_dropped:
             return []
@@ -164,14 +168,21 @@ class DsmlCalls:
         return self._arguments(f"{begin}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else ""))
 
     def _read_value(self) -> list[Part] | None:
-        value, closed, rest = self._text.partition(_END_VALUE)
-        if not closed:
-            held = max((n for n in range(1, len(_END_VALUE)) if value.endswith(_END_VALUE[:n])), default=0)
-            certain, self._text = value[: len(value) - held], value[len(value) - held :]
-            return self._arguments(self._take_value(certain)) if certain else None
-        shown = self._take_value(value)
-        parts = self._arguments(shown + ('"' if self._is_text else as_json(self._value, types_of(None, ""))))
-        self._text, self._state, self._is_dropped = rest, _State.CALL, False
+        begin = self._text.find(_END_VALUE)
+        certain = begin if begin >= 0 else len(self._text) - _begun(self._text, len(self._text))
+        if certain > 0:
+            return self._arguments(self._take_value(self._take(certain)))
+        if begin < 0:
+            return None
+        found = _TAG.match(self._text, 0, _LONGEST_TAG)
+        if found is None and _may_be_tag(self._text, 0):
+            return None
+        if found is None or found[2] not in _ENDS_VALUE:
+            return self._arguments(self._take_value(self._take(len(_END_VALUE))))
+        if found[2] == "parameter":  # any other ends the call as well
+            self._take(found.end())
+        parts = self._arguments('"' if self._is_text else as_json("".join(self._value), types_of(None, "")))
+        self._state, self._is_dropped = _State.CALL, False
         return parts
 
     def _take_value(self, text: str) -> str:
@@ -179,15 +190,29 @@ class DsmlCalls:
         text = text.replace(Mark.TAG, "")
         if self._is_text:
             return json.dumps(text, ensure_ascii=False)[1:-1]
-        self._value += text
+        self._value.append(text)
         return ""
 
     def _end_call(self) -> list[Part]:
-        foreign, self._foreign, self._state = self._foreign, "", _State.BETWEEN
+        foreign, self._foreign, self._state = "".join(self._foreign), [], _State.BETWEEN
         return [*self._arguments("}" if self._keys else "{}"), *_content(foreign)]
 
     def _arguments(self, text: str) -> list[Part]:
         return [CallArguments(self.num_calls - 1, text)] if text and not self._is_dropped else []
+
+
+def _attributes(tag: re.Match[str]) -> dict[str, str]:
+    return {each[1]: each[2][1:-1] for each in _ATTRIBUTE.finditer(tag[3])}
+
+
+def _may_be_tag(text: str, begin: int) -> bool:
+    """Whether the text from `begin` on may become a tag with what follows."""
+    return len(text) - begin < _LONGEST_TAG and _TAG_SO_FAR.fullmatch(text, begin) is not None
+
+
+def _begun(text: str, end: int) -> int:
+    """Characters at `end` that begin a tag if a mark follows."""
+    return 2 if text.endswith("</", 0, end) else int(text.endswith("<", 0, end))
 
 
 def _content(text: str) -> list[Part]:

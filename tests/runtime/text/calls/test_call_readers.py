@@ -230,8 +230,34 @@ JSON = ' string="false"'
             "",
             [("f", {"a": ' <b>\n"</parameter> </'})],
         ),
+        # What would end a tag, within a key.
+        (
+            f"{BEGIN}{INVOKE_F}{dsml('a>b', '5', JSON)}{dsml('<=', '')}{END_INVOKE}{END}",
+            "",
+            [("f", {"a>b": 5, "<=": ""})],
+        ),
+        # Tags as a model may write them that does not keep to the form.
+        (
+            f"{BEGIN}<{D} invoke name = 'f' >\n<{D}parameter string='false' name='a\"' >1</{D} parameter >\n"
+            f'<{D}parameter name="b" string="True"\n>2</{D}parameter\n></{D}invoke ></{D} function_calls>',
+            "",
+            [("f", {'a"': 1, "b": "2"})],
+        ),
+        (
+            f"{BEGIN}{INVOKE_F}{dsml('a', f'<b></{D}other></{D}parameter, </{D}<')}{END_INVOKE}{END}",
+            "",
+            [("f", {"a": "<b></other></parameter, </<"})],
+        ),
+        # A value whose end is missing.
+        (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">1{END_INVOKE}{END}', "", [("f", {"a": "1"})]),
+        (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">1\n{END}so', "so", [("f", {"a": 1})]),
         # The second value of a name is dropped.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{dsml('a', '2')}{END_INVOKE}{END}", "", [("f", {"a": "1"})]),
+        # After all calls: nothing, content, other calls.
+        (f"hm{BEGIN}{INVOKE_F}{END_INVOKE}{END}\n", "hm", [("f", {})]),
+        (f"hm{BEGIN}{INVOKE_F}{END_INVOKE}{END}\n\na < b\n<", "hm\n\na < b\n<", [("f", {})]),
+        (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}' * 2}", "hm", [("f", {}), ("f", {})]),
+        (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}so' * 2}", "hmsoso", [("f", {}), ("f", {})]),
         # Tags that are missing.
         (f'hm\n\n<{D}invoke name="f">{dsml("a", "1")}</{D}invoke>', "hm", [("f", {"a": "1"})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{INVOKE_F}{END_INVOKE}{END}", "", [("f", {"a": "1"}), ("f", {})]),
@@ -243,12 +269,18 @@ JSON = ' string="false"'
         (f"a<{D}other>b", "aother>b", []),
         (f'{BEGIN}<{D}invoke name="a b">{END}', '\n<invoke name="a b">', []),
         (f"{BEGIN}{INVOKE_F}and{dsml('a', '1')}{END_INVOKE}{END}", "\nand", [("f", {"a": "1"})]),
+        (f"{BEGIN}{INVOKE_F}{dsml('a' + chr(10) + 'b', 'x')}{END_INVOKE}{END}", None, [("f", {})]),
+        (f'{BEGIN}<{D}invoke it <{D}invoke name="f">{END_INVOKE}{END}', "\n<invoke it", [("f", {})]),
+        (f"{BEGIN}<{D}{' ' * 5000}>{END}", f"\n<{' ' * 5000}>", []),
         (f"hm{BEGIN}<{D}invoke na", "hm\n<invoke na", []),
     ],
 )
-def test_calls_in_tags_with_a_mark(reply: str, content: str, calls: list[tuple[str, dict[str, Any]]] | None) -> None:
+def test_calls_in_tags_with_a_mark(
+    reply: str, content: str | None, calls: list[tuple[str, dict[str, Any]]] | None
+) -> None:
     message = parse([reply], DsmlCalls)
-    assert message.content == content
+    lost = '\n<parameter name="a\nb" string="true">x</parameter>'
+    assert message.content == (lost if content is None else content)
     expected = [("f", {"a": "[1, {}", "b": [1]})] if calls is None else calls
     assert [(name, json.loads(text)) for name, text in calls_of(message)] == expected
     assert parse(list(reply), DsmlCalls) == message
@@ -275,6 +307,24 @@ def test_calls_in_tags_with_a_mark_end_reasoning_without_their_first_characters(
     assert parse(["hm\n<"], DsmlCalls, Start.REASONING).reasoning == "hm\n<"
 
 
+@pytest.mark.parametrize("begin", [BEGIN, BEGIN + INVOKE_F])
+def test_white_space_between_tags_takes_linear_time(begin: str) -> None:
+    """Quadratic time would be many minutes."""
+    assert parse([f"{begin}{' ' * 500_000}x{END}"], DsmlCalls).content.strip() == "x"
+    blank = "\n" * 50_000
+    assert parse([begin, *blank, "x", END], DsmlCalls) == parse([f"{begin}{blank}x{END}"], DsmlCalls)
+
+
+def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:
+    parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
+    for piece in (BEGIN, *" " * 1000):
+        seen.take(parser.push(piece))
+    assert 900 <= len(seen.content) < 1000
+    for piece in (INVOKE_F, END_INVOKE, END):
+        seen.take(parser.push(piece))
+    assert (len(seen.content.strip()), len(seen.calls)) == (0, 1)
+
+
 words = st.text(alphabet='ab \n"{}[]:,\\中<1', max_size=8)
 marks = st.sampled_from([str(mark) for mark in Mark])
 json_call = st.sampled_from([ONE, '{"name": "f", "arguments": {}}', '{"arguments": 1, "name": "f"}', "{}"])
@@ -287,8 +337,12 @@ tagged_reply = st.lists(
     words | marks | tagged_part | tagged_call.map(lambda pairs: f"{C}<function=f>{''.join(pairs)}</function>{END_C}"),
     max_size=8,
 )
-dsml_call = st.lists(st.builds(dsml, st.sampled_from(["a", "b"]), words, st.sampled_from(["", JSON])), max_size=3)
-dsml_part = st.sampled_from([BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">'])
+dsml_call = st.lists(
+    st.builds(dsml, st.sampled_from(["a", "b", "a>b", "<", ">"]), words, st.sampled_from(["", JSON])), max_size=3
+)
+dsml_part = st.sampled_from(
+    [BEGIN, END, INVOKE_F, END_INVOKE, "<", "</", "\n\n<", f'<{D}parameter name="a">', f"</{D}parameter", " >"]
+)
 dsml_reply = st.lists(
     words | marks | dsml_part | dsml_call.map(lambda pairs: f"{BEGIN}{INVOKE_F}{''.join(pairs)}{END_INVOKE}{END}"),
     max_size=8,

@@ -13,15 +13,15 @@
 
 namespace ballast {
 
-//        0            num_computed      num_computed + num_planned      tokens.size()
-//        |  KV written  |  this step's chunk  |  later chunks            |
-//        |  blocks cover all tokens, but that of a last one which is decoded and not planned yet   |
 // What one tier holds of a request's tokens.
 struct TierTable {
   PrefixMatch match;            // as Request::match
   std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
 };
 
+//        0            num_computed      num_computed + num_planned      tokens.size()
+//        |  KV written  |  this step's chunk  |  later chunks            |
+//        |  blocks cover all tokens, but that of a last one which is decoded and not planned yet   |
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;

@@ -8,6 +8,7 @@ and of the content. Whatever ends a process, or cuts a file short, leaves at mos
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.tiers.tier import NOTHING, Restored
+
+log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 
@@ -206,33 +209,34 @@ class BlockFile:
 
 
 def remove_others(folder: Path, key: str) -> None:
-    """Remove the sets in `folder`, but for `key`, that no process uses. Raises OSError."""
-    for path in _others(folder, key):
-        shutil.rmtree(path)
-
-
-def kept_bytes(folder: Path) -> int:
-    """What the sets in `folder` take on disk, this model's or others'. Raises OSError."""
-    return sum(
-        file.stat().st_blocks * 512
-        for path in folder.iterdir()
-        if _SET_NAME.fullmatch(path.name)
-        for file in path.iterdir()
-    )
-
-
-def _others(folder: Path, key: str) -> Iterator[Path]:
+    """Remove the user's sets in `folder`, but for `key`, that no process uses. One that cannot be removed stays. Raises
+    OSError where the folder cannot be read."""
     for path in sorted(folder.iterdir()):
         if not _SET_NAME.fullmatch(path.name) or path.name == f"{_PREFIX}{key}":
             continue
-        with suppress(OSError), _locked(path / _LOCK):
-            yield path
+        with suppress(BlockingIOError):
+            try:
+                found = path.lstat()
+                if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                    with _locked(path / _LOCK):
+                        shutil.rmtree(path)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                log.warning("blocks of another model stay", extra={"folder": str(path), "why": error.strerror})
+
+
+def kept_bytes(folder: Path, key: str) -> int:
+    """What the set `key` in `folder` takes on disk already."""
+    with suppress(OSError):
+        return sum(file.stat().st_blocks * 512 for file in (folder / f"{_PREFIX}{key}").iterdir())
+    return 0
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Raises OSError where another process has the lock, or there is none."""
-    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    """The lock of a set, made where a removal was cut off. Raises BlockingIOError where another process has it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -28,6 +28,8 @@ from ballast.weights.packed_key import files_digest
 
 log = logging.getLogger(__name__)
 
+SOURCES = Path(__file__).parent.parent
+"""Of the model: rotation's tables, and all of a forward pass on a GPU."""
 MOST_BLOCKS = 1 << 18
 """An index of more would take more than 100 MB of memory."""
 STAGING_BYTES = 256 << 20
@@ -54,7 +56,7 @@ def open_disk_tier(
         key = cache_key(gguf, cache, block_tokens, machine)
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_others(folder, key)
-        num_bytes = _bytes_to_take(folder, max_bytes)
+        num_bytes = _bytes_to_take(folder, key, max_bytes)
         num_blocks = min(MOST_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
         if num_blocks == 0:
             raise BlockFileError(f"{folder}: {human(num_bytes)} hold no block of {human(cache.block_bytes)}")
@@ -62,7 +64,14 @@ def open_disk_tier(
     except (OSError, BlockFileError) as error:
         log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
         return None
-    return DiskTier(file, cache, _most_storing(cache.block_bytes), notify)
+    try:
+        return DiskTier(file, cache, _most_storing(cache.block_bytes), notify)
+    except MemoryError:
+        file.close()
+        log.warning(
+            "kv_disk_dir is not used", extra={"folder": str(folder), "why": "no memory for blocks on their way"}
+        )
+        return None
 
 
 def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
@@ -77,16 +86,18 @@ def _most_storing(block_bytes: int) -> int:
 
 
 def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:
-    """32 hexadecimal digits that follow from all that blocks of a cache depend on: the model, the layout, the machine
-    and the very kernels. Raises OSError when a file of the model has gone."""
+    """32 hexadecimal digits that follow from all that blocks of a cache depend on: the model, the layout, the machine,
+    the very kernels and what is computed in Python. Raises OSError when a file of the model has gone."""
     facts = [FORMAT_VERSION, cache.layout, cache.block_bytes, block_tokens, *map(str, machine)]
     digest = hashlib.sha256(json.dumps(facts).encode() + files_digest(gguf))
     digest.update(Path(_core.__file__).read_bytes())
+    for path in sorted(SOURCES.rglob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
 
 
-def _bytes_to_take(folder: Path, asked: int | None) -> int:
-    there = read_file_system(folder).free_bytes + kept_bytes(folder)
+def _bytes_to_take(folder: Path, key: str, asked: int | None) -> int:
+    there = read_file_system(folder).free_bytes + kept_bytes(folder, key)
     if asked is not None and asked > there:
         log.warning(
             "kv_disk_dir has less room than kv_disk_bytes",

@@ -47,6 +47,8 @@ class _Fetch:
     num_done: int = 0
     is_given_up: bool = False
     """Nothing more is copied to the cache for it."""
+    is_copying: bool = False
+    """A part of it is on its way to the cache, so its end is told by the reader."""
 
 
 class DiskTier:
@@ -141,12 +143,13 @@ class DiskTier:
         fetch = self._fetches.pop(seq, None)
         if fetch is not None:
             fetch.is_given_up = True
-            self._fetched.append((seq, fetch.num_done))
+            if not fetch.is_copying:
+                self._fetched.append((seq, fetch.num_done))
 
     def _write_all(self) -> None:
         while (work := self._writes.get()) is not None:
             if isinstance(work, int):
-                self._try(partial(self._drop_for_good, work))
+                self._takes_more &= self._try(partial(self._drop_for_good, work))
                 continue
             is_whole = self._takes_more and self._try(partial(self._write, work))
             self._takes_more = is_whole
@@ -168,10 +171,8 @@ class DiskTier:
     def _try(self, write: Callable[[], None]) -> bool:
         try:
             write()
-        except OSError as error:
-            log.warning(
-                "kv_disk_dir takes no more", extra={"folder": str(self._file.path), "why": error.strerror or str(error)}
-            )
+        except (OSError, RuntimeError, ValueError) as error:
+            log.warning("kv_disk_dir takes no more", extra={"folder": str(self._file.path), "why": _why(error)})
             return False
         return True
 
@@ -180,19 +181,34 @@ class DiskTier:
             is_whole = True
             while is_whole and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
                 part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
-                num_read = self._read(part)
-                is_whole = num_read == len(part)
-                with self._lock:
-                    if not fetch.is_given_up:
-                        blocks = [block for _, block in part[:num_read]]
-                        _wait(self._cache.copy_in(blocks, list(self._read_rows[:num_read])))
-                        fetch.num_done += num_read
+                num_read = self._read(fetch, part)
+                is_there = num_read > 0 and self._copy(fetch, part[:num_read])
+                is_whole = is_there and num_read == len(part)
             with self._lock:
                 if self._fetches.pop(fetch.seq, None) is not None:
                     self._fetched.append((fetch.seq, fetch.num_done))
             self._notify()
 
-    def _read(self, part: Sequence[tuple[int, int]]) -> int:
+    def _copy(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> bool:
+        """Copies what was read to the cache; whether it is there. The engine waits for none of it."""
+        with self._lock:
+            if fetch.is_given_up:
+                return False
+            fetch.is_copying = True
+        num_copied = 0
+        try:
+            _wait(self._cache.copy_in([block for _, block in part], list(self._read_rows[: len(part)])))
+            num_copied = len(part)
+        except (RuntimeError, ValueError) as error:
+            log.warning("blocks are computed instead", extra={"folder": str(self._file.path), "why": _why(error)})
+        with self._lock:
+            fetch.is_copying = False
+            fetch.num_done += num_copied
+            if self._fetches.get(fetch.seq) is not fetch:  # given up meanwhile
+                self._fetched.append((fetch.seq, fetch.num_done))
+        return num_copied > 0
+
+    def _read(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> int:
         """Reads the tier's blocks; returns how many are whole before one that is not."""
         for count, (block, _) in enumerate(part):
             why = "damaged"
@@ -201,13 +217,18 @@ class DiskTier:
                     self._last_read = self._clock.now()
                     continue
             except OSError as error:
-                why = error.strerror or str(error)
-            log.warning(
-                "a block on disk is computed instead",
-                extra={"folder": str(self._file.path), "block": block, "why": why},
-            )
+                why = _why(error)
+            if not fetch.is_given_up:  # else it may have been written over meanwhile
+                log.warning(
+                    "a block on disk is computed instead",
+                    extra={"folder": str(self._file.path), "block": block, "why": why},
+                )
             return count
         return len(part)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _wait(copy: Copy) -> None:

@@ -153,9 +153,19 @@ def test_other_sets_are_removed_unless_somebody_uses_them(tmp_path: Path) -> Non
     with opened(tmp_path, OTHER) as used:
         remove_others(tmp_path, KEY)
         assert used.path.exists()
-    assert kept_bytes(tmp_path) >= 0
+    (tmp_path / f"ballast-kv-{'3' * 32}").mkdir()  # whose removal was cut off
     remove_others(tmp_path, KEY)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ballast-kv-notes", "letters"]
+
+
+def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
+    assert kept_bytes(tmp_path, KEY) == 0
+    with opened(tmp_path, OTHER) as other:
+        other.write(1, 0, tokens(1), content(1))
+        assert kept_bytes(tmp_path, KEY) == 0
+    with opened(tmp_path) as own:
+        own.write(1, 0, tokens(1), content(1))
+        assert kept_bytes(tmp_path, KEY) >= BLOCK_BYTES
 
 
 def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
@@ -214,7 +224,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_blocks(tmp_path: 
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        while kept_bytes(tmp_path) < NUM_BLOCKS * stride_of(BLOCK_BYTES):
+        while kept_bytes(tmp_path, KEY) < NUM_BLOCKS * stride_of(BLOCK_BYTES):
             assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)
     with opened(tmp_path) as file:

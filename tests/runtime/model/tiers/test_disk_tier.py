@@ -1,0 +1,101 @@
+"""The tier on disk beside a device: copies that take long, that fail, and what its folder's name follows from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from ballast._core import sched
+from ballast.model.tiers import disk_folder
+from ballast.model.tiers.block_file import BlockFile
+from ballast.model.tiers.cache_blocks import DONE, Bytes
+from ballast.model.tiers.disk_tier import DiskTier
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.cluster.waiting import wait_for
+
+BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
+
+
+class Device:
+    """A cache whose copies in are done when the test says so, or fail."""
+
+    block_bytes, layout = BLOCK_BYTES, "a test's"
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.has_begun = threading.Event()
+        self.error: Exception | None = None
+
+    def new_memory(self, num_blocks: int) -> Bytes:
+        return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
+
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Any:
+        return DONE
+
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Any:
+        self.has_begun.set()
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(query=self.may_end.is_set)
+
+
+def moved(tier_block: int, block: int) -> sched.Transfer:
+    tokens = np.arange(BLOCK_TOKENS, dtype=np.int32)
+    parent = tier_block - 1
+    return cast(sched.Transfer, SimpleNamespace(tier_block=tier_block, block=block, parent=parent, tokens=tokens))
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device()
+
+
+@pytest.fixture
+def tier(device: Device, tmp_path: Path) -> Any:
+    file = BlockFile(tmp_path, "1" * 32, NUM_BLOCKS, BLOCK_BYTES, BLOCK_TOKENS)
+    made = DiskTier(file, device, 4, lambda: None)
+    made.store([moved(1, 1), moved(2, 2)])
+    wait_for("both to be written", lambda: len(made._free_rows) == 4)
+    assert made.poll().stored == [True, True]
+    yield made
+    device.may_end.set()
+    made.close(30)
+
+
+def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) -> None:
+    tier.fetch(7, [moved(1, 5), moved(2, 6)])
+    assert device.has_begun.wait(30)
+    assert tier.poll().fetched == []
+    tier.cancel(7)
+    assert tier.poll().fetched == [], "the device still writes to its blocks"
+    device.may_end.set()
+    assert wait_for("its end", lambda: tier.poll().fetched) == [(7, 2)]
+
+
+def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture) -> None:
+    device.error = RuntimeError("the device is full")
+    tier.fetch(7, [moved(1, 5)])
+    assert wait_for("its end", lambda: tier.poll().fetched) == [(7, 0)]
+    assert [vars(record)["why"] for record in caplog.records] == ["the device is full"]
+    device.error = None
+    device.may_end.set()
+    tier.fetch(8, [moved(1, 5)])
+    assert wait_for("the next", lambda: tier.poll().fetched) == [(8, 1)]
+
+
+def test_blocks_of_another_arithmetic_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path / "model", arch="v3", mla="split", quant="f32").gguf)
+    assert (disk_folder.SOURCES / "rope.py").is_file()
+    monkeypatch.setattr(disk_folder, "SOURCES", tmp_path)
+    keys = set()
+    for text in ("one = 1", "one = 2", "one = 1"):
+        (tmp_path / "rope.py").write_text(text)
+        keys.add(disk_folder.cache_key(gguf, Device(), BLOCK_TOKENS, ()))
+    assert len(keys) == 2

@@ -19,6 +19,8 @@ class RouterRule:
     """By which of its experts' scores a group is chosen: the best, or the sum of the best two."""
     has_bias: bool
     """Whether each expert has a bias that counts in the choice and not in the weight."""
+    may_lack_bias: bool = False
+    """Whether a file in which no layer has one means zeros."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,12 @@ _LAYOUT = re.compile(r"\s|\\n")
 
 
 def release_of(template: str) -> Release | None:
-    """The release whose published template this is; None for any other template, which is used unchanged."""
+    """The release whose template this is, as published or as Ballast has it; None for any other template, which is used
+    unchanged. Of releases that share Ballast's, the first one without options: it renders what the template alone
+    does."""
     found = fingerprint(template)
     names = (family.published[found] for family in FAMILIES.values() if found in family.published)
-    name = next(names, None)
+    name = next(names, None) or _own_releases().get(found)
     return None if name is None else RELEASES[name][1]
 
 
@@ -99,6 +101,13 @@ def is_own(template: str) -> bool:
 @lru_cache(maxsize=1)
 def _own() -> frozenset[str]:
     return _TINY | {_sha256(family.source(release)) for family, release in RELEASES.values()}
+
+
+@lru_cache(maxsize=1)
+def _own_releases() -> Mapping[str, str]:
+    """Fingerprint of a template of Ballast's → name of its release."""
+    plain = [(family, release) for family, release in RELEASES.values() if not release.options]
+    return {fingerprint(family.source(release)): release.name for family, release in reversed(plain)}
 
 
 def _sha256(text: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.errors import ModelError
 from ballast.host.machine import read_machine
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors, scale_name
@@ -23,6 +24,11 @@ from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
 from ballast.weights.read_ahead import ReadAhead
 
 F32 = NDArray[np.float32]
+
+
+_PLAIN_FLOATS = frozenset(
+    {gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,8 @@ def load_weights(
     report: Callable[[float], None],
 ) -> ModelWeights:
     """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place.
-    `report` gets the share of bytes done, 0…1, after each layer.
+    `report` gets the share of bytes done, 0…1, after each layer. Raises ModelError for an indexer that is not finite:
+    its choice would go wrong where no logit shows it.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
@@ -287,6 +294,20 @@ class Tensors:
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
+    def check_finite(self, name: str) -> None:
+        """Raises ModelError where a tensor of plain floats has a NaN or an infinity; other types are not looked at."""
+        info = self._gguf.tensors[name]
+        if info.ggml_type not in _PLAIN_FLOATS:
+            return
+        is_spoilt = ~np.isfinite(self.vector(name))
+        if is_spoilt.any():
+            raise ModelError(
+                info.file,
+                f"{np.count_nonzero(is_spoilt)} of {is_spoilt.size} values are NaN or infinite; the file is spoilt, "
+                "get or convert it again",
+                tensor=name,
+            )
+
     def experts(self, block: str, suffix: str, num_experts: int, *, fused: bool = False) -> kernels.Experts:
         """Those of a layer, packed; `fused`: gate and up are one tensor."""
         names = {part: f"{block}.ffn_{part}{suffix}.weight" for part in ("gate", "up", "down")}
@@ -382,6 +403,8 @@ def _load_latent(tensors: Tensors, spec: ModelSpec, index: int) -> LatentWeights
 
 
 def _load_indexer(tensors: Tensors, prefix: str) -> IndexerWeights:
+    for part in ("k_norm.weight", "k_norm.bias", "proj.weight"):
+        tensors.check_finite(f"{prefix}.{part}")
     return IndexerWeights(
         query_up=tensors.matrix(f"{prefix}.attn_q_b.weight"),
         key=tensors.matrix(f"{prefix}.attn_k.weight"),

@@ -86,12 +86,12 @@ def _plan_with_cache(
             return make_plan(gguf, spec, on_host, tried, memory, folder)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
-    device = _device_memory(config.machine, described)
-    if numbers.isa == "reference":
-        raise _needs_packing(device.name)
     undecoded = why_not_on_gpu(gguf, spec)
     if undecoded is not None:
-        raise ConfigError("device", device.name, f"{gguf.path}: {undecoded}, with device=cpu")
+        raise ConfigError("device", config.machine.device, f"{gguf.path}: {undecoded}, with device=cpu")
+    if numbers.isa == "reference":
+        raise _needs_packing(config.machine.device)
+    device = _device_memory(config.machine, described)
     assignment = assign(modules, rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)

@@ -168,14 +168,19 @@ class ChatTemplate:
     def _takes_text_arguments(self) -> bool:
         """Whether the arguments of calls are written as they are when they are JSON text, as OpenAI's API has them;
         of a model's own template by trying it once. Templates that go through them, or write them as JSON themselves,
-        want an object."""
+        want an object, even where they make something of text as well."""
         if self.release is not None:
             return not self.release.object_arguments
         if self._takes_text is None:
-            self._takes_text = self._shows_arguments(_TRIED_ARGUMENTS) or not self._shows_arguments({_LATE: "a"})
+            as_text, as_object = self._tried(_TRIED_ARGUMENTS), self._tried({_LATE: "a"})
+            shows_text = _TRIED_ARGUMENTS in as_text
+            # A template that puts an object where text belongs shows it as Python does.
+            shows_object = _LATE in as_object and "{'" not in as_object
+            self._takes_text = not shows_object or (shows_text and as_text == as_object)
         return self._takes_text
 
-    def _shows_arguments(self, arguments: object) -> bool:
+    def _tried(self, arguments: object) -> str:
+        """A conversation with a call that has these arguments; nothing where the template fails."""
         function = {"name": "f", "arguments": arguments}
         chat = [
             {"role": "user", "content": "a"},
@@ -184,11 +189,9 @@ class ChatTemplate:
         ]
         values = {**self._specials, "tools": None, "messages": chat, "add_generation_prompt": False}
         try:
-            shown = self._rendered(values)
+            return self._rendered(values)
         except RequestError:
-            return False
-        # A template that puts an object where text belongs shows it as Python does.
-        return arguments in shown if isinstance(arguments, str) else _LATE in shown and "{'" not in shown
+            return ""
 
     def _rendered(self, values: Mapping[str, Any]) -> str:
         try:

@@ -11,7 +11,7 @@ import tokenizers
 
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
-from ballast.families.registry import RELEASES, release_of, source_of, templates_for, without_template
+from ballast.families.registry import RELEASES, is_own, release_of, source_of, templates_for, without_template
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
@@ -147,7 +147,7 @@ def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple
         return None, "none: chat requests will be refused"
     source, name = found
     release = RELEASES[name][1] if name in RELEASES else release_of(source)
-    if release is not None and release.name != name:
+    if release is not None and release.name != name and not is_own(source):
         name = f"{release.name}, which corrects the one in {name}"
     bos_token, eos_token = (
         "" if token_id is None else tokenizer.decode([token_id], skip_control=False)

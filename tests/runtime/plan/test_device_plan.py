@@ -386,6 +386,12 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
         run(config_for(file, None), out=io.StringIO())
 
 
+def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path, arch="v32").gguf
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*an indexer chooses.*; the CPU computes it, with dev"):
+        run(config_for(file, None), out=io.StringIO())
+
+
 def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
     config = config_for(r1.path, 24 * GIB)
     config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))

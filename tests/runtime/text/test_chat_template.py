@@ -382,6 +382,11 @@ EACH_CALL = "{% for m in messages %}{% for call in m.tool_calls or [] %}CALL{% e
             "{% if call.function.arguments is string %}{{ call.function.arguments }}{% else %}other{% endif %}",
             '{"k": "中", "n": [1]}',
         ),
+        (
+            "{% set a = call.function.arguments %}{% if a is string %}text={{ a }}{% else %}"
+            "{% for k, v in a.items() %}{{ k }}={{ v }};{% endfor %}{% endif %}",
+            "k=中;n=[1];",
+        ),
         ("nothing", "nothing"),
     ],
 )

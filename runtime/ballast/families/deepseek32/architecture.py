@@ -7,7 +7,7 @@ from ballast.families.architecture import Architecture, RouterRule
 ARCHITECTURE = Architecture(
     name="deepseek32",
     attention="latent",
-    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
+    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True, may_lack_bias=True)},
     modules={"sigmoid": "DeepseekV32"},
     index_pairs="apart",
 )

@@ -8,7 +8,7 @@ from ballast.families.family import SIGMOID
 ARCHITECTURE = Architecture(
     name="glm-dsa",
     attention="latent",
-    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
+    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True, may_lack_bias=True)},
     modules={"sigmoid": "GlmMoeDsa"},
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1},
     index_pairs="neighbours",

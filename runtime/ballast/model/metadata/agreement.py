@@ -12,7 +12,7 @@ from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
     """Raises ModelError, with both values, where the two contradict each other."""
-    for name, found, configured in _pairs(spec, config):
+    for name, found, configured in _pairs(keys, spec, config):
         if found is not None and configured is not None and not _agree(found, configured):
             raise keys.refuse(
                 f"{name} is {found} in this file and {configured} in config.json; expected files of the same model"
@@ -21,7 +21,7 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
 
 
-def _pairs(spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:
+def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:
     """(name, the file's value, config.json's); None where one of them says nothing."""
     uses_groups = not (spec.gating == "softmax" and config.is_greedy)
     pairs: list[tuple[str, object, object]] = [
@@ -31,6 +31,7 @@ def _pairs(spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, obj
         ("intermediate_size", spec.ffn_dim or None, config.intermediate_size),
         ("num_attention_heads", spec.num_heads, config.num_attention_heads),
         *_attention(spec.attention, config),
+        *_indexer(keys, spec, config),
         ("n_routed_experts", spec.num_experts, config.n_routed_experts),
         ("num_experts", spec.num_experts, config.num_experts),
         ("num_experts_per_tok", spec.num_experts_used, config.num_experts_per_tok),
@@ -66,13 +67,27 @@ def _attention(attention: LatentSpec | GroupedSpec, config: HfConfig) -> list[tu
         ("qk_rope_head_dim", attention.rope_dim, config.qk_rope_head_dim),
         ("v_head_dim", attention.v_dim, config.v_head_dim),
     ]
-    if attention.index is not None:
-        pairs += [
-            ("index_n_heads", attention.index.num_heads, config.index_n_heads),
-            ("index_head_dim", attention.index.key_dim, config.index_head_dim),
-        ]
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
         pairs.append(("q_lora_rank", attention.q_lora_rank or 0, config.q_lora_rank or 0))
+    return pairs
+
+
+def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    if spec.index is None:
+        return []
+    pairs: list[tuple[str, object, object]] = [
+        ("index_n_heads", spec.index.num_heads, config.index_n_heads),
+        ("index_head_dim", spec.index.key_dim, config.index_head_dim),
+        # The spec has no more than the context.
+        ("index_topk", keys.whole("attention.indexer.top_k"), config.index_topk),
+    ]
+    types = config.indexer_types
+    if types is None:
+        return pairs
+    # Those of layers that predict further tokens may follow.
+    pairs.append(("the length of indexer_types", spec.num_layers, min(len(types), spec.num_layers)))
+    for layer, (has_one, configured) in enumerate(zip(spec.index.layers, types, strict=False)):
+        pairs.append((f"indexer_types of layer {layer}", "full" if has_one else "shared", configured))
     return pairs
 
 

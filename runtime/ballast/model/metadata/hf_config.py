@@ -60,6 +60,8 @@ class HfConfig(BaseModel):
     index_n_heads: Whole | None = None
     index_head_dim: Whole | None = None
     index_topk: Whole | None = None
+    indexer_types: list[str] | None = None
+    """For each layer "full", or "shared" where it takes the choice of one below."""
     n_routed_experts: Whole | None = None
     num_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None

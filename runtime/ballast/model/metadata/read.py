@@ -66,7 +66,7 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
         tied_output=not keys.has_tensor("output.weight"),
         **layers._asdict(),
         **widths._asdict(),
-        **read_routing(settings)._asdict(),
+        **read_routing(settings, layers.num_layers)._asdict(),
     )
     _check_spec(keys, spec)
     if config is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ballast.families.architecture import Gating
-from ballast.model.metadata.keys import is_number, is_whole
+from ballast.model.metadata.keys import Keys, is_number, is_whole
 from ballast.model.metadata.settings import Settings
 
 _GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
@@ -25,7 +25,7 @@ class Routing(NamedTuple):
     weights_scale: float
 
 
-def read_routing(settings: Settings) -> Routing:
+def read_routing(settings: Settings, num_layers: int) -> Routing:
     """The rule. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
     gating = _gating(settings)
     num_groups, num_groups_used = _groups(settings, gating)
@@ -35,10 +35,14 @@ def read_routing(settings: Settings) -> Routing:
         num_groups=num_groups,
         num_groups_used=num_groups_used,
         group_score=rule.group_score,
-        router_bias=rule.has_bias,
+        router_bias=rule.has_bias and not (rule.may_lack_bias and _lacks_bias(settings.keys, num_layers)),
         normalize_weights=_normalize_weights(settings),
         weights_scale=_weights_scale(settings),
     )
+
+
+def _lacks_bias(keys: Keys, num_layers: int) -> bool:
+    return not any(keys.has_tensor(f"blk.{layer}.exp_probs_b.bias") for layer in range(num_layers))
 
 
 def _ignores_groups(settings: Settings, gating: Gating) -> bool:

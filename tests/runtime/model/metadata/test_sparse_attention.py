@@ -166,8 +166,20 @@ def test_a_choice_of_more_than_the_context_is_one_of_all(tmp_path: Path) -> None
     [
         ({"index_n_heads": 64}, "index_n_heads is 16 in this file and 64"),
         ({"index_head_dim": 128}, "index_head_dim is 32 in this file and 128"),
+        ({"index_topk": 23}, "index_topk is 24 in this file and 23"),
+        ({"indexer_types": ["full", "shared"]}, "the length of indexer_types is 3 in this file and 2"),
+        ({"indexer_types": ["full", "full", "shared"]}, "indexer_types of layer 2 is full in this file and shared"),
     ],
 )
 def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read_spec(file_of(tmp_path, V32_SPEC), HfConfig.model_validate(config))
+
+
+def test_a_config_of_the_same_model_says_what_the_file_does(tmp_path: Path) -> None:
+    config = {"index_topk": 2**31 - 1, "indexer_types": ["full", "full", "full", "shared", "shared", "full", "full"]}
+    file = file_of(tmp_path, GLM_DSA_SPEC, {"attention.indexer.top_k": 2**31 - 1})
+    assert read_spec(file, HfConfig.model_validate(config)).context_length < 2**31 - 1
+    config["indexer_types"] = ["full"] * 6
+    with pytest.raises(ModelError, match="indexer_types of layer 3 is shared in this file and full in config"):
+        read_spec(file, HfConfig.model_validate(config))

@@ -1,0 +1,93 @@
+"""Files of sparse attention: what they may leave out, and what in them is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ballast.engine.build import EngineSettings, scheduler_config
+from ballast.engine.core import EngineCore
+from ballast.engine.loading import load_runner
+from ballast.engine.request import Request, SamplingParams
+from ballast.errors import ModelError
+from ballast.model.metadata import read_spec
+from ballast.model.tensors import check_tensors
+from ballast.tiny import write_tiny_model
+from ballast.weights.gguf import open_gguf
+from support.generate import generate
+from support.models.gguf_files import Tensors, copy_model
+
+
+def with_zero_biases(tensors: Tensors) -> Tensors:
+    return {
+        name: (np.zeros_like(data) if "exp_probs_b" in name else data, kind) for name, (data, kind) in tensors.items()
+    }
+
+
+def without_biases(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if "exp_probs_b" not in name}
+
+
+def core_of(path: Path) -> EngineCore:
+    model = open_gguf(path)
+    spec = read_spec(model)
+    check_tensors(model, spec)
+    settings = EngineSettings(
+        cache_lens=1024,
+        max_batch_size=4,
+        max_new_tokens=16,
+        chunk_size=64,
+        prefill_chunk_size=64,
+        max_queue=8,
+        cpu_threads=2,
+        activation_bytes=2,
+    )
+    return EngineCore(load_runner(model, spec, spec.vocab_size, settings), scheduler_config(settings))
+
+
+def text_of(path: Path) -> list[tuple[int, ...]]:
+    requests = [
+        Request(str(i), tuple(range(5 * i, 5 * i + 20)), SamplingParams(max_tokens=12, temperature=0.0))
+        for i in range(4)
+    ]
+    return [tuple(result.token_ids) for result in generate(core_of(path), requests)]
+
+
+@pytest.mark.parametrize("arch", ["v32", "glm5"])
+def test_a_router_without_biases_is_one_with_zeros(tmp_path: Path, arch: str) -> None:
+    whole = write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf
+    zeros = copy_model(whole, tmp_path / "zeros.gguf", with_zero_biases)
+    none = copy_model(whole, tmp_path / "none.gguf", without_biases)
+    assert text_of(none) == text_of(zeros) != text_of(whole)
+
+
+def test_a_bias_that_one_layer_lacks_is_missing(tmp_path: Path) -> None:
+    whole = write_tiny_model(tmp_path, arch="v32", quant="q8_0").gguf
+    names = [name for name in open_gguf(whole).tensors if "exp_probs_b" in name]
+    some = copy_model(
+        whole, tmp_path / "some.gguf", lambda tensors: {k: v for k, v in tensors.items() if k != names[-1]}
+    )
+    with pytest.raises(ModelError, match=f"{names[-1]}: is missing"):
+        core_of(some)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("proj.weight", np.nan), ("k_norm.bias", np.inf), ("k_norm.weight", -np.inf)]
+)
+def test_an_indexer_that_is_not_finite_is_refused(tmp_path: Path, part: str, value: float) -> None:
+    spoilt = f"blk.1.indexer.{part}"
+
+    def spoil(tensors: Tensors) -> Tensors:
+        data, kind = tensors[spoilt]
+        values = np.array(gguf.quants.dequantize(data, kind), dtype=np.float32)
+        values.flat[-1] = value
+        return tensors | {spoilt: (values, gguf.GGMLQuantizationType.F32)}
+
+    whole = write_tiny_model(tmp_path, arch="v32", quant="q8_0").gguf
+    message = rf"{re.escape(spoilt)}: 1 of \d+ values are NaN or infinite"
+    with pytest.raises(ModelError, match=message):
+        core_of(copy_model(whole, tmp_path / "spoilt.gguf", spoil))

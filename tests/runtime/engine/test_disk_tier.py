@@ -141,13 +141,17 @@ def test_another_process_goes_on_where_this_one_ended(
     assert all(reply.cached_tokens >= 80 for reply in later)
 
 
-def test_what_is_preempted_comes_back_from_disk(make_core: MakeCore, tmp_path: Path) -> None:
+def test_what_is_preempted_comes_back_from_disk(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = [
         Request("test", tuple(range(index, index + 70)), SamplingParams(max_tokens=60, temperature=0.0))
         for index in range(4)
     ]
     alone = [generate(make_core(None), [request])[0] for request in requests]
     core = make_core(tmp_path)
+    step = core.step
+    monkeypatch.setattr(core, "step", lambda: (until_written(core), step())[1])  # so small a model outruns a disk
     assert texts(generate(core, requests)) == texts(alone)
     assert core.stats().preemptions > 0
     assert fetched_tokens(core) > 0

@@ -271,7 +271,7 @@ def test_a_pattern_that_would_take_for_ever_is_stopped(pattern: str, monkeypatch
 def test_patterns_that_take_too_long_together_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.0005)
     with pytest.raises(PatternError, match="cannot be compared with the model"):
-        match_names(["a.*b"] * 1000, ["a" * 100] * 10)
+        match_names([f"a.*b{number}" for number in range(1000)], ["a" * 1000] * 20)
 
 
 def test_the_pattern_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,7 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
         answers.pages["/readyz"] = page
         kube.merge("nodes", dies, {"metadata": {"annotations": {"test.ballast.dev/broken": None}}})
         kube.delete("pods", "orphan-0", namespace, gracePeriodSeconds=0)
-    wait_ready(kube, namespace, "orphan", timeout_s=60)
+    wait_ready(kube, namespace, "orphan")
 
 
 def test_an_operator_with_another_default_image_mixes_none_within_a_spec(

@@ -89,7 +89,7 @@ def test_a_pod_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: st
     wait_condition(kube, namespace, "stuck", "Ready", "False", "Unschedulable")
     kube.merge("pods", "stuck-0", {"metadata": {"finalizers": [OTHERS]}}, namespace)
     kube.apply("inferenceservices", service("stuck"), namespace)
-    found = wait_condition(kube, namespace, "stuck", "Progressing", "True", "Draining", timeout_s=30)
+    found = wait_condition(kube, namespace, "stuck", "Progressing", "True", "Draining")
     assert f"stuck-0 waits for {OTHERS}" in found["message"]
     kube.merge("pods", "stuck-0", {"metadata": {"finalizers": None}}, namespace)
     wait_ready(kube, namespace, "stuck")

@@ -13,7 +13,7 @@ class TimedOutError(AssertionError):
     """Something did not become true within its limit."""
 
 
-FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.05, 0.5, 1.3
+FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.05, 0.2, 1.3
 """Between two probes: what takes long is asked for seldom, since most probes cost an API server work."""
 
 

@@ -6,13 +6,13 @@ python benchmarks/kernels/attention.py [--threads N] [--isa NAME]
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 from ballast._core import kernels
 from support.bench_record import bench_record
+from support.best_of import best_of
 
 RANK, ROPE, BLOCK_TOKENS = 512, 64, 32
 CASES = [  # heads, requests, tokens of each, positions each sees
@@ -61,15 +61,6 @@ def attention(
     out = np.empty((len(query), heads, RANK), np.float32)
     scale = (RANK + ROPE) ** -0.5
     return lambda: kernels.mla_attention(pool, query, cache, BLOCK_TOKENS, *tables, RANK, scale, out, isa=isa)
-
-
-def best_of(run: Callable[[], None], times: int = 10) -> float:
-    best = float("inf")
-    for _ in range(times):
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python benchmarks/kernels/cpu_kernels.py [--threads N]
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -15,6 +14,7 @@ from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from support.bench_record import bench_record
+from support.best_of import best_of
 from support.models.random_blocks import random_blocks
 
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def main() -> None:
     pool = kernels.ThreadPool(parser.parse_args().threads)
     for cases in (linear_cases, expert_cases):
         for case, operations, weights, run in cases(pool):
-            seconds = best_of(run)
+            seconds = best_of(run, times=5)
             figures = {"seconds": round(seconds, 6), "gflops": round(operations / seconds / 1e9, 2)}
             if weights:
                 figures["gweights_per_s"] = round(weights / seconds / 1e9, 2)
@@ -34,15 +34,6 @@ def main() -> None:
 
 
 Case = tuple[str, int, int, Callable[[], None]]  # name, operations, weights read, what to time
-
-
-def best_of(run: Callable[[], None], times: int = 5) -> float:
-    best = float("inf")
-    for _ in range(times):
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 def random_matrix(ggml_type: int, rows: int, cols: int) -> kernels.Matrix:

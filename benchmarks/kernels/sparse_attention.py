@@ -10,14 +10,13 @@ python benchmarks/kernels/sparse_attention.py [--threads N] [--isa NAME] [--leng
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
 from support.bench_record import bench_record
+from support.best_of import best_of
 
 I32 = NDArray[np.int32]
 
@@ -99,15 +98,6 @@ class Layer:
             chosen=chosen,
             num_chosen=num_chosen,
         )
-
-
-def best_of(run: Callable[[], None], times: int = 10) -> float:
-    best = float("inf")
-    for _ in range(times):
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 if __name__ == "__main__":

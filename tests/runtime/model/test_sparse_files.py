@@ -9,17 +9,13 @@ import gguf
 import numpy as np
 import pytest
 
-from ballast.engine.build import EngineSettings, scheduler_config
-from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.errors import ModelError
-from ballast.model.metadata import read_spec
-from ballast.model.tensors import check_tensors
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.models.gguf_files import Tensors, copy_model
+from support.models.small_core import core_of
 
 
 def with_zero_biases(tensors: Tensors) -> Tensors:
@@ -30,23 +26,6 @@ def with_zero_biases(tensors: Tensors) -> Tensors:
 
 def without_biases(tensors: Tensors) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if "exp_probs_b" not in name}
-
-
-def core_of(path: Path) -> EngineCore:
-    model = open_gguf(path)
-    spec = read_spec(model)
-    check_tensors(model, spec)
-    settings = EngineSettings(
-        cache_lens=1024,
-        max_batch_size=4,
-        max_new_tokens=16,
-        chunk_size=64,
-        prefill_chunk_size=64,
-        max_queue=8,
-        cpu_threads=2,
-        activation_bytes=2,
-    )
-    return EngineCore(load_runner(model, spec, spec.vocab_size, settings), scheduler_config(settings))
 
 
 def text_of(path: Path) -> list[tuple[int, ...]]:

@@ -57,6 +57,7 @@ def frames(server, path, **body):
         ({"n_predict": None}, {}),
         ({"do_sample": True, "seed": 1}, {"seed": 1}),
         ({"return_progress": True}, {}),
+        ({"spaces_between_special_tokens": False}, {}),
     ],
 )
 def test_another_dialects_name_means_the_same(alphabet, fields, read):
@@ -121,7 +122,7 @@ def test_a_token_of_the_models_own_is_no_stop_reason_and_a_tag_is_named_as_it_wa
 
 
 def test_a_reply_has_the_id_that_its_request_asks_for(alphabet):
-    assert text(alphabet, request_id="mine")["id"] == "cmpl-mine"
+    assert text(alphabet, request_id="mine")["id"] == text(alphabet, rid="mine")["id"] == "cmpl-mine"
     assert text(alphabet, rid="mine")["id"] == "cmpl-mine"
     assert (
         frames(alphabet, "/v1/chat/completions", messages=[{"role": "user", "content": "a"}], request_id="x")[0]["id"]

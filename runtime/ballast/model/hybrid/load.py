@@ -37,6 +37,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.start import start_streaming
@@ -154,9 +155,10 @@ def load_hybrid_model(
     elif pcie_share != 0 and experts.has_host and not pinned.num_bytes:
         off.add("pcie_share", NOT_PINNED)
     if on_gpu:
+        kinds = one_of_each_kind(gguf_model, spec, by_layer)
         with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
-            model.warm_up(for_steps, host.idle())
-        model.warm_up(for_steps, host.idle())
+            model.warm_up(for_steps, host.idle(), kinds)
+        model.warm_up(for_steps, host.idle(), kinds)
         torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
         measured = layers_to_measure(sorted(in_host))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import BrokenExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid.streaming.host_memory import panels_of, pin
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning, panels_of
 
 FAST = kernels.usable_isas()[0]
 NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 96
@@ -38,6 +39,14 @@ class Registrar:
 
     def holds(self, address: int) -> bool:
         return any(begin <= address < begin + size for begin, size in self.registered.items())
+
+
+def pin(layers, registrar: Registrar, report=lambda _: None) -> PinnedMemory:
+    """Page by page."""
+    with Pinning(registrar, piece_bytes=PAGE) as pinning:
+        for experts in layers:
+            pinning.add(experts)
+        return pinning.finish(report)
 
 
 @pytest.fixture
@@ -86,7 +95,7 @@ def test_experts_seen_in_place_have_no_parts(make_matrix) -> None:
 def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None:
     packed, _ = experts
     registrar, shares = Registrar(), []
-    pinned = pin([packed], registrar, piece_bytes=PAGE, report=shares.append)
+    pinned = pin([packed], registrar, shares.append)
     assert set(registrar.registered.values()) == {PAGE}
     assert pinned.num_bytes == PAGE * len(registrar.registered) >= sum(size for _, (_, size) in packed.memory)
     for _, (address, size) in packed.memory:
@@ -102,7 +111,9 @@ def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None
 
 def test_what_nobody_holds_is_given_back(experts) -> None:
     registrar = Registrar()
-    pinned = pin([experts[0]], registrar)
+    with Pinning(registrar) as pinning:
+        pinning.add(experts[0])
+        pinned = pinning.finish()
     assert len(registrar.registered) == 6, "a piece holds a whole matrix here"
     del pinned
     assert registrar.registered == {}
@@ -112,9 +123,32 @@ def test_what_nobody_holds_is_given_back(experts) -> None:
 def test_a_refused_piece_leaves_everything_pageable_and_says_so_once(experts, piece, caplog) -> None:
     registrar = Registrar(refuses=piece)
     with caplog.at_level(logging.WARNING):
-        pinned = pin([experts[0]], registrar, piece_bytes=PAGE)
+        pinned = pin([experts[0]], registrar)
     assert registrar.registered == {}
     assert pinned.num_bytes == 0
     [record] = caplog.records
     assert record.pinned_bytes == piece * PAGE
     assert "code 2" in record.reason
+
+
+def test_a_load_that_fails_leaves_nothing_registered(experts) -> None:
+    registrar = Registrar()
+
+    def loaded() -> None:
+        with Pinning(registrar, piece_bytes=PAGE) as pinning:
+            pinning.add(experts[0])
+            raise ValueError("a tensor is missing")
+
+    with pytest.raises(ValueError, match="a tensor is missing"):
+        loaded()
+    assert registrar.registered == {}
+
+
+def test_a_device_that_cannot_be_used_is_an_error(experts) -> None:
+    def use_device() -> None:
+        raise RuntimeError("no such device")
+
+    with Pinning(Registrar(), use_device) as pinning:
+        pinning.add(experts[0])
+        with pytest.raises(BrokenExecutor):
+            pinning.finish()

@@ -34,12 +34,14 @@ def test_a_case_follows_from_seed_kind_and_number_alone(tmp_path: Path, kind: st
     assert made[2] != made[0] != made[3]
 
 
-def test_a_short_run_of_every_kind_finds_nothing() -> None:
+def test_a_short_run_of_every_kind_finds_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tools.fuzz", "--count", "8", "--workers", "1"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": 8 cases in ") == len(TARGETS)
     assert "\n0 findings\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, read: Callable[[Target, Path], dict[str, int]]) -> list[Outcome]:

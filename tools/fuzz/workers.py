@@ -78,13 +78,14 @@ class _Worker:
 
     def _start(self) -> None:
         self.socket, theirs = socket.socketpair()
+        self._folder = tempfile.TemporaryDirectory(prefix="ballast-fuzz-")
         self._num_cases = 0
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 self.socket.close()
                 os.setsid()
-                _serve(self._kind, self._seed, theirs)
+                _serve(self._kind, self._seed, Path(self._folder.name), theirs)
             finally:
                 os._exit(1)  # only a worker that nobody asks any more, or one that is broken, comes here
         theirs.close()
@@ -130,6 +131,7 @@ class _Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
             _, status = os.waitpid(self._pid, 0)
+        self._folder.cleanup()
         return status
 
 
@@ -153,11 +155,11 @@ def _judged(outcome: Outcome) -> Outcome:
 # --- in the worker ----------------------------------------------------------------------------------------------
 
 
-def _serve(kind: str, seed: int, requests: socket.socket) -> None:
+def _serve(kind: str, seed: int, scratch: Path, requests: socket.socket) -> None:
     _limit_memory()
-    with tempfile.TemporaryDirectory(prefix="ballast-fuzz-") as scratch, requests.makefile("rw") as stream:
+    with requests.makefile("rw") as stream:
         for line in stream:
-            folder = Path(scratch) / line.strip()
+            folder = scratch / line.strip()
             folder.mkdir()
             make_case(kind, seed, int(line), folder)
             said = io.StringIO()

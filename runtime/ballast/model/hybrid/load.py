@@ -37,8 +37,9 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
-from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, pin
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
@@ -86,25 +87,34 @@ def load_hybrid_model(
     whole = WholeLayers(options.gpu_experts, make_experts, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
     made: list[Linear] = []
-    weights = load_hybrid_weights(
-        gguf_model,
-        spec,
-        options.num_sampled_ids,
-        packing,
-        _noted(options.make_linear or _panel_linears(device), made),
-        device,
-        lambda done: report(loaded * done),
-        whole.take,
-    )
+    make_linear = _noted(options.make_linear or _panel_linears(device), made)
+    pinned = PinnedMemory()
+    with _pinning(device) as pinning:
+
+        def is_taken(index: int, experts: kernels.Experts) -> bool:
+            is_on_device = whole.take(index, experts)
+            if pinning is not None and not is_on_device:
+                pinning.add(experts)
+            return is_on_device
+
+        weights = load_hybrid_weights(
+            gguf_model,
+            spec,
+            options.num_sampled_ids,
+            packing,
+            make_linear,
+            device,
+            lambda done: report(loaded * done),
+            is_taken,
+        )
+        if pinning is not None:
+            pinned = pinning.finish(lambda done: report(loaded + (ready - loaded) * done))
     _tell_bounds(weights, options.kv_dtype)
     if on_gpu:
         _autotune(made, options.max_step_tokens, device, off)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
-    pinned = PinnedMemory()
-    if on_gpu:
-        pinned = pin(on_host, CudaRegistrar(), report=lambda done: report(loaded + (ready - loaded) * done))
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     # Before anything on the CPU is timed: until now a compiler may have run.
     slices = slice_sizes_of(spec) if options.slices is None else options.slices
@@ -145,9 +155,10 @@ def load_hybrid_model(
     elif pcie_share != 0 and experts.has_host and not pinned.num_bytes:
         off.add("pcie_share", NOT_PINNED)
     if on_gpu:
+        kinds = one_of_each_kind(gguf_model, spec, by_layer)
         with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
-            model.warm_up(for_steps, host.idle())
-        model.warm_up(for_steps, host.idle())
+            model.warm_up(for_steps, host.idle(), kinds)
+        model.warm_up(for_steps, host.idle(), kinds)
         torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
         measured = layers_to_measure(sorted(in_host))
@@ -159,6 +170,12 @@ def load_hybrid_model(
     if options.decodes_by_graphs and on_gpu:
         model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
     return model, weights
+
+
+def _pinning(device: torch.device) -> AbstractContextManager[Pinning | None]:
+    if device.type != "cuda":
+        return nullcontext()
+    return Pinning(CudaRegistrar(), lambda: torch.cuda.set_device(device))
 
 
 def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:

@@ -134,11 +134,11 @@ class HybridModel:
         )
 
     @torch.inference_mode()
-    def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers) -> None:
+    def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers, layers: Sequence[int]) -> None:
         """Run steps of padding, so that every kernel has been used once: a first use may take longer than a layer may.
 
         `warmup_sizes`: tokens of a prompt's step, and requests of a decode step. `host` stands in for the CPU's
-        experts."""
+        experts. `layers`: the ascending layers that steps go through."""
         idle = self._experts.over(host)
         longest = max(warmup_sizes)
         for num_tokens in warmup_sizes:
@@ -148,11 +148,11 @@ class HybridModel:
                 batch = replace(batch, sampled=np.arange(num_tokens))
             step = self._prefill_attention.prepared(batch, self._device)
             idle.begin(num_tokens)
-            drained(self._pieces(rows, step, idle, self._prefill_attention))
+            drained(self._pieces(rows, step, idle, self._prefill_attention, layers))
             self._wait_for_device()
         most = self._inputs.max_batch_size
         for batch_size in sorted({most, *(count for count in warmup_sizes if count < most)}):
-            self._run_padding(batch_size, idle)
+            self._run_padding(batch_size, idle, layers)
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None]) -> None:
@@ -399,20 +399,20 @@ class HybridModel:
             self._queue_decode(size, self._experts)
         return self._host_logits[:size]
 
-    def _queue_decode(self, batch_size: int, experts: DividedExperts) -> None:
-        """Queue a decode step, from its input in fixed memory to logits in host memory."""
+    def _queue_decode(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
+        """Queue a decode step, from its input in fixed memory to logits in host memory. `layers`: as of `_pieces`."""
         given = self._inputs.of_size(batch_size)
-        logits = drained(self._pieces(given.embedded, given.step, experts, self._attention))
+        logits = drained(self._pieces(given.embedded, given.step, experts, self._attention, layers))
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
 
-    def _run_padding(self, batch_size: int, experts: DividedExperts) -> None:
-        """Run a whole decode step of padding, which reads and writes the null block only."""
+    def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
+        """Run a decode step of padding, which reads and writes the null block only. `layers`: as of `_pieces`."""
         self._wait_for_device()
         with torch.cuda.stream(self._decode_stream):
             self._inputs.send_padding(batch_size)
             self._attention.prepare(self._inputs.of_size(batch_size).step)
             experts.begin(batch_size)
-            self._queue_decode(batch_size, experts)
+            self._queue_decode(batch_size, experts, layers)
             experts.finish(lambda: None)
             self._wait()
 
@@ -426,13 +426,20 @@ class HybridModel:
             torch.cuda.synchronize(self._device)
 
     def _pieces(
-        self, stream: torch.Tensor, step: Step, experts: DividedExperts, attention: AttentionLayer[Any]
+        self,
+        stream: torch.Tensor,
+        step: Step,
+        experts: DividedExperts,
+        attention: AttentionLayer[Any],
+        layers: Sequence[int] | None = None,
     ) -> Pieces[torch.Tensor]:
-        """Logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten."""
-        layers = self._weights.layers
-        norms = [*(layer.attention.norm for layer in layers[1:]), self._weights.output_norm]
-        normed = self._pointwise.norm(stream, layers[0].attention.norm)
-        for index, (layer, cache, next_norm) in enumerate(zip(layers, self._kv.layers, norms, strict=True)):
+        """Logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten. `layers`: those to go through,
+        ascending; None: all."""
+        weights = self._weights.layers
+        norms = [*(layer.attention.norm for layer in weights[1:]), self._weights.output_norm]
+        normed = self._pointwise.norm(stream, weights[0].attention.norm)
+        for index in range(len(weights)) if layers is None else layers:
+            layer, cache, next_norm = weights[index], self._kv.layers[index], norms[index]
             # Without names, terms as long as the stream are given back as soon as they are added.
             normed = self._pointwise.add_and_norm(
                 stream, ((yield from attention.pieces(layer.attention, normed, cache, step)),), layer.ffn_norm

@@ -420,7 +420,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) 
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    hybrid.warm_up([1, 40], hybrid._experts._host.idle())
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid._kv.layers)))
     written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0

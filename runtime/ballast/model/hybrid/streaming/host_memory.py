@@ -11,8 +11,9 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
@@ -139,31 +140,66 @@ class PinnedMemory:
             self._end()
 
 
-def pin(
-    layers: Sequence[kernels.Experts],
-    registrar: Registrar,
-    *,
-    piece_bytes: int = PIECE_BYTES,
-    report: Callable[[float], None] = lambda _: None,
-) -> PinnedMemory:
-    """Pin the experts of all layers; `report` gets the share done, 0…1, after each piece. Where one piece is refused,
-    all are unregistered again, and a warning says why."""
-    pieces = list(_pieces([place for experts in layers for _, place in experts.memory], piece_bytes))
-    total_bytes = sum(num_bytes for _, num_bytes in pieces)
-    done_bytes = 0
-    for index, (address, num_bytes) in enumerate(pieces):
+class Pinning:
+    """Pins the experts of layers on a thread of its own, while other layers are loaded; a context, which unregisters
+    everything where it is left by an error. Where one piece is refused, all are unregistered again, and a warning says
+    why."""
+
+    def __init__(
+        self, registrar: Registrar, use_device: Callable[[], None] = lambda: None, *, piece_bytes: int = PIECE_BYTES
+    ) -> None:
+        """`use_device` binds the thread to the device."""
+        self._registrar = registrar
+        self._piece_bytes = piece_bytes
+        self._thread = ThreadPoolExecutor(1, "ballast-pin", use_device)
+        self._layers: list[kernels.Experts] = []
+        self._waiting: list[Future[None]] = []
+        self._pieces: list[numa.Range] = []
+        self._refusal: OSError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        if error_type is not None:
+            _unregister(self._registrar, self._pieces, self._layers)
+
+    def add(self, experts: kernels.Experts) -> None:
+        """Pin a layer's experts, some time from now."""
+        self._layers.append(experts)
+        for piece in _pieces([place for _, place in experts.memory], self._piece_bytes):
+            self._waiting.append(self._thread.submit(self._register, piece))
+
+    def finish(self, report: Callable[[float], None] = lambda _: None) -> PinnedMemory:
+        """Wait for everything that was added; `report` gets the share of pieces done, 0…1. Raises what `use_device`
+        raises, as BrokenExecutor."""
+        for done, piece in enumerate(self._waiting, 1):
+            piece.result()
+            report(done / len(self._waiting))
+        if self._refusal is None:
+            return PinnedMemory(self._registrar, self._pieces, self._layers)
+        _unregister(self._registrar, self._pieces, self._layers)
+        wanted = sum(num_bytes for experts in self._layers for _, (_, num_bytes) in experts.memory)
+        log.warning(
+            "experts stay pageable: copies to the GPU are slow",
+            extra={
+                "wanted_bytes": wanted,
+                "pinned_bytes": sum(num_bytes for _, num_bytes in self._pieces),
+                "reason": str(self._refusal),
+            },
+        )
+        return PinnedMemory()
+
+    def _register(self, piece: numa.Range) -> None:
+        if self._refusal is not None:
+            return
         try:
-            registrar.register(address, num_bytes)
+            self._registrar.register(*piece)
         except OSError as error:
-            _unregister(registrar, pieces[:index], layers)
-            log.warning(
-                "experts stay pageable: copies to the GPU are slow",
-                extra={"wanted_bytes": total_bytes, "pinned_bytes": done_bytes, "reason": str(error)},
-            )
-            return PinnedMemory()
-        done_bytes += num_bytes
-        report(done_bytes / total_bytes)
-    return PinnedMemory(registrar, pieces, layers)
+            self._refusal = error
+        else:
+            self._pieces.append(piece)
 
 
 def _unregister(registrar: Registrar, pieces: Sequence[numa.Range], _experts: Sequence[kernels.Experts]) -> None:

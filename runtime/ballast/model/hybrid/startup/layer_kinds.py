@@ -1,0 +1,30 @@
+"""Which layers are enough to launch every kernel that the whole model launches.
+
+Kernels are compiled for types and shapes, which most layers share. Warm-up steps through one layer of each kind find
+all of them, and take a second or two whatever the model's depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import GgufModel, block_of
+
+
+def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int, LayerOnDevice]) -> list[int]:
+    """Ascending layers, the first of each kind; `routed` has what the device computes of each routed layer's experts,
+    by its index among these."""
+    tensors: list[list[Hashable]] = [[] for _ in range(spec.num_layers)]
+    for name, info in gguf_model.tensors.items():
+        index = block_of(name)
+        if index is not None and index < spec.num_layers:
+            tensors[index].append((name.removeprefix(f"blk.{index}"), info.ggml_type, info.shape))
+    firsts: dict[Hashable, int] = {}
+    for index, of_layer in enumerate(tensors):
+        on_device = routed.get(index - spec.num_dense_layers)
+        copies = None if on_device is None else (on_device.num_gpu_experts, on_device.is_whole, len(on_device.across))
+        # Counters of layers are 8 bytes apart, and Triton asks of an address whether it is a multiple of 16.
+        firsts.setdefault((frozenset(of_layer), copies, index % 2), index)
+    return list(firsts.values())

@@ -1,0 +1,51 @@
+"""Warm-up steps go through one layer of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as T
+
+from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
+from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+
+NUM_ROUTED = R1_SPEC.num_layers - R1_SPEC.num_dense_layers
+
+
+@pytest.fixture(scope="module")
+def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
+    """Values of layers 3, 4 and 7 are in a better type."""
+    types = common_types(R1_SPEC)
+    types |= {f"blk.{index}.ffn_down_exps.weight": T.Q8_0 for index in (3, 4, 7)}
+    file: Path = tmp_path_factory.mktemp("r1") / "r1.gguf"
+    return open_gguf(write_hollow_model(file, R1_SPEC, types))
+
+
+def kinds(model: GgufModel, **experts: int) -> list[int]:
+    """`experts`: those on the device by routed layer, as l0=2."""
+    on_device = [LayerOnDevice(num_gpu_experts=experts.get(f"l{index}", 0)) for index in range(NUM_ROUTED)]
+    return one_of_each_kind(model, R1_SPEC, dict(enumerate(on_device)))
+
+
+def test_each_combination_of_types_is_there_at_an_odd_and_an_even_place(r1: GgufModel) -> None:
+    types = [
+        (
+            index % 2,
+            *sorted(
+                (name.split(".", 2)[2], info.ggml_type)
+                for name, info in r1.tensors.items()
+                if name.startswith(f"blk.{index}.")
+            ),
+        )
+        for index in range(R1_SPEC.num_layers)
+    ]
+    assert kinds(r1) == [index for index, of_layer in enumerate(types) if types.index(of_layer) == index]
+    assert {0, 1, 3, 4, 5, 6} <= set(kinds(r1))
+    assert len(kinds(r1)) < 12
+
+
+def test_a_layer_with_other_copies_is_of_another_kind(r1: GgufModel) -> None:
+    assert set(kinds(r1, l30=2)) - set(kinds(r1)) == {33}

@@ -567,6 +567,19 @@ def test_text_files_go_with_a_message(page, server):
     expect(page.locator("#files")).to_be_hidden()
 
 
+def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
+    page.goto(server.url)
+    dropped = page.evaluate_handle("""() => {
+        const carried = new DataTransfer();
+        carried.items.add(new File(["one"], "a.txt", {type: "text/plain"}));
+        carried.items.add(new File(["two!"], "b.py"));
+        return carried;
+    }""")
+    page.locator("#conversation, main").first.dispatch_event("drop", {"dataTransfer": dropped})
+    expect(page.locator("#files li")).to_have_text(["a.txt · 3 charactersRemove", "b.py · 4 charactersRemove"])
+    assert page.url.rstrip("/") == server.url.rstrip("/"), "the browser has not opened a file in the page's place"
+
+
 def test_settings_are_sent_and_empty_ones_are_left_to_the_server(page, server):
     says(page, "one", "two")
     page.goto(server.url)

@@ -113,13 +113,13 @@ LABEL org.opencontainers.image.title="Ballast runtime" \
 FROM operator AS operator-contents
 ARG VERSION=unknown
 USER root
-COPY tools/sbom.py /tmp/sbom.py
+COPY tools/image/sbom.py /tmp/sbom.py
 RUN python3 /tmp/sbom.py ballast-operator "$VERSION" /opt/ballast > /sbom.json
 
 FROM runtime AS runtime-contents
 ARG VERSION=unknown
 USER root
-COPY tools/sbom.py /tmp/sbom.py
+COPY tools/image/sbom.py /tmp/sbom.py
 RUN python3 /tmp/sbom.py ballast-runtime "$VERSION" /opt/ballast > /sbom.json
 
 FROM scratch AS sbom

@@ -96,7 +96,7 @@ docs: setup ## the documentation as a site, in build/site
 	@$(BIN)/python -m tools.docs_site
 
 pictures: setup browser ## take the documentation's pictures of the chat page anew
-	@$(BIN)/python -m tools.chat_pictures
+	@$(BIN)/python -m tools.page.pictures
 
 wheel: setup ## a manylinux wheel and the sdist, in build/dist; its tag names this machine's glibc
 	@rm -rf build/dist && mkdir -p build/dist

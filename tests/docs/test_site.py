@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
-from tools.chat_pictures import chromium
+from tools.page.pictures import chromium
 
 from ballast._core import kernels
 

@@ -59,6 +59,18 @@ def test_it_is_the_wheel_that_runs(installed: Path) -> None:
     assert found.count(str(installed.parent)) == 2
 
 
+def test_a_bill_of_materials_names_what_the_page_has_from_npm(installed: Path) -> None:
+    script = str(ROOT / "tools/image/sbom.py")
+    bill = json.loads(said(installed / "python", script, "ballast-runtime", "1.2.3", str(installed.parent)))
+    packages = json.loads((ROOT / "runtime/ballast/server/routes/static/vendor/packages.json").read_text())
+    expected = {(each["package"], each["version"]) for each in packages.values()}
+    found = [each for each in bill["components"] if each["purl"].startswith("pkg:npm/")]
+    assert {(each["name"], each["version"]) for each in found} == expected
+    assert [each["purl"] for each in found if each["name"].startswith("@")] == [
+        f"pkg:npm/%40{name.removeprefix('@')}@{version}" for name, version in sorted(expected) if name.startswith("@")
+    ]
+
+
 IMPORT_EVERYTHING = """
 import importlib, importlib.metadata, json, pkgutil, re, sys
 

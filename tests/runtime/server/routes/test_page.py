@@ -10,10 +10,10 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
+from tools.page import pictures
 
 from ballast.server.routes.chat_page import FILES
 from support.servers.process import FAKE, ServerProcess
-from tools import chat_pictures
 
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
 WAIT_MS = 20_000
@@ -25,7 +25,7 @@ def browser():
     expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
     with (
         sync_playwright() as playwright,
-        chat_pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
+        pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
     ):
         yield started
 
@@ -567,6 +567,19 @@ def test_text_files_go_with_a_message(page, server):
     expect(page.locator("#files")).to_be_hidden()
 
 
+def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
+    page.goto(server.url)
+    dropped = page.evaluate_handle("""() => {
+        const carried = new DataTransfer();
+        carried.items.add(new File(["one"], "a.txt", {type: "text/plain"}));
+        carried.items.add(new File(["two!"], "b.py"));
+        return carried;
+    }""")
+    page.locator("#conversation, main").first.dispatch_event("drop", {"dataTransfer": dropped})
+    expect(page.locator("#files li")).to_have_text(["a.txt · 3 charactersRemove", "b.py · 4 charactersRemove"])
+    assert page.url.rstrip("/") == server.url.rstrip("/"), "the browser has not opened a file in the page's place"
+
+
 def test_settings_are_sent_and_empty_ones_are_left_to_the_server(page, server):
     says(page, "one", "two")
     page.goto(server.url)
@@ -662,9 +675,9 @@ def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
 
 
 def test_the_pictures_of_the_documentation_can_be_taken_anew(browser, built_in_server, tmp_path):
-    chat_pictures.take(browser, built_in_server.url, tmp_path)
-    for name, size in chat_pictures.SIZES.items():
-        shown = chat_pictures.ROOT / "docs/pictures" / name
+    pictures.take(browser, built_in_server.url, tmp_path)
+    for name, size in pictures.SIZES.items():
+        shown = pictures.ROOT / "docs/pictures" / name
         assert [png_size(path) for path in (tmp_path / name, shown)] == [size, size], "run: make pictures"
 
 

@@ -1,6 +1,6 @@
 """Fetches from npm what the chat page has from others, as its packages.json names it, and writes the files' sums.
 
-    python -m tools.page_packages [--check]
+    python -m tools.page.packages [--check]
 
 For a new version: change it in packages.json and run this. With --check nothing is written, and the exit code says
 whether the files are those that the registry has.
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-VENDOR = Path(__file__).resolve().parent.parent / "runtime/ballast/server/routes/static/vendor"
+VENDOR = Path(__file__).resolve().parents[2] / "runtime/ballast/server/routes/static/vendor"
 LIST = VENDOR / "packages.json"
 FETCH_TIMEOUT_S = 120
 

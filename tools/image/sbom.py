@@ -1,4 +1,5 @@
-"""Prints the contents of an image as CycloneDX 1.6: the Python distributions in /opt/ballast and the system's packages.
+"""Prints the contents of an image as CycloneDX 1.6: the Python distributions in /opt/ballast, what the chat page has
+from npm, and the system's packages.
 
 Run by the image's own Python, with the standard library alone:  python3 sbom.py NAME VERSION
 """
@@ -19,7 +20,8 @@ FIELDS = ("binary:Package", "Version", "Architecture", "source:Package")
 
 
 def main(name: str, version: str, *folders: str) -> None:
-    found = sorted([*python_components(folders), *debian_components()], key=lambda part: str(part["purl"]))
+    components = [*python_components(folders), *page_components(folders), *debian_components()]
+    found = sorted(components, key=lambda part: str(part["purl"]))
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -31,9 +33,25 @@ def main(name: str, version: str, *folders: str) -> None:
     print()
 
 
+def site_packages(folders: Iterable[str]) -> list[str]:
+    return [str(path) for folder in folders for path in Path(folder).glob("lib/python3*/site-packages")]
+
+
+def page_components(folders: Iterable[str]) -> Iterator[Component]:
+    """The packages that the server's wheel below these folders holds for its page."""
+    for folder in site_packages(folders):
+        for listed in Path(folder).glob("ballast/server/routes/static/vendor/packages.json"):
+            files = json.loads(listed.read_text(encoding="utf-8")).values()
+            packages = {(each["package"], each["version"], each["license"]) for each in files}
+            for name, version, licence in sorted(packages):
+                purl = f"pkg:npm/{name.replace('@', '%40')}@{version}"
+                licences = [{"expression": licence}]
+                yield {"type": "library", "name": name, "version": version, "purl": purl, "licenses": licences}
+
+
 def python_components(folders: Iterable[str]) -> Iterator[Component]:
     """The distributions below these folders; without folders, those of the Python that runs this."""
-    where = [str(path) for folder in folders for path in Path(folder).glob("lib/python3*/site-packages")]
+    where = site_packages(folders)
     for found in distributions(path=where) if where else distributions():
         name = found.metadata["Name"]
         yield {

@@ -15,7 +15,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "clients"
 ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients" / "node"

@@ -1,6 +1,6 @@
 """Takes the pictures of the chat page that the documentation shows, with replies of the built-in model.
 
-    python -m tools.chat_pictures [DIRECTORY]      docs/pictures unless given
+    python -m tools.page.pictures [DIRECTORY]      docs/pictures unless given
 
 Starts a server of its own on a free port, and needs Chromium (`make browser`).
 """
@@ -18,7 +18,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WAIT_MS = 60_000
 SIZES = {"chat.png": (1000, 1180), "chat-dark.png": (1000, 1180), "chat-phone.png": (390, 780)}

@@ -6,7 +6,7 @@ One server has the built-in model, which grammars can force but which cannot act
 (tests/support/servers/script_server.py). Clients reach nothing but loopback.
 
 Their requirements are pinned in requirements/clients/, since they conflict with each other. Those that run on Node are
-in node_clients.py.
+in node.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.servers.process import ServerProcess
-from tools import node_clients
+from tools.clients import node
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.servers.process import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "clients"
 ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients"
@@ -46,7 +47,7 @@ OFFLINE = {
 
 
 def main(names: list[str]) -> int:
-    names = names or [*node_clients.names(), *sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))]
+    names = names or [*node.names(), *sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))]
     with servers() as urls, ThreadPoolExecutor(AT_ONCE) as pool:
         passed = list(pool.map(lambda name: check(name, urls), names))
     failed = [name for name, ok in zip(names, passed, strict=True) if not ok]
@@ -76,8 +77,8 @@ def servers() -> Iterator[tuple[str, ...]]:
 
 def check(name: str, urls: tuple[str, ...]) -> bool:
     """Whether a client's checks against the servers pass."""
-    if name in node_clients.names():
-        return node_clients.check(name)
+    if name in node.names():
+        return node.check(name)
     command = [str(environment(name)), str(CHECKS / "run.py"), name.split("-")[0], *urls]
     return subprocess.run(command, timeout=TIMEOUT_S, check=False, env={**os.environ, **OFFLINE}).returncode == 0
 

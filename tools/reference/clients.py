@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.pages import paragraph, table
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "clients"
 CHECKS = ROOT / "tests" / "clients"
 

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tools.chart import readme
-from tools.client_reference import clients_page
-from tools.cluster_reference import operator_metrics, operator_page, resource_page
-from tools.field_reference import request_fields
 from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
+from tools.reference.clients import clients_page
+from tools.reference.cluster import operator_metrics, operator_page, resource_page
+from tools.reference.fields import request_fields
 
 from ballast.config.options import OPTIONS, SECTIONS, Option
 from ballast.engine.engine import Snapshot
@@ -30,7 +30,7 @@ from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def main(arguments: list[str]) -> int:

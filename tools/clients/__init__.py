@@ -1,0 +1,1 @@
+"""Runs other people's clients against a server, each in an environment of its own."""

@@ -1,0 +1,1 @@
+"""Writes the pages of docs/reference from the code."""

@@ -206,8 +206,8 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     numbers = replace(NUMBERS, cache_lens=100)
-    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.planes[0], torch.float16, torch.device("cpu"))
-    per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
+    kv = DeviceKvPool(R1_SPEC.planes[:2], num_kv_blocks(100, 32), 32, torch.float16, torch.device("cpu"))
+    per_layer = sum(kept.numel() * kept.element_size() for kept in kv.tensors) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
 
 

@@ -149,7 +149,7 @@ def make_core(tmp_path: Path) -> Iterator[MakeCore]:
 
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
-    blocks, news = DeviceBlocks(model.kv_layers, BLOCK_TOKENS), threading.Event()
+    blocks, news = DeviceBlocks(model.kv_tensors, BLOCK_TOKENS), threading.Event()
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
     if folder is not None:
         file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)

@@ -67,6 +67,8 @@ CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 GROUPED = ("qwen3", "glm45", "glm45air")
 """Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads."""
+SPARSE = ("v32", "glm5")
+"""Whose tokens attend to 32 positions that an indexer chooses: of each layer, and shared by some."""
 GPU_QUANTS = [quant for quant in QUANTS if type_for("blk.0.ffn_up.weight", 2, 256, quant) in GPU_TYPES]
 SETTINGS = EngineSettings(
     cache_lens=512,
@@ -192,7 +194,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
     [
         *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
-        *((arch, "split", quant) for arch in GROUPED for quant in ("f32", "q8_0", "q4_k")),
+        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
     ],
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
@@ -421,7 +423,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) 
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
     hybrid.warm_up([1, 40], hybrid._experts._host.idle())
-    written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
+    written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0
     run_requests(pair)

@@ -87,10 +87,10 @@ def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[
     else:
         sizes = replace(sizes, long_from=None)
     hybrid._attention.slices = sizes
-    for cache in hybrid._kv.layers:
-        cache.zero_()
+    for kept in hybrid.kv_tensors:
+        kept.zero_()
     logits = [hybrid.forward(batch, lambda: None).copy() for batch in batches]
-    return logits, [cache.clone() for cache in hybrid._kv.layers]
+    return logits, [kept.clone() for kept in hybrid.kv_tensors]
 
 
 @pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air"])

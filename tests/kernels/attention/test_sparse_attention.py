@@ -26,7 +26,14 @@ from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import why_wrong
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.sparse.triton_choice import BITS, LAST, Spans, TritonPositionChoice, score_constants
+from ballast.model.hybrid.sparse.triton_choice import (
+    BITS,
+    LAST,
+    MAX_SPLITS,
+    Spans,
+    TritonPositionChoice,
+    score_constants,
+)
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import Step
 from support.kernels.attention_cases import attention_case
@@ -302,7 +309,7 @@ COMPILED = {
     ),
     "write": (
         choice_kernels.write_chosen,
-        {"TOP_K": 2048, "PADDED_SPLITS": 256, "SPAN": 1024, "num_warps": 8},
+        {"TOP_K": 2048, "MAX_SPLITS": MAX_SPLITS, "SPAN": 1024, "num_warps": 8},
     ),
 }
 

@@ -210,7 +210,7 @@ def write_chosen(
     capacity,
     num_splits,
     TOP_K: tl.constexpr,
-    PADDED_SPLITS: tl.constexpr,
+    MAX_SPLITS: tl.constexpr,  # a power of two
     SPAN: tl.constexpr,
 ):
     """Grid: rows, splits. Other arguments as for `count_chosen`."""
@@ -226,7 +226,7 @@ def write_chosen(
         return
     border = tl.load(borders + (row * 3 + 2) * 2).to(tl.uint32, bitcast=True)
     left = tl.load(borders + (row * 3 + 2) * 2 + 1)
-    split = tl.arange(0, PADDED_SPLITS)
+    split = tl.arange(0, MAX_SPLITS)
     is_before = split < tl.program_id(1)
     total = totals + (row * num_splits + split) * 2
     above = tl.reduce(tl.load(total, mask=is_before, other=0), 0, plus)

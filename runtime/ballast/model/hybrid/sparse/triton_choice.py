@@ -15,6 +15,8 @@ BITS, LAST = 11, 10
 """Of the first two digits of a score's order, and of the third."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs to fill a GPU with, where a step has few tokens."""
+MAX_SPLITS = 512
+"""Most programs that share the positions of a token."""
 _SMALLEST_SIDE = 16
 """Of tiles that are multiplied."""
 
@@ -95,11 +97,11 @@ class TritonPositionChoice:
             choice_kernels.count_digit[grid](scores, step.positions, borders, counts, *where, DIGIT=digit, **digits)
         choice_kernels.count_chosen[grid](scores, step.positions, borders, counts, totals, *where, **digits)
         choice_kernels.write_chosen[grid](
-            scores, step.positions, borders, totals, chosen, *where, PADDED_SPLITS=padded(num_splits), **known
+            scores, step.positions, borders, totals, chosen, *where, MAX_SPLITS=MAX_SPLITS, **known
         )
 
     def _splits(self, num_rows: int, capacity: int, span: int) -> int:
-        return min(-(-self._wanted_programs // num_rows), -(-capacity // span))
+        return min(-(-self._wanted_programs // num_rows), -(-capacity // span), MAX_SPLITS)
 
 
 def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:

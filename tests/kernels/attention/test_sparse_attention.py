@@ -8,7 +8,7 @@ for bit; the tolerance of scores and averages is that of attention (`test_paged_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -23,19 +23,12 @@ from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
-from ballast.model.hybrid.sparse.gpu import why_wrong
-from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.gpu import sparse_kernels, why_wrong
+from ballast.model.hybrid.sparse.sizes import BITS, LAST, IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.sparse.triton_choice import (
-    BITS,
-    LAST,
-    MAX_SPLITS,
-    Spans,
-    TritonPositionChoice,
-    score_constants,
-)
+from ballast.model.hybrid.sparse.triton_choice import MAX_SPLITS, Spans, TritonPositionChoice, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.step import RequestTable, Step
 from support.kernels.attention_cases import attention_case
 from support.kernels.interpreted import interpreted
 
@@ -292,6 +285,52 @@ def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> No
     )
     told = {"scores": "scores of positions", "choice": "other positions", "attention": "attention to chosen"}
     assert reason is None if wrong == "nothing" else told[wrong] in reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
+@pytest.mark.parametrize(("heads", "index_heads"), [(128, 64), (64, 32)], ids=["V3.2", "GLM-5"])
+def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
+    heads: int, index_heads: int, length: int
+) -> None:
+    device = torch.device("cuda:0")
+    sizes = replace(V32, num_heads=heads)
+    index = replace(V32_INDEX, num_heads=index_heads)
+    choose, attend = sparse_kernels(index, sizes, torch.float16, device)
+    given = attention_case(sizes, [1, 3, 1], [length, length, 100], device, torch.float16)
+    rng = torch.Generator(device).manual_seed(5)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=rng, device=device)
+
+    owners = torch.tensor([0, 1, 1, 1, 2], dtype=torch.int32, device=device)
+    keys, weights = some(len(given.cache), 128).half(), some(5, index_heads)
+    query = some(5, index_heads, 128).half()
+    chosen = choose(query, weights, keys, owners, given.step)
+    expected = PlainPositionChoice(index)(query, weights, keys, owners, given.step)
+    counts = (given.step.positions + 1).clamp(max=index.top_k).tolist()
+    for token, count in enumerate(counts):
+        ours, theirs = set(chosen[token, :count].tolist()), set(expected[token, :count].tolist())
+        assert len(ours) == count
+        assert len(ours ^ theirs) <= 4, "which scores are as near as float32 rounds"
+        assert sorted(ours) == chosen[token, :count].tolist()
+        blocks = given.step.requests.blocks[int(owners[token])]
+        alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
+        assert torch.equal(alone[0, :count], chosen[token, :count]), "whatever is in the batch"
+    found = attend(given.query, given.cache, chosen, owners, given.step)
+    plain = PlainChosenAttention(sizes)(given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step)
+    torch.testing.assert_close(found, plain, **TOLERANCES[torch.float16])
+
+
+def alone_at(step: Step, token: int, blocks: torch.Tensor) -> tuple[torch.Tensor, Step]:
+    """The owner of a token, and a step of it alone."""
+    length = int(step.positions[token]) + 1
+    lens = np.array([length], np.int32)
+    begins = np.array([0, 1], np.int32)
+    sent = [torch.from_numpy(values).to(blocks.device) for values in (begins, lens)]
+    requests = RequestTable(begins, lens, *sent, blocks[None].contiguous())
+    own = Step(step.positions[token : token + 1].clone(), step.slots[token : token + 1].clone(), sent[0][:0], requests)
+    return torch.zeros(1, dtype=torch.int32, device=blocks.device), own
 
 
 COMPILED = {

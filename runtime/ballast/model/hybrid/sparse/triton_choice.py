@@ -8,11 +8,9 @@ import torch
 
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
-from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
+from ballast.model.hybrid.sparse.sizes import BITS, DIGITS, LAST, IndexSizes, tokens_at_once
 from ballast.model.hybrid.step import Step
 
-BITS, LAST = 11, 10
-"""Of the first two digits of a score's order, and of the third."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs to fill a GPU with, where a step has few tokens."""
 MAX_SPLITS = 512
@@ -87,13 +85,13 @@ class TritonPositionChoice:
         num_rows, capacity = scores.shape
         num_splits = self._splits(num_rows, capacity, self._spans.counted)
         grid = (num_rows, num_splits)
-        counts = torch.zeros((num_rows, 3, 1 << BITS), dtype=torch.int32, device=scores.device)
-        borders = torch.empty((num_rows, 3, 2), dtype=torch.int32, device=scores.device)
+        counts = torch.zeros((num_rows, DIGITS, 1 << BITS), dtype=torch.int32, device=scores.device)
+        borders = torch.empty((num_rows, DIGITS, 2), dtype=torch.int32, device=scores.device)
         totals = torch.empty((num_rows, num_splits, 2), dtype=torch.int32, device=scores.device)
         known = {"TOP_K": self._sizes.top_k, "SPAN": self._spans.counted, "num_warps": 8}
         digits = known | {"BITS": BITS, "LAST": LAST}
         where = (first, capacity, num_splits)
-        for digit in range(3):
+        for digit in range(DIGITS):
             choice_kernels.count_digit[grid](scores, step.positions, borders, counts, *where, DIGIT=digit, **digits)
         choice_kernels.count_chosen[grid](scores, step.positions, borders, counts, totals, *where, **digits)
         choice_kernels.write_chosen[grid](

@@ -174,5 +174,5 @@ def _load_hybrid(
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_layers, settings.block_tokens), settings)
+        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_tensors, settings.block_tokens), settings)
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

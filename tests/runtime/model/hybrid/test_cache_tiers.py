@@ -34,7 +34,9 @@ from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.tiers import until_written
 
-BLOCK_TOKENS, NUM_LAYERS, WIDTH, NUM_BLOCKS = 16, 3, 24, 40
+BLOCK_TOKENS, NUM_BLOCKS = 16, 40
+WIDTHS = (24, 10, 24)
+"""Of a layer's rows, its index keys, and the rows of a layer without."""
 SETTINGS = EngineSettings(
     cache_lens=320,
     max_batch_size=4,
@@ -53,15 +55,15 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 def cache(device: torch.device) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
-    shape = (NUM_BLOCKS * BLOCK_TOKENS, WIDTH)
-    return [torch.randn(shape, generator=generator).half().to(device) for _ in range(NUM_LAYERS)]
+    num_slots = NUM_BLOCKS * BLOCK_TOKENS
+    return [torch.randn(num_slots, width, generator=generator).half().to(device) for width in WIDTHS]
 
 
 def test_blocks_come_back_as_they_were(device: torch.device) -> None:
     layers = cache(device)
     before = [layer.clone() for layer in layers]
     blocks = DeviceBlocks(layers, BLOCK_TOKENS)
-    assert blocks.block_bytes == NUM_LAYERS * BLOCK_TOKENS * WIDTH * 2
+    assert blocks.block_bytes == BLOCK_TOKENS * sum(WIDTHS) * 2
     memory = blocks.new_memory(NUM_BLOCKS)
     order = random.Random(5).sample(range(1, NUM_BLOCKS), 2 * COPIED_AT_ONCE + 3)
     copy = blocks.copy_out(order, list(memory[: len(order)]))
@@ -149,7 +151,7 @@ def make_core(tmp_path: Path) -> Iterator[MakeCore]:
 
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
-    blocks, news = DeviceBlocks(model.kv_layers, BLOCK_TOKENS), threading.Event()
+    blocks, news = DeviceBlocks(model.kv_tensors, BLOCK_TOKENS), threading.Event()
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
     if folder is not None:
         file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)

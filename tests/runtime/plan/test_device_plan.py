@@ -521,10 +521,8 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
 
 
-@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
-def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
-    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
-) -> None:
+def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+    kind = GgmlType.TQ1_0
     gguf = with_output_of(kind, open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf))
     spec = read_spec(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
@@ -566,11 +564,9 @@ def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None,
     assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers
 
 
-@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
-def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(
-    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
-) -> None:
+def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
     """As in most files that hold such types: attention is in others."""
+    kind = GgmlType.TQ1_0
     gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
     experts = {name: replace(info, ggml_type=kind) if "_exps" in name else info for name, info in gguf.tensors.items()}
     gguf = replace(gguf, tensors=experts)

@@ -273,6 +273,8 @@ class _Loader:
         ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
         values = np.empty((len(ids), matrix.cols), np.float32)
         kernels.embed(matrix, ids, values)
+        if matrix.scales.size:
+            values *= matrix.scales
         bias = self.tensors.optional_vector(f"{block}.{part}.bias")
         return largest_product(self.tensors.vector(f"{block}.attn_norm.weight"), values, bias)
 

@@ -16,7 +16,7 @@ from ballast.model.hybrid.panels.matmul import (
     gemv,
     split_bf16,
 )
-from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 
 TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
@@ -37,7 +37,12 @@ class PanelLinear:
         """`rows` and `cols` are those of a head, as it is applied; one that was packed transposed holds floats."""
         packed = torch.from_numpy(matrix.panels.copy()).to(device)
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
-        self._stack = PanelStack(packed, kind, len(packed), rows, cols)
+        scales = matrix.scales
+        if is_transposed and scales.size:  # floats take it in
+            packed.view(torch.float32).mul_(float(scales[0]))
+            scales = scales[:0]
+        on_device = scales_on(device, scales, kind, len(packed))
+        self._stack = PanelStack(packed, kind, len(packed), rows, cols, on_device)
         self._arrived = [
             torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device) for _ in range(_LANES)
         ]

@@ -23,7 +23,7 @@ from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
-from ballast.model.hybrid.sparse.gpu import sparse_kernels, why_wrong
+from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
 from ballast.model.hybrid.sparse.sizes import BITS, LAST, IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import MAX_SPLITS, Spans, TritonPositionChoice, score_constants
@@ -275,14 +275,14 @@ def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> No
         def __call__(self, *given) -> torch.Tensor:
             return attend(*given) * (1.1 if wrong == "attention" else 1.0)
 
-    reason = why_wrong(
+    reason = Trial(
         WrongChoice(INDEX, 2, SMALL_SPANS),
         WrongAttention(SIZES, SMALL_TILES, 2),
         INDEX,
         SIZES,
         torch.float32,
         device,
-    )
+    ).why_wrong()
     told = {"scores": "scores of positions", "choice": "other positions", "attention": "attention to chosen"}
     assert reason is None if wrong == "nothing" else told[wrong] in reason
 

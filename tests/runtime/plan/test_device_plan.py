@@ -45,7 +45,7 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -84,6 +84,18 @@ def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> 
     assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
     assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
     assert 360 * GIB < plan.needed_bytes < 420 * GIB, "experts of 256 · 58 layers at 4.5 to 6.6 bits a weight"
+
+
+def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
+    file = write_hollow_model(tmp_path / "v32.gguf", V32_671B_SPEC, common_types(V32_671B_SPEC))
+    numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True, threads_per_node=(16,))
+    assignment = assign(module_tree(V32_671B_SPEC), (), num_cuda_devices=1)
+    device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
+    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, assignment, numbers, HOST, device)
+    check_memory(plan)
+    assert use(plan, "KV cache") == (32768 + 32) * 61 * (576 + 128) * 2
+    scores, chosen = 128 << 20, 1024 * 2048 * 4
+    assert use(plan, "work buffers") >= scores + chosen + 8192 * 6 * 7168 * 4
 
 
 def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def _sparse(
         return PlainPositionChoice(of_index), PlainChosenAttention(sizes)
     from ballast.model.hybrid.sparse.gpu import sparse_kernels  # here alone: a CPU needs no Triton
 
-    return sparse_kernels(of_index, sizes, kv_dtype, device)
+    return sparse_kernels(of_index, sizes, kv_dtype, device, lambda: _parallel_compile(device, lambda _: None))
 
 
 def _expansion(

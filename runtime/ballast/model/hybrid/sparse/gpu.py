@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import triton
@@ -24,8 +28,16 @@ _STEPS_OF_SCORES = 4.0
 """Of a score's unit, to which tried scores are rounded, so that many are equal."""
 
 
+ParallelCompile = Callable[[], AbstractContextManager[None]]
+"""A context in which launches only compile: see `startup/parallel_compile.py`."""
+
+
 def sparse_kernels(
-    index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype, device: torch.device
+    index: IndexSizes,
+    sizes: LatentSizes,
+    kv_dtype: torch.dtype,
+    device: torch.device,
+    parallel_compile: ParallelCompile = nullcontext,
 ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
     """What chooses positions and what attends to them, on a CUDA device. There is no other way to compute them inside a
     captured step, so kernels that cannot be compiled or are wrong raise ValueError, as heads that are too large do."""
@@ -33,8 +45,11 @@ def sparse_kernels(
     num_processors = about["multiprocessor_count"]
     choose = TritonPositionChoice(index, num_processors)
     attend = TritonChosenAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), num_processors)
+    trial = Trial(choose, attend, index, sizes, kv_dtype, device)
     try:
-        reason = why_wrong(choose, attend, index, sizes, kv_dtype, device)
+        with parallel_compile():
+            trial.run()
+        reason = trial.why_wrong()
     except DEVICE_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like
@@ -44,47 +59,73 @@ def sparse_kernels(
     return choose, attend
 
 
-def why_wrong(
-    choose: TritonPositionChoice,
-    attend: TritonChosenAttention,
-    index: IndexSizes,
-    sizes: LatentSizes,
-    kv_dtype: torch.dtype,
-    device: torch.device,
-) -> str | None:
-    """The reason why the kernels cannot be relied on, or None: two tokens at the end of a context that is longer than
-    what is chosen, as a prompt's and as single ones, compared with the plain way."""
-    rng = torch.Generator(device).manual_seed(0)
-    length = index.top_k + _MORE
-    num_blocks = -(-length // index.block_tokens)
+class _Results(NamedTuple):
+    """Of a step: scores [2, positions], the same rounded, what these choose [2, top_k] and attention to it."""
 
-    def some(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=rng, device=device)
+    scores: torch.Tensor
+    rounded: torch.Tensor
+    chosen: torch.Tensor
+    attended: torch.Tensor
 
-    keys = some((num_blocks + 1) * index.block_tokens, index.key_dim).to(kv_dtype)
-    cache = some((num_blocks + 1) * index.block_tokens, sizes.row_width).to(kv_dtype)
-    query, weights = some(2, index.num_heads, index.key_dim).to(kv_dtype), some(2, index.num_heads)
-    heads = some(2, sizes.num_heads, sizes.key_dim)
-    plain = PlainPositionChoice(index)
-    for step, owners in (_tried_step(length, num_blocks, device, of_one=of_one) for of_one in (True, False)):
-        scores = torch.zeros((2, num_blocks * index.block_tokens), device=device)
-        choose.score(query, weights, keys, owners, step, 0, scores)
-        expected = plain.scores(query, weights, keys, step.requests.blocks[0])
-        for own, right, seen in zip(scores, expected, (length - 1, length), strict=True):
-            by = difference(own[:seen].cpu().numpy(), right[:seen].cpu().numpy())
+
+class Trial:
+    """Two tokens at the end of a context that is longer than what is chosen, as a prompt's and as single ones."""
+
+    def __init__(
+        self,
+        choose: TritonPositionChoice,
+        attend: TritonChosenAttention,
+        index: IndexSizes,
+        sizes: LatentSizes,
+        kv_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._choose, self._attend = choose, attend
+        self._index, self._sizes = index, sizes
+        self._length = index.top_k + _MORE
+        num_blocks = -(-self._length // index.block_tokens)
+        rng = torch.Generator(device).manual_seed(0)
+
+        def some(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=rng, device=device)
+
+        self._keys = some((num_blocks + 1) * index.block_tokens, index.key_dim).to(kv_dtype)
+        self._cache = some((num_blocks + 1) * index.block_tokens, sizes.row_width).to(kv_dtype)
+        self._index_query = some(2, index.num_heads, index.key_dim).to(kv_dtype)
+        self._weights = some(2, index.num_heads)
+        self._query = some(2, sizes.num_heads, sizes.key_dim)
+        self._steps = [_tried_step(self._length, num_blocks, device, of_one=of_one) for of_one in (True, False)]
+
+    def run(self) -> list[_Results]:
+        """Of each step."""
+        return [self._run(step, owners) for step, owners in self._steps]
+
+    def _run(self, step: Step, owners: torch.Tensor) -> _Results:
+        capacity = step.requests.blocks.shape[1] * self._index.block_tokens
+        scores = torch.zeros((2, capacity), device=self._query.device)
+        self._choose.score(self._index_query, self._weights, self._keys, owners, step, 0, scores)
+        rounded = (scores * _STEPS_OF_SCORES).round() / _STEPS_OF_SCORES
+        chosen = torch.zeros((2, self._index.top_k), dtype=torch.int32, device=scores.device)
+        self._choose.choose(rounded, step, 0, chosen)
+        attended = self._attend(self._query, self._cache, chosen, owners, step)
+        return _Results(scores, rounded, chosen, attended)
+
+    def why_wrong(self) -> str | None:
+        """The reason why the kernels cannot be relied on, or None: what they give compared with the plain way."""
+        for (step, owners), found in zip(self._steps, self.run(), strict=True):
+            blocks = step.requests.blocks[0]
+            expected = PlainPositionChoice(self._index).scores(self._index_query, self._weights, self._keys, blocks)
+            is_seen = torch.arange(expected.shape[1], device=expected.device) <= step.positions[:, None]
+            by = difference(found.scores[is_seen].cpu().numpy(), expected[is_seen].cpu().numpy())
             if not by <= MAX_DIFFERENCE:
                 return f"scores of positions differ from the plain way's by {by:.2g} of the largest"
-        few = (scores * _STEPS_OF_SCORES).round() / _STEPS_OF_SCORES
-        chosen = torch.zeros((2, index.top_k), dtype=torch.int32, device=device)
-        choose.choose(few, step, 0, chosen)
-        if not torch.equal(chosen, highest(few, step.positions + 1, index.top_k)):
-            return "other positions are chosen than those of the highest scores"
-        found = attend(heads, cache, chosen, owners, step)
-        wanted = PlainChosenAttention(sizes)(heads, cache, chosen, owners, step)
-        by = difference(found.cpu().numpy(), wanted.cpu().numpy())
-        if not by <= MAX_DIFFERENCE:
-            return f"attention to chosen positions differs from the plain way's by {by:.2g} of the largest"
-    return None
+            if not torch.equal(found.chosen, highest(found.rounded, step.positions + 1, self._index.top_k)):
+                return "other positions are chosen than those of the highest scores"
+            plain = PlainChosenAttention(self._sizes)(self._query, self._cache, found.chosen, owners, step)
+            by = difference(found.attended.cpu().numpy(), plain.cpu().numpy())
+            if not by <= MAX_DIFFERENCE:
+                return f"attention to chosen positions differs from the plain way's by {by:.2g} of the largest"
+        return None
 
 
 def _tried_step(length: int, num_blocks: int, device: torch.device, *, of_one: bool) -> tuple[Step, torch.Tensor]:

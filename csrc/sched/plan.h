@@ -65,7 +65,7 @@ struct Stats {
   int64_t waiting, running;
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
-  int64_t fetching;              // of `running`, those whose blocks are on their way
+  int64_t fetching;              // of `waiting`, those whose blocks are on their way
   std::vector<TierStats> tiers;  // as configured
 };
 

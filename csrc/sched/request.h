@@ -49,6 +49,7 @@ struct Request {
   bool fetches_first = false;     // what is fetched counts among those, too
   bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
   bool admitted_before = false;
+  bool has_place = false;  // counts towards max_batch_size: it runs, and fetches nothing or has got it
   bool decodes = false;  // planned as a decode row
   bool aborted = false;  // to be freed at commit
   bool failed = false;   // aborted, and what the step computed is not published

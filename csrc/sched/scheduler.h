@@ -55,7 +55,7 @@ class QueueFullError : public std::runtime_error {
 // With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
 // the cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
 // one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
-// until fetched().
+// until fetched(), and takes none of the max_batch_size places. It then gets the next one that is free.
 //
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
@@ -104,6 +104,9 @@ class Scheduler {
   };
 
   void plan_decodes();
+  bool give_places();
+  void take_place(Request& request);
+  void leave_place(Request& request);
   bool make_room(size_t index);
   void plan_prompts();
   void admit();
@@ -130,6 +133,7 @@ class Scheduler {
   void take_blocks(Request& request, int32_t num_tokens);
   bool waits_for_leader(const Request& request) const;
   bool is_behind(const Request& request) const;
+  bool waits_to_fetch(const Request& request) const;
   Lane lane_of(const Request& request, int32_t num_tokens) const;
   int32_t allowance(const Request& request, int32_t budget) const;
   void preempt(size_t index);
@@ -147,6 +151,7 @@ class Scheduler {
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;
   Rounds rounds_;
+  int32_t num_placed_ = 0;       // those of running_ that have a place
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;

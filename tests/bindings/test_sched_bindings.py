@@ -338,6 +338,71 @@ def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
     scheduler.check()
 
 
+def step(scheduler: sched.Scheduler) -> list[int]:
+    """Whose rows one step computes; all sample 7."""
+    plan = scheduler.plan()
+    scheduler.commit(ids(*[7] * int(plan.samples.sum())))
+    scheduler.check()
+    return plan.seqs.tolist()
+
+
+def evicted(seq: int = 1, **changes: Any) -> sched.Scheduler:
+    """A scheduler whose only tier alone has tokens 0…8, which are asked for again as `seq` and being fetched."""
+    scheduler = new_scheduler(**{"num_blocks": 8, "tiers": [(16, 16)], **changes})
+    for prompt in (range(9), range(50, 81)):  # the second takes the whole cache
+        scheduler.add(seq, ids(*prompt), 1, ids())
+        while step(scheduler):
+            pass
+        while any(each.move == sched.Move.STORE for each in scheduler.take_transfers()):
+            for _ in range(len(prompt) // 4):
+                scheduler.stored(0, is_whole=True)
+    scheduler.add(seq, ids(*range(9)), 2, ids())
+    assert step(scheduler) == []
+    assert scheduler.describe() == [(seq, "fetching", 9, 0, 3)]
+    return scheduler
+
+
+def test_who_fetches_takes_no_place_and_gets_the_next_one_that_is_free() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(90, 91), 2, ids())
+    scheduler.add(3, ids(92, 93), 1, ids())
+    assert step(scheduler) == [2]
+    assert (scheduler.stats().running, scheduler.stats().waiting, scheduler.stats().fetching) == (1, 2, 1)
+    scheduler.fetched(1, 2)
+    assert [line[1] for line in scheduler.describe()] == ["fetched", "decode", "waiting"]
+    assert [step(scheduler) for _ in range(5)] == [[2], [1], [1], [3], []]
+    assert scheduler.stats().used_tokens == 0
+
+
+def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(*range(9)), 1, ids())  # as many fetch as may
+    scheduler.add(3, ids(90, 91), 1, ids())
+    assert step(scheduler) == [3]
+    scheduler.fetched(1, 2)
+    assert [step(scheduler) for _ in range(4)] == [[1], [1], [2], []]
+
+
+def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(*range(9)), 1, ids(), leader=1)
+    scheduler.add(3, ids(90, 91), 1, ids())
+    assert step(scheduler) == [3]
+    scheduler.abort(2)
+    scheduler.fetched(1, 2)
+    assert step(scheduler) == [1]
+
+
+def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(90, 91), 30, ids())
+    while len(scheduler.describe()) == 2 and scheduler.describe()[1][4] < 5:
+        assert step(scheduler) == [2]
+    scheduler.fetched(1, 2)
+    assert [step(scheduler) for _ in range(6)] == [[2], [2], [2], [1], [1], [2]]
+    assert scheduler.stats().preemptions == 1
+
+
 def test_wrong_use_of_tiers_is_refused() -> None:
     scheduler = new_scheduler(tiers=[(8, 8)])
     scheduler.add(1, ids(1, 2), 1, ids())

@@ -181,9 +181,10 @@ class TierStats(PybindObject):
 class Stats(PybindObject):
     @property
     def waiting(self) -> int:
-        """Requests queued, preempted ones included."""
+        """Requests without a place in the batch: queued, preempted or fetching."""
     @property
-    def running(self) -> int: ...
+    def running(self) -> int:
+        """Requests that have one of the max_batch_size places."""
     @property
     def capacity_tokens(self) -> int: ...
     @property
@@ -203,7 +204,7 @@ class Stats(PybindObject):
         """Total prompt tokens served from the cache, or from tiers."""
     @property
     def fetching(self) -> int:
-        """Of `running`, those whose blocks are on their way from tiers."""
+        """Of `waiting`, those whose blocks are on their way from tiers."""
     @property
     def tiers(self) -> list[TierStats]:
         """One for each tier, as configured."""

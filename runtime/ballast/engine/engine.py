@@ -89,7 +89,7 @@ class Snapshot:
     prefix_query_tokens: int
     prefix_hit_tokens: int
     fetching: int
-    """Of `running`, requests whose blocks are on their way from host memory or disk."""
+    """Of `waiting`, requests whose blocks are on their way from host memory or disk."""
     tiers: tuple[TierNumbers, ...]
     """What stands beside the KV cache, the fastest first."""
     waited_for_tiers_s: float
@@ -534,7 +534,8 @@ class Engine:
             self._batch = self._batch_now(self._stats, num_ended, is_planned=is_planned)
 
     def _batch_now(self, stats: sched.Stats, num_ended: int, *, is_planned: bool) -> Batch:
-        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state == "prefill")
+        has_prompt = ("prefill", "fetched")
+        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state in has_prompt)
         num_slots = self._batch.num_slots
         if is_planned:
             # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.

@@ -36,6 +36,8 @@ class Expected:
     """Its round, and its number within the round."""
     admitted_before: bool = False
     running: bool = False
+    has_place: bool = False
+    """Whether it counts towards max_batch_size: it runs, and fetches nothing."""
     is_forgotten: bool = False
     """Its first block serves others no more: a failed request read it."""
     num_computed: int = 0
@@ -53,7 +55,7 @@ class Expected:
     def decodes(self) -> bool:
         """Whether the next step owes this request a token whatever else happens."""
         is_last = self.num_computed == len(self.tokens) - 1
-        return self.running and not self.is_fetching and self.num_generated > 0 and is_last
+        return self.has_place and self.num_generated > 0 and is_last
 
     def append(self, token: int) -> int:
         """Add a token; returns the Finish value that it means."""
@@ -320,9 +322,11 @@ class ReferenceScheduler:
 
     def begin(self, lane: int) -> sched.Plan:
         """One plan of a lane that has none outstanding."""
+        self._give_places()
         plan = self.scheduler.plan(lane)
         self.scheduler.check()
         self._check_preempted(plan)
+        self._give_places()
         waiting = [request for request in self.live.values() if not request.running]
         self._begin_transfers()
         rows = self._rows(plan)
@@ -536,13 +540,22 @@ class ReferenceScheduler:
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
 
+    def _give_places(self) -> None:
+        """Those whose blocks have come go before all that wait."""
+        for request in self.live.values():
+            if request.running and not request.is_fetching and self._num_placed() < self.config.max_batch_size:
+                request.has_place = True
+
+    def _num_placed(self) -> int:
+        return sum(request.has_place for request in self.live.values())
+
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
             held = {each for outstanding in self.outstanding.values() for each in outstanding.seqs}
             held |= self.fetches.keys()
             running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
-            running[-1].running, running[-1].num_computed = False, 0
+            running[-1].running, running[-1].has_place, running[-1].num_computed = False, False, 0
             self.totals.preemptions += 1
 
     def _rows(self, plan: sched.Plan) -> list[Row]:
@@ -563,6 +576,8 @@ class ReferenceScheduler:
             assert samples == (end == len(request.tokens))
             if not request.running:
                 self._admit(request, begin)
+                request.has_place = True
+            assert request.has_place, "it runs before it has a place"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
             blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
@@ -623,8 +638,9 @@ class ReferenceScheduler:
         assert plan.num_tokens <= (self.config.chunk_size if is_held_up else self.config.prefill_chunk_size)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size
-        runs = [request for request in self.live.values() if request.running]
+        runs = [request for request in self.live.values() if request.has_place]
         assert len(runs) <= self.config.max_batch_size
+        assert sum(request.running for request in self.live.values()) - len(runs) <= self.config.max_batch_size
         if lane == sched.Lane.PREFILL:
             assert not decode
             assert not scored
@@ -638,9 +654,8 @@ class ReferenceScheduler:
             assert not any(request.running for request in waiting), "nobody takes blocks while another lacks them"
             self.totals.starved += len(starved)
         # So does the first that runs.
-        can_run = [request.seq for request in runs if not request.is_fetching]
-        if can_run and not self.config.has_prefill_lane:
-            assert can_run[0] in planned or can_run[0] in starved
+        if runs and not self.config.has_prefill_lane:
+            assert runs[0].seq in planned or runs[0].seq in starved
 
     def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
         """By priority, turn and arrival; but those that wait for more than room are passed, where it
@@ -656,7 +671,9 @@ class ReferenceScheduler:
         left = [len(row.request.tokens) - row.begin for row in rows if row.is_part_way]
         for request in passed:
             follows = request.leader in self.live and self.live[request.leader].num_generated == 0
-            assert follows or left or self.config.has_prefill_lane, "a request that waits for room is passed"
+            assert follows or left or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
+                "a request that waits for room is passed"
+            )
         size = self.config.block_tokens
         # But not from a leader that comes after its followers.
         kept_for = [request for request in passed if not self._is_behind(request, waiting)]
@@ -667,14 +684,19 @@ class ReferenceScheduler:
         num_blocks = min(-(-len(first.tokens) // size) + 1, -(-at_most // size))
         stats = self.scheduler.stats()
         assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
-        assert stats.running < self.config.max_batch_size
+        # A place is kept, too, unless it will fetch, which only the scheduler knows.
+        assert self.tiers or stats.running < self.config.max_batch_size
+
+    def _as_many_fetch_as_may(self) -> bool:
+        unplaced = [request for request in self.live.values() if request.running and not request.has_place]
+        return len(unplaced) == self.config.max_batch_size
 
     def _is_behind(self, follower: Expected, waiting: list[Expected]) -> bool:
         """Whether it was passed while its leader waited, too."""
         leader = self.live.get(-1 if follower.leader is None else follower.leader)
-        if leader is None or leader.num_generated > 0 or leader not in waiting:
+        if leader is None or leader.num_generated > 0 or (leader.has_place and leader not in waiting):
             return False
-        return not leader.running or waiting.index(leader) > waiting.index(follower)
+        return not leader.has_place or waiting.index(leader) > waiting.index(follower)
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
@@ -727,7 +749,7 @@ class ReferenceScheduler:
     def _check_between_steps(self) -> None:
         self.scheduler.check()
         stats = self.scheduler.stats()
-        running = sum(request.running for request in self.live.values())
+        running = self._num_placed()
         assert (stats.running, stats.waiting) == (running, len(self.live) - running)
         assert stats.preemptions == self.totals.preemptions
         assert stats.prefix_query_tokens == self.totals.prefix_query_tokens

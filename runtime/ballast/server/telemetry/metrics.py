@@ -188,7 +188,7 @@ class _EngineCollector(Collector):
             "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
             "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
             "kv_tier_fetching": (
-                "Of batch_running, requests whose KV is on its way from host memory or disk.",
+                "Of requests_waiting, requests whose KV is on its way from host memory or disk.",
                 now.fetching,
             ),
             "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),

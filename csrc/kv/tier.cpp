@@ -53,6 +53,11 @@ void Tier::hide(BlockId block) {
   blocks_.hide(block);
 }
 
+void Tier::release_hidden(std::vector<BlockId>& table, uint64_t& num_hides) {
+  if (num_hides != blocks_.num_hides()) release_from(table, blocks_.num_before_hidden(table));
+  num_hides = blocks_.num_hides();
+}
+
 void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
   std::vector<BlockId> end(table.begin() + static_cast<std::ptrdiff_t>(begin), table.end());
   table.resize(begin);

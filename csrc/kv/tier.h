@@ -35,6 +35,8 @@ class Tier {
 
   void hold(const std::vector<BlockId>& blocks) { blocks_.hold(blocks); }
   void release(std::vector<BlockId>& table) { blocks_.release(table); }
+  // Releases the end of a table that serves nobody any more, if something was hidden since `num_hides`.
+  void release_hidden(std::vector<BlockId>& table, uint64_t& num_hides);
   // Releases the end of a table, from `begin` on.
   void release_from(std::vector<BlockId>& table, size_t begin);
   void discard(std::vector<BlockId>& table) { blocks_.discard(table); }  // see BlockManager

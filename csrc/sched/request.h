@@ -17,6 +17,7 @@ namespace ballast {
 struct TierTable {
   PrefixMatch match;            // as Request::match
   std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
+  uint64_t num_hides = 0;       // see Tier::release_hidden
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()

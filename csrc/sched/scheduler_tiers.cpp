@@ -98,11 +98,14 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
   publish(request);
 }
 
-// Sends on what is published of a request, as far as tiers have room.
+// Sends on what is published of a request, as far as tiers have room. What somebody has found damaged there
+// is sent again, with what follows it.
 void Scheduler::mirror(Request& request) {
+  if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     std::vector<BlockId>& table = request.tiers[t].blocks;
+    tiers_[t].release_hidden(table, request.tiers[t].num_hides);
     bool is_sent = false;
     while (table.size() < static_cast<size_t>(request.num_published) &&
            tiers_[t].extend(table, request.tokens, is_sent)) {

@@ -403,6 +403,21 @@ def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> 
     assert scheduler.stats().preemptions == 1
 
 
+def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> None:
+    scheduler = evicted(max_batch_size=2)
+    scheduler.add(2, ids(*range(9)), 1, ids())
+    assert step(scheduler) == []
+    first, damaged = (each.tier_block for each in scheduler.take_transfers() if each.seq == 1)
+    scheduler.fetched(1, 2)
+    scheduler.fetched(2, 1)
+    (drop,) = scheduler.take_transfers()
+    assert (drop.move, drop.tier_block) == (sched.Move.DROP, damaged)
+    assert scheduler.abort(2)
+    assert step(scheduler) == [1]
+    (store,) = scheduler.take_transfers()
+    assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
+
+
 def test_wrong_use_of_tiers_is_refused() -> None:
     scheduler = new_scheduler(tiers=[(8, 8)])
     scheduler.add(1, ids(1, 2), 1, ids())

@@ -399,7 +399,9 @@ class ReferenceScheduler:
     def _begin_transfers(self) -> None:
         """Do what the scheduler asks for: copy out at once, note what is to come back."""
         last_seq = None
-        for each in self.scheduler.take_transfers():
+        transfers = self.scheduler.take_transfers()
+        kept: dict[int, int] = {}
+        for each in transfers:
             tier = self.tiers[each.tier]
             assert each.tier_block >= 1
             if each.move == sched.Move.STORE:
@@ -422,6 +424,7 @@ class ReferenceScheduler:
                     request.is_fetching = True
                     self.fetches[each.seq] = Fetch([])
                     last_seq = each.seq
+                    kept[each.seq] = self._num_kept(request)
                 assert each.seq == last_seq, "a request's fetches follow each other"
                 self.fetches[each.seq].transfers.append(each)
                 size = self.config.block_tokens
@@ -430,6 +433,29 @@ class ReferenceScheduler:
                 assert tier.kv[each.tier_block].tolist() == request.prefix_hashes[end - size : end], (
                     "what is fetched is not there, or something else"
                 )
+        for seq, num_blocks in kept.items():
+            num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
+            assert num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
+
+    def _num_kept(self, request: Expected) -> int:
+        """Leading full blocks that a request which fetches finds: in the cache, then tier by tier."""
+        size = self.config.block_tokens
+        end = request.num_computed // size
+        for tier in self.tiers:
+            on_their_way = {store for _, store, _ in tier.storing}
+            children = {
+                (record.parent, record.parent_store, record.tokens): (block, record.store)
+                for block, record in tier.records.items()
+                if not record.is_dropped and record.store not in on_their_way
+            }
+            block, store, depth = 0, 0, 0
+            while (depth + 1) * size < len(request.tokens):
+                content = tuple(request.tokens[depth * size : (depth + 1) * size])
+                if (found := children.get((block, store, content))) is None:
+                    break
+                (block, store), depth = found, depth + 1
+            end = max(end, depth)
+        return end
 
     def end_fetch(self, seq: int | None = None, num_blocks: int | None = None) -> None:
         """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are

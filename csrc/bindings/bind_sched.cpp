@@ -201,7 +201,8 @@ void bind_sched(py::module_ m) {
   py::class_<TierStats>(m, "TierStats")
       .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
       .def_readonly("cached_tokens", &TierStats::cached_tokens)
-      .def_readonly("fetched_tokens", &TierStats::fetched_tokens);
+      .def_readonly("fetched_tokens", &TierStats::fetched_tokens)
+      .def_readonly("dropped_tokens", &TierStats::dropped_tokens);
 
   py::class_<Stats>(m, "Stats")
       .def_readonly("waiting", &Stats::waiting)
@@ -213,6 +214,7 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
       .def_readonly("fetching", &Stats::fetching)
+      .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);
 
   py::class_<Scheduler>(m, "Scheduler")

@@ -57,8 +57,9 @@ struct Transfer {
 
 struct TierStats {
   int64_t capacity_tokens;
-  int64_t cached_tokens;   // in blocks that are known
+  int64_t cached_tokens;   // in blocks that are there
   int64_t fetched_tokens;  // total that came back
+  int64_t dropped_tokens;  // total that was never sent: no room on the way while the cache had it
 };
 
 struct Stats {
@@ -66,6 +67,7 @@ struct Stats {
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
   int64_t fetching;              // of `waiting`, those whose blocks are on their way
+  int64_t unsent;                // requests that have ended and of which blocks are still to be sent
   std::vector<TierStats> tiers;  // as configured
 };
 

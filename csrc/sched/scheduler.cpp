@@ -62,7 +62,8 @@ void SchedulerConfig::validate() const {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_((config.validate(), config)),
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
-      fetched_tokens_(config.tiers.size(), 0) {
+      fetched_tokens_(config.tiers.size(), 0),
+      dropped_tokens_(config.tiers.size(), 0) {
   for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
 }
 
@@ -594,10 +595,11 @@ Stats Scheduler::stats() const {
   stats.prefix_query_tokens = prefix_query_tokens_;
   stats.prefix_hit_tokens = prefix_hit_tokens_;
   stats.fetching = std::count_if(running_.begin(), running_.end(), [](auto* r) { return r->is_fetching(); });
+  stats.unsent = static_cast<int64_t>(unsent_.size());
   for (size_t t = 0; t < tiers_.size(); ++t) {
     const int64_t num_tokens = config_.block_tokens;
-    stats.tiers.push_back(
-        {tiers_[t].num_blocks() * num_tokens, tiers_[t].num_known() * num_tokens, fetched_tokens_[t]});
+    stats.tiers.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
+                           fetched_tokens_[t], dropped_tokens_[t]});
   }
   return stats;
 }
@@ -680,6 +682,13 @@ void Scheduler::check() const {
     BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
+  BALLAST_CHECK(unsent_.size() <= kMostUnsent);
+  for (const Unsent& unsent : unsent_) {
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      tiers_[t].check_table(unsent.tiers[t].blocks, unsent.tokens);
+      for (const BlockId block : unsent.tiers[t].blocks) ++tier_owners[t][index_of(block)];
+    }
+  }
   blocks_.check(owners);
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].check(tier_owners[t]);
 }

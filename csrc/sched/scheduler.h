@@ -53,7 +53,8 @@ class QueueFullError : public std::runtime_error {
 // priority wait for as long as enough of higher priority arrive.
 //
 // With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
-// the cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
+// the cache gives it up. What a tier has no room for on its way is sent later, after the request's end as
+// well, while the cache has it. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
 // one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
 // until fetched(), and takes none of the max_batch_size places. It then gets the next one that is free.
 //
@@ -97,6 +98,15 @@ class Scheduler {
   void check() const;
 
  private:
+  // What a request has left that tiers had no room for on their way. It is sent as they have, for as long as
+  // the cache keeps it.
+  struct Unsent {
+    std::vector<int32_t> tokens;   // of full blocks, and those alone
+    PrefixMatch match;             // the cache's blocks, which nobody holds
+    std::vector<TierTable> tiers;  // as the request's
+  };
+  static constexpr size_t kMostUnsent = 64;
+
   // A lane's outstanding plan, between plan() and commit(); null outside.
   struct Outstanding {
     std::shared_ptr<Plan> plan;
@@ -119,6 +129,11 @@ class Scheduler {
   void match_tiers(Request& request) const;
   void begin_fetch(Request& request);
   void mirror(Request& request);
+  void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+            const std::vector<BlockId>& blocks, size_t num_blocks);
+  void keep_unsent(const Request& request);
+  void send_unsent();
+  void give_up(Unsent& unsent);
   void forget(Request& request);
   void release(Request& request);
   size_t checked_tier(int32_t tier) const;
@@ -146,7 +161,8 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
-  std::vector<int64_t> fetched_tokens_;                           // by tier
+  std::vector<int64_t> fetched_tokens_, dropped_tokens_;          // by tier
+  std::deque<Unsent> unsent_;                                     // kMostUnsent at most, the oldest first
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;

@@ -104,21 +104,82 @@ void Scheduler::mirror(Request& request) {
   if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    std::vector<BlockId>& table = request.tiers[t].blocks;
-    tiers_[t].release_hidden(table, request.tiers[t].num_hides);
-    bool is_sent = false;
-    while (table.size() < static_cast<size_t>(request.num_published) &&
-           tiers_[t].extend(table, request.tokens, is_sent)) {
-      if (!is_sent) continue;
-      const size_t position = table.size() - 1;
-      const auto begin =
-          request.tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
-      Transfer store{Move::kStore, static_cast<int32_t>(t), table.back()};
-      store.block = request.blocks[position];
-      store.parent = position == 0 ? kNullBlock : table[position - 1];
-      store.tokens = {begin, begin + config_.block_tokens};
-      transfers_.push_back(std::move(store));
+    send(t, request.tiers[t], request.tokens, request.blocks, static_cast<size_t>(request.num_published));
+  }
+}
+
+// Sends what the first num_blocks of the cache's `blocks` hold of `tokens` to a tier, as far as it has room.
+void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+                     const std::vector<BlockId>& blocks, size_t num_blocks) {
+  std::vector<BlockId>& table = to.blocks;
+  tiers_[tier].release_hidden(table, to.num_hides);
+  bool is_sent = false;
+  while (table.size() < num_blocks && tiers_[tier].extend(table, tokens, is_sent)) {
+    if (!is_sent) continue;
+    const size_t position = table.size() - 1;
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
+    Transfer store{Move::kStore, static_cast<int32_t>(tier), table.back()};
+    store.block = blocks[position];
+    store.parent = position == 0 ? kNullBlock : table[position - 1];
+    store.tokens = {begin, begin + config_.block_tokens};
+    transfers_.push_back(std::move(store));
+  }
+}
+
+// Before a request gives up its blocks: notes what is still to be sent of them.
+void Scheduler::keep_unsent(const Request& request) {
+  const size_t num_blocks = request.blocks.empty() ? 0 : static_cast<size_t>(request.num_published);
+  if (num_blocks == 0 || blocks_.is_hidden(request.blocks.front())) return;
+  const auto misses = [&](const TierTable& tier) { return tier.blocks.size() < num_blocks; };
+  if (std::none_of(request.tiers.begin(), request.tiers.end(), misses)) return;
+  bool waits = false;
+  for (size_t t = 0; t < tiers_.size(); ++t) waits |= misses(request.tiers[t]) && tiers_[t].is_busy();
+  const auto end = static_cast<std::ptrdiff_t>(num_blocks);
+  Unsent unsent;
+  unsent.tokens.assign(request.tokens.begin(), request.tokens.begin() + end * config_.block_tokens);
+  unsent.match.blocks.assign(request.blocks.begin(), request.blocks.begin() + end);
+  for (const BlockId block : unsent.match.blocks) unsent.match.stamps.push_back(blocks_.stamp(block));
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<BlockId> table = request.tiers[t].blocks;
+    table.resize(std::min(table.size(), num_blocks));
+    tiers_[t].hold(table);
+    unsent.tiers.push_back({{}, std::move(table), request.tiers[t].num_hides});
+  }
+  if (!waits) {
+    give_up(unsent);
+    return;
+  }
+  unsent_.push_back(std::move(unsent));
+  if (unsent_.size() <= kMostUnsent) return;
+  give_up(unsent_.front());
+  unsent_.pop_front();
+}
+
+void Scheduler::send_unsent() {
+  for (auto unsent = unsent_.begin(); unsent != unsent_.end();) {
+    blocks_.keep_known(unsent->match);
+    const std::vector<BlockId>& blocks = unsent->match.blocks;
+    bool waits = false;
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      send(t, unsent->tiers[t], unsent->tokens, blocks, blocks.size());
+      waits |= unsent->tiers[t].blocks.size() < blocks.size() && tiers_[t].is_busy();
     }
+    if (waits) {
+      ++unsent;
+    } else {
+      give_up(*unsent);
+      unsent = unsent_.erase(unsent);
+    }
+  }
+}
+
+// What has not been sent by now is lost with the cache's blocks.
+void Scheduler::give_up(Unsent& unsent) {
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<BlockId>& table = unsent.tiers[t].blocks;
+    dropped_tokens_[t] +=
+        static_cast<int64_t>(unsent.tokens.size()) - static_cast<int64_t>(table.size()) * config_.block_tokens;
+    tiers_[t].release(table);
   }
 }
 
@@ -129,6 +190,7 @@ void Scheduler::stored(int32_t tier, bool is_whole) {
                            ", to which nothing is on its way");
   }
   at.arrive(is_whole);
+  send_unsent();
   for (Request* request : running_) mirror(*request);
 }
 
@@ -152,6 +214,7 @@ void Scheduler::forget(Request& request) {
 }
 
 void Scheduler::release(Request& request) {
+  keep_unsent(request);
   blocks_.release(request.blocks);
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(request.tiers[t].blocks);
 }

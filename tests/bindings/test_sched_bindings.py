@@ -418,6 +418,69 @@ def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> No
     assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
 
 
+def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
+    """A scheduler that has answered a prompt of so many tokens with one; two blocks are on their way to its tier."""
+    scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})
+    scheduler.add(seq, ids(*range(num_tokens)), 1, ids())
+    step(scheduler)
+    assert scheduler.stats().running == 0
+    return scheduler
+
+
+def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> None:
+    scheduler = asked(1, 42)
+    sent = []
+    while transfers := scheduler.take_transfers():
+        sent += [each.tokens.tolist() for each in transfers]
+        scheduler.stored(0, is_whole=True)
+        scheduler.check()
+    scheduler.stored(0, is_whole=True)
+    assert sent == [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    assert scheduler.stats().unsent == 0
+    (tier,) = scheduler.stats().tiers
+    assert (tier.cached_tokens, tier.dropped_tokens) == (40, 0)
+
+
+def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
+    scheduler = asked(1, 42, num_blocks=16)
+    scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
+    step(scheduler)
+    while scheduler.take_transfers():
+        for _ in range(2):
+            scheduler.stored(0, is_whole=True)
+            scheduler.check()
+    (tier,) = scheduler.stats().tiers
+    assert (tier.cached_tokens, tier.dropped_tokens) == (64, 16)
+
+
+def test_what_a_tier_cannot_take_is_counted_at_once() -> None:
+    scheduler = asked(1, 42)
+    scheduler.stored(0, is_whole=False)
+    scheduler.stored(0, is_whole=False)
+    assert scheduler.stats().unsent == 0
+    assert scheduler.stats().tiers[0].dropped_tokens == 40
+    scheduler.add(2, ids(*range(100, 142)), 1, ids())
+    step(scheduler)
+    assert scheduler.stats().unsent == 0
+    assert scheduler.stats().tiers[0].dropped_tokens == 80
+
+
+def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
+    scheduler = asked(1, 42, num_blocks=2000)
+    for seq in range(2, 100):
+        scheduler.add(seq, ids(*range(1000 * seq, 1000 * seq + 9)), 1, ids())
+        step(scheduler)
+    assert scheduler.stats().unsent == 64
+    assert scheduler.stats().tiers[0].dropped_tokens == 32 + 34 * 8
+
+
+def test_a_tier_holds_what_has_arrived() -> None:
+    scheduler = asked(1, 42)
+    assert scheduler.stats().tiers[0].cached_tokens == 0
+    scheduler.stored(0, is_whole=True)
+    assert scheduler.stats().tiers[0].cached_tokens == 4
+
+
 def test_wrong_use_of_tiers_is_refused() -> None:
     scheduler = new_scheduler(tiers=[(8, 8)])
     scheduler.add(1, ids(1, 2), 1, ids())

@@ -173,10 +173,13 @@ class TierStats(PybindObject):
     def capacity_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int:
-        """Tokens in blocks that are known."""
+        """Tokens in blocks that are there."""
     @property
     def fetched_tokens(self) -> int:
         """Total that came back."""
+    @property
+    def dropped_tokens(self) -> int:
+        """Total that was never sent: there was no room on the way while the cache had it."""
 
 class Stats(PybindObject):
     @property
@@ -205,6 +208,9 @@ class Stats(PybindObject):
     @property
     def fetching(self) -> int:
         """Of `waiting`, those whose blocks are on their way from tiers."""
+    @property
+    def unsent(self) -> int:
+        """Requests that have ended and of which blocks are still to be sent to tiers."""
     @property
     def tiers(self) -> list[TierStats]:
         """One for each tier, as configured."""

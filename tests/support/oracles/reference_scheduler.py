@@ -782,6 +782,10 @@ class ReferenceScheduler:
         assert stats.prefix_hit_tokens == self.totals.prefix_hit_tokens
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
+        for tier, of in zip(self.tiers, stats.tiers, strict=True):
+            on_their_way = {store for _, store, _ in tier.storing}
+            there = [each for each in tier.records.values() if not each.is_dropped and each.store not in on_their_way]
+            assert of.cached_tokens <= len(there) * self.config.block_tokens, "a tier counts what it does not hold"
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)

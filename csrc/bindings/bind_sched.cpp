@@ -265,10 +265,10 @@ void bind_sched(py::module_ m) {
       .def("take_transfers", &Scheduler::take_transfers)
       .def(
           "fetched",
-          [](Scheduler& self, int64_t seq, int64_t num_blocks) {
-            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks));
+          [](Scheduler& self, int64_t seq, int64_t num_blocks, bool is_damaged) {
+            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks), is_damaged);
           },
-          py::arg("seq"), py::arg("num_blocks"))
+          py::arg("seq"), py::arg("num_blocks"), py::kw_only(), py::arg("is_damaged") = false)
       .def(
           "stored",
           [](Scheduler& self, int64_t tier, bool is_whole) { self.stored(to_int32("tier", tier), is_whole); },

@@ -82,9 +82,9 @@ class Scheduler {
   // What is to be moved since the last call; to be asked for after every call of plan(), commit(), fetched()
   // and stored().
   std::vector<Transfer> take_transfers();
-  // What take_transfers() has asked for of one request is over: the first num_blocks arrived, the next one is
-  // damaged.
-  void fetched(SeqId seq, int32_t num_blocks);
+  // What take_transfers() has asked for of one request is over: the first num_blocks arrived. The next one is
+  // damaged, or the fetch was given up there.
+  void fetched(SeqId seq, int32_t num_blocks, bool is_damaged);
   // The oldest of a tier's stores is over. One that was lost, `is_whole` false, is the last that is tried.
   void stored(int32_t tier, bool is_whole);
   // What an earlier process has left in a tier, see Tier::restore; to be called before anything runs.

@@ -51,7 +51,7 @@ void Scheduler::begin_fetch(Request& request) {
   mirror(request);
 }
 
-void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
+void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
   const auto found = requests_.find(seq);
   const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
   if (found == requests_.end() || !found->second->is_fetching()) {
@@ -59,8 +59,9 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
   }
   Request& request = *found->second;
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
-  if (num_blocks < 0 || num_blocks > num_asked) {
-    throw std::invalid_argument(name + " fetched " + std::to_string(num_blocks) + " of " +
+  if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
+    throw std::invalid_argument(name + " fetched " + std::to_string(num_blocks) +
+                                (is_damaged ? " blocks before a damaged one of " : " of ") +
                                 std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
@@ -71,7 +72,7 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
-  if (num_blocks < num_asked) {
+  if (is_damaged) {
     const int32_t tier = from[static_cast<size_t>(num_blocks)];
     std::vector<BlockId>& table = table_of(tier);
     const size_t position = static_cast<size_t>(request.num_published + num_blocks);

@@ -330,7 +330,7 @@ def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
     ]
     assert scheduler.describe() == [(3, "fetching", 9, 0, 3)]
     assert scheduler.stats().fetching == 1
-    scheduler.fetched(3, 1)
+    scheduler.fetched(3, 1, is_damaged=True)
     assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
     assert scheduler.cached_tokens(3) == 4
     (tier,) = scheduler.stats().tiers
@@ -409,13 +409,26 @@ def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> No
     assert step(scheduler) == []
     first, damaged = (each.tier_block for each in scheduler.take_transfers() if each.seq == 1)
     scheduler.fetched(1, 2)
-    scheduler.fetched(2, 1)
+    scheduler.fetched(2, 1, is_damaged=True)
     (drop,) = scheduler.take_transfers()
     assert (drop.move, drop.tier_block) == (sched.Move.DROP, damaged)
     assert scheduler.abort(2)
     assert step(scheduler) == [1]
     (store,) = scheduler.take_transfers()
     assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
+
+
+def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.take_transfers()
+    scheduler.abort(1)
+    scheduler.fetched(1, 1)
+    assert scheduler.take_transfers() == []
+    scheduler.add(2, ids(*range(9)), 1, ids())
+    assert step(scheduler) == []
+    assert [(each.move, each.seq) for each in scheduler.take_transfers()] == [(sched.Move.FETCH, 2)] * 2
+    with pytest.raises(ValueError, match="sequence 2 fetched 2 blocks before a damaged one of 2 blocks"):
+        scheduler.fetched(2, 2, is_damaged=True)
 
 
 def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:

@@ -77,8 +77,8 @@ class StepResult:
 IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
 """Nothing could run."""
 BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
-"""A step of the prefill lane goes on, or blocks are on their way from or to a tier, and the decode lane has nothing to do:
-what has arrived may change that."""
+"""A step of the prefill lane goes on, or blocks are on their way from or to a tier, and the decode lane has nothing to
+do: what has arrived may change that."""
 
 NO_LOGITS = np.empty((0, 0), np.float32)
 

@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from ballast._core import sched
-from ballast.model.tiers.tier import CacheTiers
+from ballast.model.tiers.tier import CacheTiers, Fetched
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class _Fetch:
     began: float
     parts: list[tuple[int, int]]
     """(tier, blocks) in the sequence's order; each tier once."""
-    arrived: dict[int, int]
-    """Blocks that are there, by tier that is done."""
+    arrived: dict[int, Fetched]
+    """By tier that is done."""
 
 
 class TierMover:
@@ -130,21 +130,23 @@ class TierMover:
             for is_whole in done.stored:
                 self._stored_blocks[index] += is_whole
                 self._scheduler.stored(index, is_whole=is_whole)
-            for seq, num_blocks in done.fetched:
-                self._fetches[seq].arrived[index] = num_blocks
+            for fetched in done.fetched:
+                self._fetches[fetched.seq].arrived[index] = fetched
         for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
             self._end(seq, self._fetches.pop(seq))
         self.begin()
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
-        num_blocks = 0
+        num_blocks, is_damaged = 0, False
         for tier, asked in fetch.parts:
-            num_blocks += fetch.arrived[tier]
-            self._fetched_blocks[tier] += fetch.arrived[tier]
-            if fetch.arrived[tier] < asked:
+            arrived = fetch.arrived[tier]
+            num_blocks += arrived.num_blocks
+            self._fetched_blocks[tier] += arrived.num_blocks
+            is_damaged = arrived.is_damaged
+            if arrived.num_blocks < asked:
                 break
         self._waited_s += self._clock() - fetch.began
-        self._scheduler.fetched(seq, num_blocks)
+        self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
 
     def wait(self, timeout_s: float) -> None:
         """Until something arrives."""

@@ -194,6 +194,7 @@ def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
     assert core.stats().used_tokens == 0
     goes_on.set()
     assert generate(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
+    assert fetched_tokens(core) == 96, "what it left comes back for the next"
     core.check()
     core.close()
 

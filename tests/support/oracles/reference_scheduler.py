@@ -168,6 +168,7 @@ class Totals:
     lost_blocks: int = 0
     restored_blocks: int = 0
     aborted_fetches: int = 0
+    given_up_fetches: int = 0
 
 
 @dataclass
@@ -457,9 +458,9 @@ class ReferenceScheduler:
             end = max(end, depth)
         return end
 
-    def end_fetch(self, seq: int | None = None, num_blocks: int | None = None) -> None:
-        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are
-        whole."""
+    def end_fetch(self, seq: int | None = None, num_blocks: int | None = None, *, is_damaged: bool = True) -> None:
+        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes, or it is given up.
+        None: all are whole."""
         seq = next(iter(self.fetches)) if seq is None else seq
         fetch, request = self.fetches.pop(seq), self.live[seq]
         size = self.config.block_tokens
@@ -469,8 +470,10 @@ class ReferenceScheduler:
             begin = request.num_computed + index * size
             assert whole.tolist() == request.prefix_hashes[begin : begin + size], "it was lost on its way"
             self._blocks[each.block] = whole if index < num_blocks else WRONG
-        self.scheduler.fetched(seq, num_blocks)
-        self.totals.damaged_blocks += num_blocks < len(fetch.transfers)
+        is_damaged = is_damaged and num_blocks < len(fetch.transfers)
+        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
+        self.totals.damaged_blocks += is_damaged
+        self.totals.given_up_fetches += num_blocks < len(fetch.transfers) and not is_damaged
         request.is_fetching = False
         if fetch.is_aborted:
             self._remove(seq)

@@ -18,7 +18,7 @@ from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import CacheBlocks, Copy
-from ballast.model.tiers.tier import Done, Notify, Restored
+from ballast.model.tiers.tier import Done, Fetched, Notify, Restored
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class DiskTier:
         # Guards fetches, between the reader and the engine, which may give one up.
         self._lock = threading.Lock()
         self._fetches: dict[int, _Fetch] = {}
-        self._fetched: deque[tuple[int, int]] = deque()
+        self._fetched: deque[Fetched] = deque()
         self._clock = AwakeClock.for_limit(LIMIT_S)
         self._last_read = 0.0
         self._answers = True
@@ -101,7 +101,7 @@ class DiskTier:
         fetch = _Fetch(seq, [(each.tier_block, each.block) for each in fetches])
         with self._lock:
             if not self._answers:
-                self._fetched.append((seq, 0))
+                self._fetched.append(Fetched(seq, 0))
                 return
             if not self._fetches:
                 self._last_read = self._clock.now()
@@ -144,7 +144,7 @@ class DiskTier:
         if fetch is not None:
             fetch.is_given_up = True
             if not fetch.is_copying:
-                self._fetched.append((seq, fetch.num_done))
+                self._fetched.append(Fetched(seq, fetch.num_done))
 
     def _write_all(self) -> None:
         while (work := self._writes.get()) is not None:
@@ -178,15 +178,16 @@ class DiskTier:
 
     def _read_all(self) -> None:
         while (fetch := self._reads.get()) is not None:
-            is_whole = True
-            while is_whole and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
+            is_whole, is_copied = True, True
+            while is_whole and is_copied and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
                 part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
                 num_read = self._read(fetch, part)
-                is_there = num_read > 0 and self._copy(fetch, part[:num_read])
-                is_whole = is_there and num_read == len(part)
+                is_copied = num_read == 0 or self._copy(fetch, part[:num_read])
+                is_whole = num_read == len(part)
             with self._lock:
                 if self._fetches.pop(fetch.seq, None) is not None:
-                    self._fetched.append((fetch.seq, fetch.num_done))
+                    is_damaged = is_copied and not is_whole
+                    self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
             self._notify()
 
     def _copy(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> bool:
@@ -205,7 +206,7 @@ class DiskTier:
             fetch.is_copying = False
             fetch.num_done += num_copied
             if self._fetches.get(fetch.seq) is not fetch:  # given up meanwhile
-                self._fetched.append((fetch.seq, fetch.num_done))
+                self._fetched.append(Fetched(fetch.seq, fetch.num_done))
         return num_copied > 0
 
     def _read(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> int:

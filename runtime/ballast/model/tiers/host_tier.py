@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ballast._core import sched
 from ballast.model.tiers.cache_blocks import Bytes, CacheBlocks, Copy
-from ballast.model.tiers.tier import NOTHING, Done, Restored
+from ballast.model.tiers.tier import NOTHING, Done, Fetched, Restored
 
 PIECE_BYTES = 256 << 20
 """Memory is taken in pieces of so much: a power of two, to which pinned memory is rounded up."""
@@ -64,7 +64,7 @@ class HostTier:
             done.stored += [True] * count
         while self._fetching and self._fetching[0][0].query():
             _, seq, count = self._fetching.popleft()
-            done.fetched.append((seq, count))
+            done.fetched.append(Fetched(seq, count))
         return done
 
     def close(self, limit_s: float) -> None:

@@ -268,8 +268,8 @@ class Scheduler(PybindObject):
         """What is to be moved since the last call; to be asked for after each call of plan, commit, fetched and stored,
         and to be begun before the next plan. Empty without tiers."""
     def fetched(self, seq: int, num_blocks: int, *, is_damaged: bool = False) -> None:
-        """All FETCHes of a sequence are over, `num_blocks` of them well; what comes then is computed. `is_damaged`: since
-        the next block is, which is never served again. A sequence that was aborted meanwhile ends now.
+        """All FETCHes of a sequence are over, `num_blocks` of them well; what comes then is computed. `is_damaged`: the
+        next block is, and is never served again. A sequence that was aborted meanwhile ends now.
 
         ValueError when it fetches nothing, or not so many."""
     def stored(self, tier: int, *, is_whole: bool) -> None:

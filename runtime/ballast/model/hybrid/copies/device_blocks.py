@@ -54,6 +54,11 @@ class DeviceBlocks:
             raise MemoryError(f"{num_blocks * self.block_bytes} bytes of host memory were refused ({error})") from error
         return memory.numpy()
 
+    def free_memory(self) -> None:
+        """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
+        if self._device.type == "cuda":
+            torch.accelerator.empty_host_cache()
+
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
         """See CacheBlocks."""

@@ -270,6 +270,16 @@ void bind_sched(py::module_ m) {
           },
           py::arg("seq"), py::arg("num_blocks"), py::kw_only(), py::arg("is_damaged") = false)
       .def(
+          "measured",
+          [](Scheduler& self, int64_t tier, double block_seconds) {
+            self.measured(to_int32("tier", tier), block_seconds);
+          },
+          py::arg("tier"), py::arg("block_seconds"))
+      .def(
+          "is_worth_fetching",
+          [](const Scheduler& self, int64_t seq) { return self.is_worth_fetching(SeqId{seq}); },
+          py::arg("seq"))
+      .def(
           "stored",
           [](Scheduler& self, int64_t tier, bool is_whole) { self.stored(to_int32("tier", tier), is_whole); },
           py::arg("tier"), py::kw_only(), py::arg("is_whole"))

@@ -62,6 +62,7 @@ void SchedulerConfig::validate() const {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_((config.validate(), config)),
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
+      speeds_(config.tiers.size()),
       fetched_tokens_(config.tiers.size(), 0),
       dropped_tokens_(config.tiers.size(), 0) {
   for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
@@ -411,14 +412,14 @@ bool Scheduler::waits_for_leader(const Request& request) const {
   return leader != requests_.end() && !leader->second->aborted && leader->second->num_generated() == 0;
 }
 
-// Whether a request waits for a leader that waits as well, or fetches: room that is kept for it would be missing there. A
-// leader of another client may have a later turn.
+// Whether a request waits for a leader that waits as well, or fetches: room that is kept for it would be
+// missing there. A leader of another client may have a later turn.
 bool Scheduler::is_behind(const Request& request) const {
   return waits_for_leader(request) && !requests_.at(*request.leader)->has_place;
 }
 
-// Whether a request whose prefix goes on in tiers waits until fewer others fetch. They hold blocks, which those
-// that decode may come to need.
+// Whether a request whose prefix goes on in tiers waits until fewer others fetch. They hold blocks, which
+// those that decode may come to need.
 bool Scheduler::waits_to_fetch(const Request& request) const {
   const size_t num_fetching = running_.size() - static_cast<size_t>(num_placed_);
   return !request.found.empty() && num_fetching >= static_cast<size_t>(config_.max_batch_size);
@@ -682,6 +683,11 @@ void Scheduler::check() const {
     BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
+  std::vector<int32_t> num_ahead(tiers_.size(), 0);
+  for (const Request* request : running_) {
+    for (const int32_t tier : request->fetches) ++num_ahead[static_cast<size_t>(tier)];
+  }
+  for (size_t t = 0; t < tiers_.size(); ++t) BALLAST_CHECK(num_ahead[t] == speeds_[t].num_ahead);
   BALLAST_CHECK(unsent_.size() <= kMostUnsent);
   for (const Unsent& unsent : unsent_) {
     for (size_t t = 0; t < tiers_.size(); ++t) {

@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "sched/config.h"
+#include "sched/fetching.h"
 #include "sched/lane.h"
 #include "sched/plan.h"
 #include "sched/request.h"
@@ -54,9 +55,10 @@ class QueueFullError : public std::runtime_error {
 //
 // With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
 // the cache gives it up. What a tier has no room for on its way is sent later, after the request's end as
-// well, while the cache has it. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
-// one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
-// until fetched(), and takes none of the max_batch_size places. It then gets the next one that is free.
+// well, while the cache has it. A request whose prefix goes on in tiers, beyond what the cache holds, is
+// admitted as one that fetches: it is among those that run and holds all its blocks, but is in no step and no
+// victim until fetched(), and takes none of the max_batch_size places. It then gets the next one that is
+// free.
 //
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
@@ -85,6 +87,11 @@ class Scheduler {
   // What take_transfers() has asked for of one request is over: the first num_blocks arrived. The next one is
   // damaged, or the fetch was given up there.
   void fetched(SeqId seq, int32_t num_blocks, bool is_damaged);
+  // What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner
+  // computed is not fetched.
+  void measured(int32_t tier, double block_seconds);
+  // Whether all that a request fetches would be fetched, as far as is known by now.
+  bool is_worth_fetching(SeqId seq) const;
   // The oldest of a tier's stores is over. One that was lost, `is_whole` false, is the last that is tried.
   void stored(int32_t tier, bool is_whole);
   // What an earlier process has left in a tier, see Tier::restore; to be called before anything runs.
@@ -137,6 +144,7 @@ class Scheduler {
   void forget(Request& request);
   void release(Request& request);
   size_t checked_tier(int32_t tier) const;
+  const Request& fetching(SeqId seq) const;
 
   Turn turn_of(const Request& request) const;
   void hand_turns_down(const Request& leaver);
@@ -161,6 +169,7 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
+  std::vector<FetchSpeed> speeds_;                                // by tier
   std::vector<int64_t> fetched_tokens_, dropped_tokens_;          // by tier
   std::deque<Unsent> unsent_;                                     // kMostUnsent at most, the oldest first
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked

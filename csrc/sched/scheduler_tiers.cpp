@@ -18,7 +18,8 @@ size_t Scheduler::checked_tier(int32_t tier) const {
   return static_cast<size_t>(tier);
 }
 
-// The prefix that goes on in tiers where the cache's match ends; of two tiers that have a block, the faster.
+// The prefix that goes on in tiers where the cache's match ends, as far as it is not sooner computed; of two
+// tiers that have a block, the faster.
 void Scheduler::match_tiers(Request& request) const {
   request.found.clear();
   size_t end = request.match.blocks.size();
@@ -29,6 +30,9 @@ void Scheduler::match_tiers(Request& request) const {
       request.found.push_back(static_cast<int32_t>(t));
     }
   }
+  const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
+  request.found.resize(
+      num_worth_fetching(config_, speeds_, request.found, request.num_tokens() - num_matched, num_decode_));
 }
 
 // Holds what tiers know of a request that starts, and orders what they are to bring of it.
@@ -47,24 +51,42 @@ void Scheduler::begin_fetch(Request& request) {
     fetch.seq = request.seq;
     transfers_.push_back(std::move(fetch));
     ++position;
+    ++speeds_[static_cast<size_t>(tier)].num_ahead;
   }
   mirror(request);
 }
 
-void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
+const Request& Scheduler::fetching(SeqId seq) const {
   const auto found = requests_.find(seq);
-  const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
   if (found == requests_.end() || !found->second->is_fetching()) {
-    throw std::invalid_argument(name + " fetches nothing");
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
   }
-  Request& request = *found->second;
+  return *found->second;
+}
+
+void Scheduler::measured(int32_t tier, double block_seconds) {
+  speeds_[checked_tier(tier)].block_seconds = block_seconds;
+}
+
+bool Scheduler::is_worth_fetching(SeqId seq) const {
+  const Request& request = fetching(seq);
+  std::vector<FetchSpeed> speeds = speeds_;
+  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;  // it has come that far in the queue
+  return num_worth_fetching(config_, speeds, request.fetches, request.num_uncomputed(), num_decode_) ==
+         request.fetches.size();
+}
+
+void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
+  fetching(seq);
+  Request& request = *requests_.at(seq);
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
-    throw std::invalid_argument(name + " fetched " + std::to_string(num_blocks) +
-                                (is_damaged ? " blocks before a damaged one of " : " of ") +
-                                std::to_string(num_asked) + " blocks");
+    throw std::invalid_argument(
+        "sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetched " + std::to_string(num_blocks) +
+        (is_damaged ? " blocks before a damaged one of " : " of ") + std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
+  for (const int32_t tier : from) --speeds_[static_cast<size_t>(tier)].num_ahead;
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };
@@ -178,8 +200,8 @@ void Scheduler::send_unsent() {
 void Scheduler::give_up(Unsent& unsent) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     std::vector<BlockId>& table = unsent.tiers[t].blocks;
-    dropped_tokens_[t] +=
-        static_cast<int64_t>(unsent.tokens.size()) - static_cast<int64_t>(table.size()) * config_.block_tokens;
+    dropped_tokens_[t] += static_cast<int64_t>(unsent.tokens.size()) -
+                          static_cast<int64_t>(table.size()) * config_.block_tokens;
     tiers_[t].release(table);
   }
 }

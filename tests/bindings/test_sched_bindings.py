@@ -431,6 +431,30 @@ def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
         scheduler.fetched(2, 2, is_damaged=True)
 
 
+def test_what_is_sooner_computed_is_not_fetched() -> None:
+    costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # a token a second
+    scheduler = evicted(max_batch_size=1, **costs)
+    scheduler.take_transfers()
+    assert scheduler.is_worth_fetching(1)
+    scheduler.measured(0, 5.0)
+    assert not scheduler.is_worth_fetching(1), "what has begun is looked at again"
+    scheduler.fetched(1, 1)
+    assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
+    scheduler.commit(ids(7))
+    for seconds, fetches in ((5.0, 0), (3.9, 1)):
+        scheduler = evicted(max_batch_size=1, **costs)
+        scheduler.abort(1)
+        scheduler.fetched(1, 0)
+        scheduler.measured(0, seconds)
+        scheduler.add(2, ids(*range(9)), 1, ids())
+        step(scheduler)
+        assert scheduler.stats().fetching == fetches
+    with pytest.raises(ValueError, match="sequence 5 fetches nothing"):
+        scheduler.is_worth_fetching(5)
+    with pytest.raises(ValueError, match="tier 1 of 1"):
+        scheduler.measured(1, 1.0)
+
+
 def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
     """A scheduler that has answered a prompt of so many tokens with one; two blocks are on their way to its tier."""
     scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})

@@ -164,6 +164,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def lose_a_store(self, tier: int) -> None:
         self.reference.end_stores(1, tier, is_whole=False)
 
+    @precondition(lambda self: self.reference.tiers)
+    @rule(block_seconds=st.sampled_from((0.0, 0.1, 2.0, 100.0)), tier=st.integers(0, 1))
+    def measure(self, block_seconds: float, tier: int) -> None:
+        self.reference.measure(tier, block_seconds)
+
     @precondition(lambda self: self.reference.tiers and not self.reference.live)
     @rule()
     def restart(self) -> None:

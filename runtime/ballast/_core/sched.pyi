@@ -272,6 +272,12 @@ class Scheduler(PybindObject):
         next block is, and is never served again. A sequence that was aborted meanwhile ends now.
 
         ValueError when it fetches nothing, or not so many."""
+    def measured(self, tier: int, block_seconds: float) -> None:
+        """What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner computed,
+        by the costs of steps, is not fetched. ValueError when there is no such tier."""
+    def is_worth_fetching(self, seq: int) -> bool:
+        """Whether all that a sequence fetches would be fetched by what is known now. ValueError when it fetches
+        nothing."""
     def stored(self, tier: int, *, is_whole: bool) -> None:
         """The oldest STORE of a tier is over. If it was lost, nothing more is sent to the tier.
 

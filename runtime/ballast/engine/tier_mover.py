@@ -132,8 +132,12 @@ class TierMover:
                 self._scheduler.stored(index, is_whole=is_whole)
             for fetched in done.fetched:
                 self._fetches[fetched.seq].arrived[index] = fetched
+            self._scheduler.measured(index, tier.block_seconds)
         for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
             self._end(seq, self._fetches.pop(seq))
+        for seq in self._fetches:
+            if not self._scheduler.is_worth_fetching(seq):
+                self.cancel(seq)  # what has come is used
         self.begin()
 
     def _end(self, seq: int, fetch: _Fetch) -> None:

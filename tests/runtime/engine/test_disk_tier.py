@@ -21,7 +21,8 @@ from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import with_tiers
+from ballast.engine.runner import with_changes, with_tiers
+from ballast.engine.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
@@ -54,10 +55,11 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     gguf = open_gguf(model.gguf)
     spec = read_spec(gguf, None)
 
-    def make(folder: Path | None, **changes: object) -> EngineCore:
+    def make(folder: Path | None, costs: Sequence[Cost] = (), **changes: object) -> EngineCore:
         settings = replace(SMALL, **{"kv_disk_dir": folder, "kv_disk_bytes": DISK_BYTES if folder else None, **changes})
         runner = load_runner(gguf, spec, spec.vocab_size, settings)
-        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
+        config = with_tiers(scheduler_config(settings), runner)
+        return EngineCore(runner, with_changes(config, decode_costs=costs) if costs else config)
 
     return make
 
@@ -285,6 +287,25 @@ def test_a_request_that_fetches_alone_is_shown(
     asyncio.run(ask())
     assert engine.snapshot().tiers[0].hit_tokens > 0
     engine.stop(10)
+
+
+def test_a_disk_that_is_slower_than_computing_is_left_alone(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [tuple((token + 7 * index) % 300 for token in range(800)) for index in range(2)]
+    requests = [Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0)) for prompt in prompts]
+    first = make_core(tmp_path, cache_lens=1024)
+    replies = [served(first, [request])[0] for request in requests]
+    first.close()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: (time.sleep(0.05), read(*given))[1])
+    costs = [(1, 1e-5), (64, 64e-5)]  # far less than the disk takes
+    second = make_core(tmp_path, costs, cache_lens=1024)
+    again = [served(second, [request])[0] for request in requests]
+    assert texts(again) == texts(replies)
+    assert 0 < again[0].cached_tokens < 400, "given up on the way"
+    assert again[1].cached_tokens == 0, "not asked"
+    second.close()
 
 
 def test_a_disk_that_does_not_answer_is_given_up(

@@ -204,6 +204,7 @@ class ReferenceScheduler:
         self.fetches: dict[int, Fetch] = {}
         """By sequence id, in the order in which they were asked for."""
         self._num_stores = 0
+        self._is_measured = False
 
     def add(
         self,
@@ -436,7 +437,8 @@ class ReferenceScheduler:
                 )
         for seq, num_blocks in kept.items():
             num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
-            assert num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
+            is_less_allowed = self._is_measured and num_found < num_blocks
+            assert is_less_allowed or num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
 
     def _num_kept(self, request: Expected) -> int:
         """Leading full blocks that a request which fetches finds: in the cache, then tier by tier."""
@@ -493,6 +495,14 @@ class ReferenceScheduler:
             assert self.scheduler.cached_tokens(seq) == request.cached_tokens
         self._begin_transfers()
         self._check_between_steps()
+
+    def measure(self, tier: int, block_seconds: float) -> None:
+        """A tier is found to be so slow: from now on less may be fetched."""
+        if tier < len(self.tiers):
+            self._is_measured = True
+            self.scheduler.measured(tier, block_seconds)
+            for seq in self.fetches:
+                self.scheduler.is_worth_fetching(seq)
 
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
         """The oldest `count` stores of a tier are over, or as many as there are."""

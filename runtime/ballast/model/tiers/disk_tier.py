@@ -18,6 +18,7 @@ from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import CacheBlocks, Copy
+from ballast.model.tiers.read_speed import ReadSpeed
 from ballast.model.tiers.tier import Done, Fetched, Notify, Restored
 
 log = logging.getLogger(__name__)
@@ -67,12 +68,13 @@ class DiskTier:
         self._reads: SimpleQueue[_Fetch | None] = SimpleQueue()
         self._stored: deque[bool] = deque()
         self._takes_more = True
-        # Guards fetches, between the reader and the engine, which may give one up.
+        # Guards fetches, between the reader and the engine, which may give one up; and the speed.
         self._lock = threading.Lock()
         self._fetches: dict[int, _Fetch] = {}
         self._fetched: deque[Fetched] = deque()
         self._clock = AwakeClock.for_limit(LIMIT_S)
         self._last_read = 0.0
+        self._speed = ReadSpeed()
         self._answers = True
         self._threads = [
             threading.Thread(target=self._write_all, name="ballast-kv-write", daemon=True),
@@ -80,6 +82,12 @@ class DiskTier:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def block_seconds(self) -> float:
+        """See KvTier."""
+        with self._lock:
+            return self._speed.block_seconds(time.monotonic())
 
     def restored(self) -> Restored:
         """See KvTier."""
@@ -181,8 +189,13 @@ class DiskTier:
             is_whole, is_copied = True, True
             while is_whole and is_copied and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
                 part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
+                began = time.monotonic()
                 num_read = self._read(fetch, part)
                 is_copied = num_read == 0 or self._copy(fetch, part[:num_read])
+                with self._lock:
+                    now = time.monotonic()
+                    self._speed.note(num_read, now - began, now)
+                self._notify()
                 is_whole = num_read == len(part)
             with self._lock:
                 if self._fetches.pop(fetch.seq, None) is not None:

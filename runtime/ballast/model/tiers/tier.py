@@ -55,6 +55,10 @@ class KvTier(Protocol):
     """Most stores that are under way at a time."""
     block_bytes: int
 
+    @property
+    def block_seconds(self) -> float:
+        """What bringing a block back takes, as measured lately; 0 where nobody knows."""
+
     def restored(self) -> Restored:
         """What it holds at the start; to be asked for once, before anything else."""
 

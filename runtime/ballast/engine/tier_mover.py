@@ -32,7 +32,7 @@ class TierNumbers:
     hit_tokens: int
     """Brought back from it instead of computed."""
     dropped_tokens: int
-    """Never copied to it: the cache gave them up before there was room on the way."""
+    """Never copied to it: it takes no more, or the cache gave them up before it had room on the way."""
     stored_bytes: int
     """Copied to it."""
     fetched_bytes: int

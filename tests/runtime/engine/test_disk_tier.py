@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast.engine import tier_mover
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState, Limits
@@ -248,6 +249,21 @@ def test_a_server_that_ends_stores_what_requests_have_left(
     second = make_core(tmp_path, cache_lens=2048)
     assert second.stats().tiers[0].cached_tokens == 1600
     second.close()
+
+
+def test_a_disk_that_does_not_write_keeps_nobody_awake(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    write = BlockFile.write
+    monkeypatch.setattr(BlockFile, "write", lambda *given: goes_on.wait(30) and write(*given))
+    core = make_core(tmp_path)
+    generate(core, [Request("test", tuple(range(100)), SamplingParams(max_tokens=1, temperature=0.0))])
+    assert core.step() is BUSY
+    monkeypatch.setattr(tier_mover, "PATIENCE_S", 0.0)
+    assert core.step() is IDLE
+    goes_on.set()
+    core.close()
 
 
 def test_a_request_that_fetches_alone_is_shown(

@@ -57,7 +57,7 @@ class DeviceBlocks:
     def free_memory(self) -> None:
         """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
         if self._device.type == "cuda":
-            torch.accelerator.empty_host_cache()
+            torch._C._host_emptyCache()  # torch 2.11 has no other name for it
 
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:

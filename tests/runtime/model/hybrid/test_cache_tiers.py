@@ -23,6 +23,7 @@ from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.tiers import host_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
@@ -121,6 +122,48 @@ def test_a_start_goes_on_without_host_memory_that_is_refused(
     assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=1 << 30)) is None
     (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is not used")
     assert "refused" in vars(record)["why"]
+
+
+def pinned_bytes() -> int:
+    """What torch has taken from the system."""
+    return int(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+
+
+@pytest.mark.parametrize(("num_given", "num_taken"), [(4, 2), (1, 0)])
+def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
+    device: torch.device,
+    num_given: int,
+    num_taken: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    blocks = DeviceBlocks(cache(device), BLOCK_TOKENS)
+    monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
+    piece_blocks = (1 << 20) // blocks.block_bytes
+    give, given = blocks.new_memory, []
+
+    def new_memory(num_blocks: int) -> np.ndarray:
+        given.append(num_blocks)
+        if len(given) > num_given:
+            raise MemoryError("1 MiB of host memory were refused")
+        return give(num_blocks)
+
+    monkeypatch.setattr(blocks, "new_memory", new_memory)
+    blocks.free_memory()
+    before = pinned_bytes() if device.type == "cuda" else 0
+    if num_taken == 0:
+        with pytest.raises(MemoryError, match="refused"):
+            HostTier(blocks, 8 << 20)
+        tier = None
+    else:
+        tier = HostTier(blocks, 8 << 20)
+        assert tier.num_blocks == tier.most_storing == num_taken * piece_blocks
+        (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is used in part")
+        assert vars(record)["taken_bytes"] == num_taken * piece_blocks * blocks.block_bytes
+        assert "refused" in vars(record)["why"]
+    if device.type == "cuda":
+        assert pinned_bytes() - before == num_taken << 20, "what was refused stays with torch"
+    del tier
 
 
 MakeCore = Callable[..., EngineCore]

@@ -55,6 +55,11 @@ class DeviceBlocks:
             raise MemoryError(f"{num_blocks * self.block_bytes} bytes of host memory were refused ({error})") from error
         return memory.numpy()
 
+    def free_memory(self) -> None:
+        """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
+        if self._device.type == "cuda":
+            torch._C._host_emptyCache()  # torch 2.11 has no other name for it
+
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
         """See CacheBlocks."""

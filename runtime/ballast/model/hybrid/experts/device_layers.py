@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,8 +9,9 @@ import torch
 from ballast._core import kernels
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import Kind, kind_of
+from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces
 from ballast.moe.gpu_experts import GpuExperts
 
@@ -100,13 +100,12 @@ def _stacks(part: HostExpertPart, ids: Sequence[int], device: torch.device) -> l
 def _seen(part: HostExpertPart, device: torch.device) -> list[PanelStack]:
     return [
         PanelStack(
-            _bytes(panels), panels.ggml_type, panels.num_experts, panels.rows, panels.cols, panels.scales_on(device)
+            host_bytes(panels.data),
+            panels.ggml_type,
+            panels.num_experts,
+            panels.rows,
+            panels.cols,
+            panels.scales_on(device),
         )
         for panels in part.matrices
     ]
-
-
-def _bytes(panels: HostPanels) -> torch.Tensor:
-    """A view of the memory where they lie; the experts must outlive it."""
-    memory = (ctypes.c_uint8 * panels.data.size).from_address(panels.address)
-    return torch.frombuffer(memory, dtype=torch.uint8)

@@ -6,6 +6,7 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
+from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.int_gemm import int_gemm, int_gemm_input, num_counters
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
@@ -35,7 +36,9 @@ class PanelLinear:
         self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool, device: torch.device
     ) -> None:
         """`rows` and `cols` are those of a head, as it is applied; one that was packed transposed holds floats."""
-        packed = torch.from_numpy(matrix.panels.copy()).to(device)
+        panels = matrix.panels
+        packed = torch.empty(panels.shape, dtype=torch.uint8, device=device)
+        packed.copy_(host_bytes(panels))  # which a GPU reads as it lies: to copy it before takes longer than the bus
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
         scales = matrix.scales
         if is_transposed and scales.size:  # floats take it in

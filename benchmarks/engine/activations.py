@@ -3,7 +3,8 @@
 A trained model's float weights are rounded as each type of file rounds them. Against the float model, over documents
 that it has not seen: the mean divergence (KL, in nats) of the next token with exact activations, which is the
 type's own error, and what is added to it by activations that are rounded to whole numbers where a matrix of blocks is
-multiplied, with a scale for so many neighbouring columns. A negative figure is chance: roundings can cancel.
+multiplied, with a scale for so many neighbouring columns. Of types whose codes tiles multiply with their sub-block's
+scale, in two bytes, also what one byte for that would add. A negative figure is chance: roundings can cancel.
 
 python benchmarks/engine/activations.py WEIGHTS.npz --tokenizer tokenizer.json [--ggml LIBRARY] [--types q2_k q4_k]
 
@@ -68,6 +69,8 @@ TYPES = (
 )
 ROUNDINGS = (*((8, cols) for cols in (32, 64, 128, 256)), *((bits, 256) for bits in range(9, 17)))
 """Bits of an activation, and columns that share a scale."""
+DROPPED_BITS = {GgmlType.Q4_K: 2, GgmlType.Q5_K: 3}
+"""Of a code times its sub-block's scale, 15 x 63 or 31 x 63 at most, to make it a byte."""
 UNSEEN = 987_654_321
 """A seed of the corpus that no training uses."""
 LENGTH = 192
@@ -80,6 +83,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--ggml", type=Path)
     parser.add_argument("--types", nargs="*", default=TYPES)
+    parser.add_argument("--bits", type=int, nargs="*", default=range(8, 17), help="of an activation")
     parser.add_argument("--documents", type=int, default=128, help=f"of {LENGTH} tokens at most")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
@@ -101,15 +105,24 @@ def main() -> None:
         as_in_file = partial(rounded_as, quant=quant, quantizer=quantizer)
         with ThreadPoolExecutor(options.threads) as pool:
             rounded = dict(zip(weights, pool.map(as_in_file, weights, weights.values()), strict=True))
+            in_bytes = partial(as_in_file, in_bytes=True)
+            bytewise = dict(zip(weights, pool.map(in_bytes, weights, weights.values()), strict=True))
         model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in rounded.items()})
         own = model.log_probabilities(ids, is_real)[is_asked[is_real]]
         own_kl = divergence(exact, own)
         added: dict[str, float] = {}
         from_own: dict[str, float] = {}
-        for bits, cols in ROUNDINGS:
+        for bits, cols in ((bits, cols) for bits, cols in ROUNDINGS if bits in options.bits):
             both = model.log_probabilities(ids, is_real, rounding=rounding_to(bits, cols))[is_asked[is_real]]
             added[f"{bits} bits / {cols}"] = significant(divergence(exact, both) - own_kl)
             from_own[f"{bits} bits / {cols}"] = significant(divergence(own, both))
+        by_bytes: dict[str, float] = {}
+        if any((bytewise[name] != rounded[name]).any() for name in rounded):
+            model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in bytewise.items()})
+            for case, rounding in (("exact", None), ("8 bits / 256", rounding_to(8, 256))):
+                both = model.log_probabilities(ids, is_real, rounding=rounding)[is_asked[is_real]]
+                by_bytes[case] = significant(divergence(exact, both) - own_kl)
+                by_bytes[f"{case}, from type"] = significant(divergence(own, both))
         print(
             bench_record(
                 "engine/activations",
@@ -121,6 +134,7 @@ def main() -> None:
                 kl_of_type=significant(own_kl),
                 kl_added=added,
                 kl_from_type=from_own,
+                **({"kl_added_with_scaled_codes_of_a_byte": by_bytes} if by_bytes else {}),
             ),
             flush=True,
         )
@@ -296,8 +310,8 @@ def divergence(expected: Tensor, found: Tensor) -> float:
 Quantizer = Callable[[str, Floats, GgmlType], NDArray[np.uint8]]
 
 
-def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer) -> Floats:
-    """`weights` as a file of type `quant` has them."""
+def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer, *, in_bytes: bool = False) -> Floats:
+    """`weights` as a file of type `quant` has them; `in_bytes`: with codes times scales rounded, see `scaled_codes`."""
     kind = type_for(name, weights.ndim, weights.shape[-1], quant)
     if kind == GgmlType.F32:
         return weights
@@ -307,7 +321,25 @@ def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer) -> 
         scale = np.abs(weights).max() / (6 * 448)
         found: Floats = quantize_dequantize(name, weights / scale, kind, quantize_own) * scale
         return found
+    if in_bytes and kind in DROPPED_BITS:
+        return scaled_codes(quantizer(name, weights, kind), kind).reshape(weights.shape)
     return quantize_dequantize(name, weights, kind, quantizer)
+
+
+def scaled_codes(blocks: NDArray[np.uint8], kind: GgmlType) -> Floats:
+    """What blocks of Q4_K or Q5_K stand for where each code times its sub-block's scale is rounded to a byte."""
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    rows = blocks.reshape(-1, block_bytes)
+    scale, least = (rows[:, at : at + 2].view(np.float16).astype(np.float64) for at in (0, 2))
+    _, minima = gguf.quants.Q4_K.get_scale_min(rows[:, 4:16])
+    minimum = np.repeat(least * minima.reshape(len(rows), -1), block_weights // 8, axis=1)
+    weights = gguf.quants.dequantize(rows, kind).reshape(len(rows), -1)
+    step = 2.0 ** DROPPED_BITS[kind] * np.where(scale == 0, 1.0, scale)
+    codes = np.round((weights + minimum) / step)
+    assert codes.min() >= 0
+    assert codes.max() <= 255
+    found: Floats = (codes * step - minimum).astype(np.float32)
+    return found
 
 
 def quantize_dequantize(name: str, weights: Floats, kind: GgmlType, quantizer: Quantizer) -> Floats:

@@ -30,6 +30,8 @@ from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record
 
 WARM_ROUNDS = 3
+READ_BYTES = 1 << 31
+"""To measure the memory with; beyond the last cache of any machine."""
 
 
 class LayerTimes(NamedTuple):
@@ -65,7 +67,7 @@ def main() -> None:
                 figures = {f"{name}_us": round(float(us), 1) for name, us in zip(times._fields, times, strict=True)}
                 kept = "kept awake" if is_kept_awake else "left to sleep"
                 case = f"{options.model.name}: B={batch}, gaps of {gap_us} us, {kept}"
-                memory = round(kernels.measure_read_speed(pool, 1 << 28) / 1e9, 1)
+                memory = round(kernels.measure_read_speed(pool, READ_BYTES) / 1e9, 1)
                 record = bench_record(
                     "hybrid/layer_gaps",
                     case,

@@ -22,9 +22,10 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from support.bench_record import bench_record
-from support.models.random_blocks import dequantized, random_blocks
+from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 SHAPES = {
     "r1": (256, 8, 7168, 2048, T.Q4_K, T.Q6_K),
@@ -35,6 +36,7 @@ SHAPES = {
     "r1-iq2-s": (256, 8, 7168, 2048, T.IQ2_XS, T.IQ2_S),
     "r1-iq3": (256, 8, 7168, 2048, T.IQ3_XXS, T.IQ3_S),
     "r1-mxfp4": (256, 8, 7168, 2048, T.MXFP4, T.MXFP4),
+    "r1-nvfp4": (256, 8, 7168, 2048, T.NVFP4, T.NVFP4),
     "r1-tq2": (256, 8, 7168, 2048, T.TQ2_0, T.TQ2_0),
     "v2-lite": (64, 6, 2048, 1408, T.Q8_0, T.Q8_0),
 }
@@ -94,13 +96,14 @@ def measure_experts(name: str, token_counts: Sequence[int]) -> None:
 
 def copies(seed: int, num_experts: int, kind: T, rows: int, cols: int) -> tuple[PanelStack, torch.Tensor]:
     """(one random matrix for each expert, all alike, and its weights as float64)"""
-    data = random_blocks(np.random.default_rng(seed), kind, rows, cols)
-    packed = kernels.pack(
-        kernels.ThreadPool(8), kernels.Matrix(data, kind, rows, cols), kernels.usable_isas()[0], activation_bytes=1
-    )
+    rng = np.random.default_rng(seed)
+    data, scales = random_blocks(rng, kind, rows, cols), random_scales(rng, kind, 1)
+    matrix = kernels.Matrix(data, kind, rows, cols, scales)
+    packed = kernels.pack(kernels.ThreadPool(8), matrix, kernels.usable_isas()[0], activation_bytes=1)
     panels = torch.from_numpy(packed.panels.copy()).to(DEVICE).reshape(1, -1).repeat(num_experts, 1)
-    weight = torch.from_numpy(dequantized(data, kind).reshape(rows, cols).astype(np.float64)).to(DEVICE)
-    return PanelStack(panels, kind, num_experts, rows, cols), weight
+    [weight] = scaled(dequantized(data, kind).reshape(1, rows, cols), scales)
+    on_device = scales_on(DEVICE, scales, kind, num_experts)
+    return PanelStack(panels, kind, num_experts, rows, cols, on_device), torch.from_numpy(weight).to(DEVICE)
 
 
 def error_of(found: torch.Tensor, x: torch.Tensor, scores: torch.Tensor, weights: Sequence[torch.Tensor]) -> float:

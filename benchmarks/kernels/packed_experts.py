@@ -53,7 +53,7 @@ def main() -> None:
             for name in args.type or ["own"]:
                 of_tall, of_wide = (GgmlType.Q4_K, shape.down) if name == "own" else (GgmlType[name],) * 2
                 kinds = (of_tall, tall), (of_tall, tall), (of_wide, wide)
-                gate, up, down = matrices = [matrix_of(kind, *size) for kind, size in kinds]
+                gate, up, down = matrices = [matrix_of(kind, *size, NUM_EXPERTS) for kind, size in kinds]
                 experts = kernels.Experts(gate, up, down, NUM_EXPERTS).packed(pool, isa, activation_bytes=num_bytes)
                 expert_bytes = sum(matrix.nbytes for matrix in matrices) // NUM_EXPERTS
                 of_types = "" if name == "own" else f"{name}, "

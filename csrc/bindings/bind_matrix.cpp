@@ -212,6 +212,12 @@ void bind_matrix(py::module_ m) {
                              [](const MatrixView& view) { return view.matrix.format().ggml_type; })
       .def_property_readonly("rows", [](const MatrixView& view) { return view.matrix.rows(); })
       .def_property_readonly("cols", [](const MatrixView& view) { return view.matrix.cols(); })
+      .def_property_readonly("scales",
+                             [](const MatrixView& view) {
+                               const std::vector<float>& scales = view.matrix.scales();
+                               return py::array_t<float>(static_cast<py::ssize_t>(scales.size()),
+                                                         scales.data());
+                             })
       .def_property_readonly("isa",
                              [](const MatrixView& view) {
                                const Panels* panels = view.matrix.panels();

@@ -201,7 +201,8 @@ void bind_sched(py::module_ m) {
   py::class_<TierStats>(m, "TierStats")
       .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
       .def_readonly("cached_tokens", &TierStats::cached_tokens)
-      .def_readonly("fetched_tokens", &TierStats::fetched_tokens);
+      .def_readonly("fetched_tokens", &TierStats::fetched_tokens)
+      .def_readonly("dropped_tokens", &TierStats::dropped_tokens);
 
   py::class_<Stats>(m, "Stats")
       .def_readonly("waiting", &Stats::waiting)
@@ -213,6 +214,7 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
       .def_readonly("fetching", &Stats::fetching)
+      .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);
 
   py::class_<Scheduler>(m, "Scheduler")
@@ -263,10 +265,20 @@ void bind_sched(py::module_ m) {
       .def("take_transfers", &Scheduler::take_transfers)
       .def(
           "fetched",
-          [](Scheduler& self, int64_t seq, int64_t num_blocks) {
-            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks));
+          [](Scheduler& self, int64_t seq, int64_t num_blocks, bool is_damaged) {
+            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks), is_damaged);
           },
-          py::arg("seq"), py::arg("num_blocks"))
+          py::arg("seq"), py::arg("num_blocks"), py::kw_only(), py::arg("is_damaged") = false)
+      .def(
+          "measured",
+          [](Scheduler& self, int64_t tier, double block_seconds) {
+            self.measured(to_int32("tier", tier), block_seconds);
+          },
+          py::arg("tier"), py::arg("block_seconds"))
+      .def(
+          "is_worth_fetching",
+          [](const Scheduler& self, int64_t seq) { return self.is_worth_fetching(SeqId{seq}); },
+          py::arg("seq"))
       .def(
           "stored",
           [](Scheduler& self, int64_t tier, bool is_whole) { self.stored(to_int32("tier", tier), is_whole); },

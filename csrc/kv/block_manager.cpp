@@ -19,14 +19,8 @@ BlockId BlockManager::allocate() {
 
 void BlockManager::match(const std::vector<int32_t>& tokens, PrefixMatch& match) const {
   if (!prefix_cache_) return;
+  keep_known(match);
   std::vector<BlockId>& blocks = match.blocks;
-  if (!blocks.empty() && index_.is_hidden(blocks.front())) match.clear();
-  // A parent outlives its children: where one block is still there, so are all before it.
-  while (!blocks.empty() &&
-         !(index_.contains(blocks.back()) && index_.stamp(blocks.back()) == match.stamps.back())) {
-    blocks.pop_back();
-    match.stamps.pop_back();
-  }
   for (size_t begin = blocks.size() * block_tokens_; begin + block_tokens_ < tokens.size();
        begin += block_tokens_) {
     const BlockId next = index_.find(blocks.empty() ? kNullBlock : blocks.back(), &tokens[begin]);
@@ -34,6 +28,20 @@ void BlockManager::match(const std::vector<int32_t>& tokens, PrefixMatch& match)
     blocks.push_back(next);
     match.stamps.push_back(index_.stamp(next));
   }
+}
+
+// A parent outlives its children: where one block is still there, so are all before it.
+void BlockManager::keep_known(PrefixMatch& match) const {
+  const std::vector<BlockId>& blocks = match.blocks;
+  while (!blocks.empty() && stamp(blocks.back()) != match.stamps.back()) match.resize(blocks.size() - 1);
+  if (match.num_hides != num_hides()) match.resize(num_before_hidden(blocks));
+  match.num_hides = num_hides();
+}
+
+size_t BlockManager::num_before_hidden(const std::vector<BlockId>& blocks) const {
+  const auto first =
+      std::find_if(blocks.begin(), blocks.end(), [this](BlockId block) { return is_hidden(block); });
+  return static_cast<size_t>(first - blocks.begin());
 }
 
 // Who holds a block holds all before it, so the held ones come first.

@@ -14,8 +14,9 @@ namespace ballast {
 struct PrefixMatch {
   std::vector<BlockId> blocks;
   std::vector<uint64_t> stamps;  // of the blocks, see PrefixIndex
+  uint64_t num_hides = 0;        // see PrefixIndex
 
-  void clear() { blocks.clear(), stamps.clear(); }
+  void resize(size_t num_blocks) { blocks.resize(num_blocks), stamps.resize(num_blocks); }
 };
 
 class BlockManager {
@@ -33,6 +34,8 @@ class BlockManager {
   // without a computed token there are no logits to sample from. Nothing is held yet. `match` is empty, or of
   // an earlier look at the same tokens: then only what the cache has lost and gained since is looked at.
   void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const;
+  // Leaves of a match of an earlier look what still serves.
+  void keep_known(PrefixMatch& match) const;
   // The block that holds `content` [block_tokens] after `parent`, or kNullBlock.
   BlockId find(BlockId parent, const int32_t* content) const { return index_.find(parent, content); }
   // How many blocks of a match nobody holds.
@@ -45,12 +48,14 @@ class BlockManager {
   // Others that hold some of them keep them.
   void discard(std::vector<BlockId>& table);
 
-  // A block serves nobody any more, nor does what follows it; those that hold them keep them. Matches of
-  // earlier looks that have it are to be cleared.
+  // A block serves nobody any more, nor does what follows it; those that hold them keep them.
   void hide(BlockId block) { index_.hide(block); }
   // See PrefixIndex; 0 of a block that the cache does not know.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
+  uint64_t num_hides() const { return index_.num_hides(); }
+  // Of a list of blocks that follow each other, how many come before one that is hidden.
+  size_t num_before_hidden(const std::vector<BlockId>& blocks) const;
   // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents` and
   // `tokens` [blocks, block_tokens] as published, children before their parents, the last to be evicted last.
   // Returns those taken: of equal content one.

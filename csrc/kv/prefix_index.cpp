@@ -94,6 +94,7 @@ void PrefixIndex::hide(BlockId block) {
   BALLAST_CHECK(hidden.present);
   if (!hidden.hidden) leave_chain(hidden);
   hidden.hidden = true;
+  ++num_hides_;
 }
 
 void PrefixIndex::leave_chain(const Node& left) {

@@ -37,6 +37,7 @@ class PrefixIndex {
   // that hold them keep them.
   void hide(BlockId block);
   bool is_hidden(BlockId block) const { return nodes_[index_of(block)].hidden; }
+  uint64_t num_hides() const { return num_hides_; }  // as long as it is the same, nothing was hidden
   int32_t num_parked() const { return num_parked_; }
   bool is_parked(BlockId block) const { return nodes_[index_of(block)].parked; }
 
@@ -64,6 +65,7 @@ class PrefixIndex {
   std::vector<BlockId> buckets_;  // first node of each chain; a power of two of them
   int32_t num_parked_ = 0;
   uint64_t num_inserts_ = 0;
+  uint64_t num_hides_ = 0;
 };
 
 }  // namespace ballast

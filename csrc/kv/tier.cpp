@@ -25,7 +25,7 @@ bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& token
   }
   if (!can_send()) return false;
   block = blocks_.allocate();
-  is_stored_[index_of(block)] = false;
+  set_stored(block, false);
   table.push_back(block);
   blocks_.publish(table, table.size() - 1, tokens);
   storing_.push_back({block, blocks_.stamp(block)});
@@ -39,7 +39,7 @@ void Tier::arrive(bool is_whole) {
   takes_more_ = takes_more_ && is_whole;
   if (blocks_.stamp(sent.block) != sent.stamp) return;
   if (is_whole)
-    is_stored_[index_of(sent.block)] = !is_hidden(sent.block);
+    set_stored(sent.block, !is_hidden(sent.block));
   else
     hide(sent.block);
 }
@@ -49,8 +49,26 @@ BlockId Tier::first(const std::vector<int32_t>& tokens) const {
 }
 
 void Tier::hide(BlockId block) {
-  is_stored_[index_of(block)] = false;
+  set_stored(block, false);
   blocks_.hide(block);
+}
+
+void Tier::discard(std::vector<BlockId>& table) {
+  const std::vector<BlockId> blocks = table;
+  blocks_.discard(table);
+  for (const BlockId block : blocks) {
+    if (blocks_.stamp(block) == 0 || is_hidden(block)) set_stored(block, false);
+  }
+}
+
+void Tier::set_stored(BlockId block, bool is_stored) {
+  num_stored_ += is_stored - is_stored_[index_of(block)];
+  is_stored_[index_of(block)] = is_stored;
+}
+
+void Tier::release_hidden(std::vector<BlockId>& table, uint64_t& num_hides) {
+  if (num_hides != blocks_.num_hides()) release_from(table, blocks_.num_before_hidden(table));
+  num_hides = blocks_.num_hides();
 }
 
 void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
@@ -80,7 +98,7 @@ void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId
     }
     is_known[index_of(blocks[i])] = true;
   }
-  for (const BlockId block : blocks_.restore(blocks, parents, tokens)) is_stored_[index_of(block)] = true;
+  for (const BlockId block : blocks_.restore(blocks, parents, tokens)) set_stored(block, true);
 }
 
 }  // namespace ballast

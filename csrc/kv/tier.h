@@ -24,6 +24,8 @@ class Tier {
 
   // Known blocks that `tokens` begins with, stored or not; see BlockManager::match.
   void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const { blocks_.match(tokens, match); }
+  // Whether there are so many on their way that it takes more when one has arrived, and not before.
+  bool is_busy() const { return takes_more_ && num_storing() == config_.most_storing; }
   bool is_stored(BlockId block) const { return is_stored_[index_of(block)]; }
 
   // Holds one block more of what `tokens` begins with, after the `table` of those before it. Returns whether
@@ -35,9 +37,11 @@ class Tier {
 
   void hold(const std::vector<BlockId>& blocks) { blocks_.hold(blocks); }
   void release(std::vector<BlockId>& table) { blocks_.release(table); }
+  // Releases the end of a table that serves nobody any more, if something was hidden since `num_hides`.
+  void release_hidden(std::vector<BlockId>& table, uint64_t& num_hides);
   // Releases the end of a table, from `begin` on.
   void release_from(std::vector<BlockId>& table, size_t begin);
-  void discard(std::vector<BlockId>& table) { blocks_.discard(table); }  // see BlockManager
+  void discard(std::vector<BlockId>& table);  // see BlockManager
   void hide(BlockId block);  // its content is wrong: it serves nobody, nor does what follows it
   bool is_hidden(BlockId block) const { return blocks_.is_hidden(block); }
   // The known block that `tokens` begins with, or kNullBlock.
@@ -51,6 +55,7 @@ class Tier {
 
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_known() const { return config_.num_blocks - blocks_.num_free(); }
+  int32_t num_stored() const { return num_stored_; }
   int32_t num_storing() const { return static_cast<int32_t>(storing_.size()); }
 
   // `owners`: for each block id, how many tables hold it.
@@ -68,11 +73,13 @@ class Tier {
   bool can_send() const {
     return takes_more_ && num_storing() < config_.most_storing && blocks_.num_available() > 0;
   }
+  void set_stored(BlockId block, bool is_stored);
 
   TierConfig config_;
   size_t block_tokens_;
   BlockManager blocks_;
   std::vector<bool> is_stored_;  // by block id
+  int32_t num_stored_ = 0;       // of those
   std::deque<Sent> storing_;     // on their way, first sent first
   bool takes_more_ = true;
 };

@@ -24,6 +24,7 @@ class Matrix {
   const FormatTraits& format() const { return *format_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
+  const std::vector<float>& scales() const { return scales_; }
   int64_t num_scales() const { return static_cast<int64_t>(scales_.size()); }
   // Of a part of the rows; 1 where there is nothing to multiply by. Weights as they are read here, or packed,
   // are without it: who multiplies applies it.

@@ -13,7 +13,7 @@ namespace ballast {
 struct SchedulerConfig {
   int32_t num_blocks;          // usable blocks; the null block comes on top
   int32_t block_tokens;        // tokens per block
-  int32_t max_batch_size;      // most requests that run, and so most rows of a step
+  int32_t max_batch_size;      // most rows of a step; as many requests more may fetch from tiers
   int32_t chunk_size;          // most tokens of a step in which something decodes
   int32_t prefill_chunk_size;  // most tokens of any other step
   int32_t max_queue;           // most requests that wait for their first step

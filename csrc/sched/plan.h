@@ -57,15 +57,17 @@ struct Transfer {
 
 struct TierStats {
   int64_t capacity_tokens;
-  int64_t cached_tokens;   // in blocks that are known
+  int64_t cached_tokens;   // in blocks that are there
   int64_t fetched_tokens;  // total that came back
+  int64_t dropped_tokens;  // total that was never sent: no more is taken, or no room while the cache had it
 };
 
 struct Stats {
   int64_t waiting, running;
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
-  int64_t fetching;              // of `running`, those whose blocks are on their way
+  int64_t fetching;              // of `waiting`, those whose blocks are on their way
+  int64_t unsent;                // requests that have ended and of which blocks are still to be sent
   std::vector<TierStats> tiers;  // as configured
 };
 

@@ -17,6 +17,7 @@ namespace ballast {
 struct TierTable {
   PrefixMatch match;            // as Request::match
   std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
+  uint64_t num_hides = 0;       // see Tier::release_hidden
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
@@ -49,10 +50,11 @@ struct Request {
   bool fetches_first = false;     // what is fetched counts among those, too
   bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
   bool admitted_before = false;
-  bool decodes = false;  // planned as a decode row
-  bool aborted = false;  // to be freed at commit
-  bool failed = false;   // aborted, and what the step computed is not published
-  bool forget = false;   // failed, and nothing that it holds serves others any more
+  bool has_place = false;  // counts towards max_batch_size: it runs, and fetches nothing or has got it
+  bool decodes = false;    // planned as a decode row
+  bool aborted = false;    // to be freed at commit
+  bool failed = false;     // aborted, and what the step computed is not published
+  bool forget = false;     // failed, and nothing that it holds serves others any more
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }

@@ -62,7 +62,9 @@ void SchedulerConfig::validate() const {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_((config.validate(), config)),
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
-      fetched_tokens_(config.tiers.size(), 0) {
+      speeds_(config.tiers.size()),
+      fetched_tokens_(config.tiers.size(), 0),
+      dropped_tokens_(config.tiers.size(), 0) {
   for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
 }
 
@@ -179,6 +181,7 @@ bool Scheduler::abort(SeqId seq) {
     hand_turns_down(request);
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), &request));
+    leave_place(request);
   }
   release(request);
   end(request);
@@ -214,6 +217,7 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
     const auto decodes = [](const Request* request) { return request->wants_decode(); };
     num_decode_ = static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), decodes));
     budget_ = is_starved_ ? 0 : config_.prefill_chunk_size;
+    give_places();
   }
   plan_prompts();
 
@@ -250,12 +254,35 @@ std::shared_ptr<Plan> Scheduler::plan_ahead() {
 
 void Scheduler::plan_decodes() {
   is_starved_ = false;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Request& request = *running_[i];
-    if (!request.can_run()) continue;
-    request.decodes = request.wants_decode();
-    if (request.decodes && make_room(i)) schedule(request, 1);
+  give_places();
+  do {
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Request& request = *running_[i];
+      if (!request.can_run() || !request.has_place) continue;
+      request.decodes = request.wants_decode();
+      if (request.decodes && make_room(i)) schedule(request, 1);
+    }
+  } while (give_places());  // those of the victims
+}
+
+// Gives free places to those whose blocks have come, in their order; whether anybody got one.
+bool Scheduler::give_places() {
+  const int32_t num_before = num_placed_;
+  for (Request* request : running_) {
+    if (num_placed_ == config_.max_batch_size) break;
+    if (request->can_run() && !request->has_place) take_place(*request);
   }
+  return num_placed_ > num_before;
+}
+
+void Scheduler::take_place(Request& request) {
+  request.has_place = true;
+  ++num_placed_;
+}
+
+void Scheduler::leave_place(Request& request) {
+  num_placed_ -= request.has_place;
+  request.has_place = false;
 }
 
 // Whether there are blocks now for another token of a running request, which may have fallen itself.
@@ -263,9 +290,9 @@ bool Scheduler::make_room(size_t index) {
   const Request& request = *running_[index];
   while (blocks_.num_available() < blocks_short(request, 1)) {
     size_t victim = running_.size() - 1;
-    while (!running_[victim]->can_run()) --victim;  // those before `index` alone are in this plan
+    while (!running_[victim]->can_run()) --victim;
     if (victim == index && index + 1 < running_.size()) {
-      is_starved_ = true;  // it waits for those behind it, which the prefill lane holds, or which fetch
+      is_starved_ = true;  // it waits for those behind it, which some plan holds, or which fetch
       return false;
     }
     preempt(victim);
@@ -280,7 +307,8 @@ void Scheduler::plan_prompts() {
   Request* part_way = nullptr;
   for (Request* request : running_) {
     const int32_t num_tokens = request->num_uncomputed();
-    if (!request->can_run() || request->wants_decode() || lane_of(*request, num_tokens) != lane_) continue;
+    if (!request->can_run() || !request->has_place || request->wants_decode()) continue;
+    if (lane_of(*request, num_tokens) != lane_) continue;
     int32_t most = allowance(*request, budget_);
     if (part_way == nullptr && most < num_tokens) {
       part_way = request;
@@ -306,16 +334,18 @@ void Scheduler::admit() {
   const Request* passed = nullptr;  // the first one
   size_t num_passed = 0;
   while (!is_starved_ && budget_ > 0 && num_passed < std::min(waiting_.size(), kMostPassed)) {
-    const size_t num_slots = static_cast<size_t>(config_.max_batch_size) - (passed != nullptr);
     Request& request = *waiting_[num_passed];
-    if (running_.size() >= num_slots || allowance(request, budget_) == 0) return;
+    if (num_placed_ == config_.max_batch_size || allowance(request, budget_) == 0) return;
     // A victim of this plan comes back in a later one, when those that needed its room have had it.
     if (std::find(preempted_.begin(), preempted_.end(), request.seq) != preempted_.end()) return;
-    if (waits_for_leader(request) || !joins(request)) {
+    if (waits_for_leader(request) || !joins(request) || waits_to_fetch(request)) {
       if (passed == nullptr && !is_behind(request)) passed = &request;
       ++num_passed;
       continue;
     }
+    // What will fetch needs no place now.
+    const bool is_place_kept = passed != nullptr && passed->found.empty() && request.found.empty();
+    if (num_placed_ + is_place_kept == config_.max_batch_size) return;
     const int32_t num_reserved = passed == nullptr ? 0 : blocks_to_admit(*passed);
     const int32_t num_available = blocks_.num_available() - blocks_.num_unheld(request.match) - num_reserved;
     if (blocks_to_admit(request) - static_cast<int32_t>(request.match.blocks.size()) > num_available) return;
@@ -369,6 +399,7 @@ void Scheduler::start(Request& request) {
   take_blocks(request, request.num_uncomputed());
   begin_fetch(request);
   if (request.is_fetching()) return;
+  take_place(request);
   schedule(request, std::min(request.num_uncomputed(), allowance(request, budget_)));
   if (part_way_ == nullptr && request.num_planned < request.num_uncomputed()) part_way_ = &request;
 }
@@ -381,10 +412,17 @@ bool Scheduler::waits_for_leader(const Request& request) const {
   return leader != requests_.end() && !leader->second->aborted && leader->second->num_generated() == 0;
 }
 
-// Whether a request waits for a leader that waits as well: room that is kept for it would be missing there. A
-// leader of another client may have a later turn.
+// Whether a request waits for a leader that waits as well, or fetches: room that is kept for it would be
+// missing there. A leader of another client may have a later turn.
 bool Scheduler::is_behind(const Request& request) const {
-  return waits_for_leader(request) && requests_.at(*request.leader)->blocks.empty();
+  return waits_for_leader(request) && !requests_.at(*request.leader)->has_place;
+}
+
+// Whether a request whose prefix goes on in tiers waits until fewer others fetch. They hold blocks, which
+// those that decode may come to need.
+bool Scheduler::waits_to_fetch(const Request& request) const {
+  const size_t num_fetching = running_.size() - static_cast<size_t>(num_placed_);
+  return !request.found.empty() && num_fetching >= static_cast<size_t>(config_.max_batch_size);
 }
 
 int32_t Scheduler::blocks_for(int32_t num_tokens) const {
@@ -417,6 +455,7 @@ void Scheduler::preempt(size_t index) {
   Request& victim = *running_[index];
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   insert_in_order(waiting_, &victim);
+  leave_place(victim);
   BALLAST_CHECK(!victim.is_planned());
   victim.num_computed = 0;
   victim.num_planned_ahead = 0;
@@ -511,6 +550,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
         forget(*request);
       else
         release(*request);
+      leave_place(*request);
       done.push_back(request);
     }
   }
@@ -547,8 +587,8 @@ int32_t Scheduler::cached_tokens(SeqId seq) const {
 
 Stats Scheduler::stats() const {
   Stats stats{};
-  stats.waiting = static_cast<int64_t>(waiting_.size());
-  stats.running = static_cast<int64_t>(running_.size());
+  stats.waiting = static_cast<int64_t>(waiting_.size() + running_.size()) - num_placed_;
+  stats.running = num_placed_;
   stats.capacity_tokens = config_.capacity_tokens();
   stats.used_tokens = int64_t{blocks_.num_held()} * config_.block_tokens;
   stats.cached_tokens = int64_t{blocks_.num_cached()} * config_.block_tokens;
@@ -556,10 +596,11 @@ Stats Scheduler::stats() const {
   stats.prefix_query_tokens = prefix_query_tokens_;
   stats.prefix_hit_tokens = prefix_hit_tokens_;
   stats.fetching = std::count_if(running_.begin(), running_.end(), [](auto* r) { return r->is_fetching(); });
+  stats.unsent = static_cast<int64_t>(unsent_.size());
   for (size_t t = 0; t < tiers_.size(); ++t) {
     const int64_t num_tokens = config_.block_tokens;
-    stats.tiers.push_back(
-        {tiers_[t].num_blocks() * num_tokens, tiers_[t].num_known() * num_tokens, fetched_tokens_[t]});
+    stats.tiers.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
+                           fetched_tokens_[t], dropped_tokens_[t]});
   }
   return stats;
 }
@@ -572,6 +613,7 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
   for (const Request* r : running_)
     describe(*r, r->aborted          ? "aborted"
                  : r->is_fetching()  ? "fetching"
+                 : !r->has_place     ? "fetched"
                  : r->wants_decode() ? "decode"
                                      : "prefill");
   for (const Request* r : waiting_) {
@@ -583,11 +625,14 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
 
 void Scheduler::check() const {
   BALLAST_CHECK(requests_.size() == running_.size() + waiting_.size());
-  BALLAST_CHECK(running_.size() <= static_cast<size_t>(config_.max_batch_size));
+  BALLAST_CHECK(num_placed_ <= config_.max_batch_size);
+  BALLAST_CHECK(running_.size() - static_cast<size_t>(num_placed_) <=
+                static_cast<size_t>(config_.max_batch_size));
   std::vector<int32_t> owners(static_cast<size_t>(config_.num_blocks) + 1, 0);
   std::vector<std::vector<int32_t>> tier_owners;
   for (const Tier& tier : tiers_) tier_owners.emplace_back(static_cast<size_t>(tier.num_blocks()) + 1, 0);
   const Request* last = nullptr;
+  int32_t num_placed = 0;
   const auto check_live = [&](const Request& request) {
     const auto found = requests_.find(request.seq);
     BALLAST_CHECK(found != requests_.end() && found->second.get() == &request);
@@ -609,7 +654,9 @@ void Scheduler::check() const {
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
     BALLAST_CHECK(!request->can_run() || !request->aborted);
-    BALLAST_CHECK(!request->is_planned() || !request->is_fetching());
+    BALLAST_CHECK(!request->is_fetching() || !request->has_place);
+    BALLAST_CHECK(!request->is_planned() || request->has_place);
+    num_placed += request->has_place;
     BALLAST_CHECK(request->num_published + static_cast<int32_t>(request->fetches.size()) <=
                   (request->num_tokens() - 1) / config_.block_tokens);
     const auto& [plan, rows] = outstanding_[static_cast<size_t>(request->lane)];
@@ -623,18 +670,31 @@ void Scheduler::check() const {
       for (const BlockId block : table) ++tier_owners[t][index_of(block)];
     }
   }
+  BALLAST_CHECK(num_placed == num_placed_);
   last = nullptr;
   int32_t num_new = 0;
   for (const Request* request : waiting_) {
     check_live(*request);
     BALLAST_CHECK(request->blocks.empty() && request->num_computed == 0 && request->num_planned == 0);
-    BALLAST_CHECK(!request->aborted);
+    BALLAST_CHECK(!request->aborted && !request->has_place);
     for (const TierTable& tier : request->tiers) BALLAST_CHECK(tier.blocks.empty());
     BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
     num_new += !request->admitted_before;
     BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
+  std::vector<int32_t> num_ahead(tiers_.size(), 0);
+  for (const Request* request : running_) {
+    for (const int32_t tier : request->fetches) ++num_ahead[static_cast<size_t>(tier)];
+  }
+  for (size_t t = 0; t < tiers_.size(); ++t) BALLAST_CHECK(num_ahead[t] == speeds_[t].num_ahead);
+  BALLAST_CHECK(unsent_.size() <= kMostUnsent);
+  for (const Unsent& unsent : unsent_) {
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      tiers_[t].check_table(unsent.tiers[t].blocks, unsent.tokens);
+      for (const BlockId block : unsent.tiers[t].blocks) ++tier_owners[t][index_of(block)];
+    }
+  }
   blocks_.check(owners);
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].check(tier_owners[t]);
 }

@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "sched/config.h"
+#include "sched/fetching.h"
 #include "sched/lane.h"
 #include "sched/plan.h"
 #include "sched/request.h"
@@ -53,9 +54,11 @@ class QueueFullError : public std::runtime_error {
 // priority wait for as long as enough of higher priority arrive.
 //
 // With tiers, a full block is sent to each of them as soon as it is published, so nothing is left to do when
-// the cache gives it up. A request whose prefix goes on in tiers, beyond what the cache holds, is admitted as
-// one that fetches: it is among those that run and holds all its blocks, but is in no step and no victim
-// until fetched().
+// the cache gives it up. What a tier has no room for on its way is sent later, after the request's end as
+// well, while the cache has it. A request whose prefix goes on in tiers, beyond what the cache holds, is
+// admitted as one that fetches: it is among those that run and holds all its blocks, but is in no step and no
+// victim until fetched(), and takes none of the max_batch_size places. It then gets the next one that is
+// free.
 //
 // A request that is admitted gets the blocks for all its tokens at once. Thereafter only those that decode
 // come to need more.
@@ -81,9 +84,14 @@ class Scheduler {
   // What is to be moved since the last call; to be asked for after every call of plan(), commit(), fetched()
   // and stored().
   std::vector<Transfer> take_transfers();
-  // What take_transfers() has asked for of one request is over: the first num_blocks arrived, the next one is
-  // damaged.
-  void fetched(SeqId seq, int32_t num_blocks);
+  // What take_transfers() has asked for of one request is over: the first num_blocks arrived. The next one is
+  // damaged, or the fetch was given up there.
+  void fetched(SeqId seq, int32_t num_blocks, bool is_damaged);
+  // What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner
+  // computed is not fetched.
+  void measured(int32_t tier, double block_seconds);
+  // Whether all that a request fetches would be fetched, as far as is known by now.
+  bool is_worth_fetching(SeqId seq) const;
   // The oldest of a tier's stores is over. One that was lost, `is_whole` false, is the last that is tried.
   void stored(int32_t tier, bool is_whole);
   // What an earlier process has left in a tier, see Tier::restore; to be called before anything runs.
@@ -97,6 +105,15 @@ class Scheduler {
   void check() const;
 
  private:
+  // What a request has left that tiers had no room for on their way. It is sent as they have, for as long as
+  // the cache keeps it.
+  struct Unsent {
+    std::vector<int32_t> tokens;   // of full blocks, and those alone
+    PrefixMatch match;             // the cache's blocks, which nobody holds
+    std::vector<TierTable> tiers;  // as the request's
+  };
+  static constexpr size_t kMostUnsent = 64;
+
   // A lane's outstanding plan, between plan() and commit(); null outside.
   struct Outstanding {
     std::shared_ptr<Plan> plan;
@@ -104,6 +121,9 @@ class Scheduler {
   };
 
   void plan_decodes();
+  bool give_places();
+  void take_place(Request& request);
+  void leave_place(Request& request);
   bool make_room(size_t index);
   void plan_prompts();
   void admit();
@@ -116,9 +136,15 @@ class Scheduler {
   void match_tiers(Request& request) const;
   void begin_fetch(Request& request);
   void mirror(Request& request);
+  void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+            const std::vector<BlockId>& blocks, size_t num_blocks);
+  void keep_unsent(const Request& request);
+  void send_unsent();
+  void give_up(Unsent& unsent);
   void forget(Request& request);
   void release(Request& request);
   size_t checked_tier(int32_t tier) const;
+  const Request& fetching(SeqId seq) const;
 
   Turn turn_of(const Request& request) const;
   void hand_turns_down(const Request& leaver);
@@ -130,6 +156,7 @@ class Scheduler {
   void take_blocks(Request& request, int32_t num_tokens);
   bool waits_for_leader(const Request& request) const;
   bool is_behind(const Request& request) const;
+  bool waits_to_fetch(const Request& request) const;
   Lane lane_of(const Request& request, int32_t num_tokens) const;
   int32_t allowance(const Request& request, int32_t budget) const;
   void preempt(size_t index);
@@ -142,11 +169,14 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
-  std::vector<int64_t> fetched_tokens_;                           // by tier
+  std::vector<FetchSpeed> speeds_;                                // by tier
+  std::vector<int64_t> fetched_tokens_, dropped_tokens_;          // by tier
+  std::deque<Unsent> unsent_;                                     // kMostUnsent at most, the oldest first
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
   std::vector<Request*> running_;
   Rounds rounds_;
+  int32_t num_placed_ = 0;       // those of running_ that have a place
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;

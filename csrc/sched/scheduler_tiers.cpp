@@ -18,7 +18,8 @@ size_t Scheduler::checked_tier(int32_t tier) const {
   return static_cast<size_t>(tier);
 }
 
-// The prefix that goes on in tiers where the cache's match ends; of two tiers that have a block, the faster.
+// The prefix that goes on in tiers where the cache's match ends, as far as it is not sooner computed; of two
+// tiers that have a block, the faster.
 void Scheduler::match_tiers(Request& request) const {
   request.found.clear();
   size_t end = request.match.blocks.size();
@@ -29,6 +30,9 @@ void Scheduler::match_tiers(Request& request) const {
       request.found.push_back(static_cast<int32_t>(t));
     }
   }
+  const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
+  request.found.resize(
+      num_worth_fetching(config_, speeds_, request.found, request.num_tokens() - num_matched, num_decode_));
 }
 
 // Holds what tiers know of a request that starts, and orders what they are to bring of it.
@@ -47,23 +51,42 @@ void Scheduler::begin_fetch(Request& request) {
     fetch.seq = request.seq;
     transfers_.push_back(std::move(fetch));
     ++position;
+    ++speeds_[static_cast<size_t>(tier)].num_ahead;
   }
   mirror(request);
 }
 
-void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
+const Request& Scheduler::fetching(SeqId seq) const {
   const auto found = requests_.find(seq);
-  const std::string name = "sequence " + std::to_string(static_cast<int64_t>(seq));
   if (found == requests_.end() || !found->second->is_fetching()) {
-    throw std::invalid_argument(name + " fetches nothing");
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
   }
-  Request& request = *found->second;
+  return *found->second;
+}
+
+void Scheduler::measured(int32_t tier, double block_seconds) {
+  speeds_[checked_tier(tier)].block_seconds = block_seconds;
+}
+
+bool Scheduler::is_worth_fetching(SeqId seq) const {
+  const Request& request = fetching(seq);
+  std::vector<FetchSpeed> speeds = speeds_;
+  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;  // it has come that far in the queue
+  return num_worth_fetching(config_, speeds, request.fetches, request.num_uncomputed(), num_decode_) ==
+         request.fetches.size();
+}
+
+void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
+  fetching(seq);
+  Request& request = *requests_.at(seq);
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
-  if (num_blocks < 0 || num_blocks > num_asked) {
-    throw std::invalid_argument(name + " fetched " + std::to_string(num_blocks) + " of " +
-                                std::to_string(num_asked) + " blocks");
+  if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
+    throw std::invalid_argument(
+        "sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetched " + std::to_string(num_blocks) +
+        (is_damaged ? " blocks before a damaged one of " : " of ") + std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
+  for (const int32_t tier : from) --speeds_[static_cast<size_t>(tier)].num_ahead;
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };
@@ -71,7 +94,7 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
-  if (num_blocks < num_asked) {
+  if (is_damaged) {
     const int32_t tier = from[static_cast<size_t>(num_blocks)];
     std::vector<BlockId>& table = table_of(tier);
     const size_t position = static_cast<size_t>(request.num_published + num_blocks);
@@ -98,24 +121,88 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks) {
   publish(request);
 }
 
-// Sends on what is published of a request, as far as tiers have room.
+// Sends on what is published of a request, as far as tiers have room. What somebody has found damaged there
+// is sent again, with what follows it.
 void Scheduler::mirror(Request& request) {
+  if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    std::vector<BlockId>& table = request.tiers[t].blocks;
-    bool is_sent = false;
-    while (table.size() < static_cast<size_t>(request.num_published) &&
-           tiers_[t].extend(table, request.tokens, is_sent)) {
-      if (!is_sent) continue;
-      const size_t position = table.size() - 1;
-      const auto begin =
-          request.tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
-      Transfer store{Move::kStore, static_cast<int32_t>(t), table.back()};
-      store.block = request.blocks[position];
-      store.parent = position == 0 ? kNullBlock : table[position - 1];
-      store.tokens = {begin, begin + config_.block_tokens};
-      transfers_.push_back(std::move(store));
+    send(t, request.tiers[t], request.tokens, request.blocks, static_cast<size_t>(request.num_published));
+  }
+}
+
+// Sends what the first num_blocks of the cache's `blocks` hold of `tokens` to a tier, as far as it has room.
+void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+                     const std::vector<BlockId>& blocks, size_t num_blocks) {
+  std::vector<BlockId>& table = to.blocks;
+  tiers_[tier].release_hidden(table, to.num_hides);
+  bool is_sent = false;
+  while (table.size() < num_blocks && tiers_[tier].extend(table, tokens, is_sent)) {
+    if (!is_sent) continue;
+    const size_t position = table.size() - 1;
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
+    Transfer store{Move::kStore, static_cast<int32_t>(tier), table.back()};
+    store.block = blocks[position];
+    store.parent = position == 0 ? kNullBlock : table[position - 1];
+    store.tokens = {begin, begin + config_.block_tokens};
+    transfers_.push_back(std::move(store));
+  }
+}
+
+// Before a request gives up its blocks: notes what is still to be sent of them.
+void Scheduler::keep_unsent(const Request& request) {
+  const size_t num_blocks = request.blocks.empty() ? 0 : static_cast<size_t>(request.num_published);
+  if (num_blocks == 0 || blocks_.is_hidden(request.blocks.front())) return;
+  const auto misses = [&](const TierTable& tier) { return tier.blocks.size() < num_blocks; };
+  if (std::none_of(request.tiers.begin(), request.tiers.end(), misses)) return;
+  bool waits = false;
+  for (size_t t = 0; t < tiers_.size(); ++t) waits |= misses(request.tiers[t]) && tiers_[t].is_busy();
+  const auto end = static_cast<std::ptrdiff_t>(num_blocks);
+  Unsent unsent;
+  unsent.tokens.assign(request.tokens.begin(), request.tokens.begin() + end * config_.block_tokens);
+  unsent.match.blocks.assign(request.blocks.begin(), request.blocks.begin() + end);
+  for (const BlockId block : unsent.match.blocks) unsent.match.stamps.push_back(blocks_.stamp(block));
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<BlockId> table = request.tiers[t].blocks;
+    table.resize(std::min(table.size(), num_blocks));
+    tiers_[t].hold(table);
+    unsent.tiers.push_back({{}, std::move(table), request.tiers[t].num_hides});
+  }
+  if (!waits) {
+    give_up(unsent);
+    return;
+  }
+  unsent_.push_back(std::move(unsent));
+  if (unsent_.size() <= kMostUnsent) return;
+  give_up(unsent_.front());
+  unsent_.pop_front();
+}
+
+void Scheduler::send_unsent() {
+  for (auto unsent = unsent_.begin(); unsent != unsent_.end();) {
+    blocks_.keep_known(unsent->match);
+    const std::vector<BlockId>& blocks = unsent->match.blocks;
+    bool waits = false;
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      send(t, unsent->tiers[t], unsent->tokens, blocks, blocks.size());
+      waits |= unsent->tiers[t].blocks.size() < blocks.size() && tiers_[t].is_busy();
     }
+    if (waits) {
+      ++unsent;
+    } else {
+      give_up(*unsent);
+      unsent = unsent_.erase(unsent);
+    }
+  }
+}
+
+// What has not been sent by now is lost with the cache's blocks.
+void Scheduler::give_up(Unsent& unsent) {
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<BlockId>& table = unsent.tiers[t].blocks;
+    dropped_tokens_[t] += static_cast<int64_t>(unsent.tokens.size()) -
+                          static_cast<int64_t>(table.size()) * config_.block_tokens;
+    tiers_[t].release(table);
   }
 }
 
@@ -126,6 +213,7 @@ void Scheduler::stored(int32_t tier, bool is_whole) {
                            ", to which nothing is on its way");
   }
   at.arrive(is_whole);
+  send_unsent();
   for (Request* request : running_) mirror(*request);
 }
 
@@ -149,6 +237,7 @@ void Scheduler::forget(Request& request) {
 }
 
 void Scheduler::release(Request& request) {
+  keep_unsent(request);
   blocks_.release(request.blocks);
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(request.tiers[t].blocks);
 }

@@ -330,12 +330,192 @@ def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
     ]
     assert scheduler.describe() == [(3, "fetching", 9, 0, 3)]
     assert scheduler.stats().fetching == 1
-    scheduler.fetched(3, 1)
+    scheduler.fetched(3, 1, is_damaged=True)
     assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
     assert scheduler.cached_tokens(3) == 4
     (tier,) = scheduler.stats().tiers
     assert (tier.capacity_tokens, tier.fetched_tokens) == (32, 4)
     scheduler.check()
+
+
+def step(scheduler: sched.Scheduler) -> list[int]:
+    """Whose rows one step computes; all sample 7."""
+    plan = scheduler.plan()
+    scheduler.commit(ids(*[7] * int(plan.samples.sum())))
+    scheduler.check()
+    return plan.seqs.tolist()
+
+
+def evicted(seq: int = 1, **changes: Any) -> sched.Scheduler:
+    """A scheduler whose only tier alone has tokens 0…8, which are asked for again as `seq` and being fetched."""
+    scheduler = new_scheduler(**{"num_blocks": 8, "tiers": [(16, 16)], **changes})
+    for prompt in (range(9), range(50, 81)):  # the second takes the whole cache
+        scheduler.add(seq, ids(*prompt), 1, ids())
+        while step(scheduler):
+            pass
+        while any(each.move == sched.Move.STORE for each in scheduler.take_transfers()):
+            for _ in range(len(prompt) // 4):
+                scheduler.stored(0, is_whole=True)
+    scheduler.add(seq, ids(*range(9)), 2, ids())
+    assert step(scheduler) == []
+    assert scheduler.describe() == [(seq, "fetching", 9, 0, 3)]
+    return scheduler
+
+
+def test_who_fetches_takes_no_place_and_gets_the_next_one_that_is_free() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(90, 91), 2, ids())
+    scheduler.add(3, ids(92, 93), 1, ids())
+    assert step(scheduler) == [2]
+    assert (scheduler.stats().running, scheduler.stats().waiting, scheduler.stats().fetching) == (1, 2, 1)
+    scheduler.fetched(1, 2)
+    assert [line[1] for line in scheduler.describe()] == ["fetched", "decode", "waiting"]
+    assert [step(scheduler) for _ in range(5)] == [[2], [1], [1], [3], []]
+    assert scheduler.stats().used_tokens == 0
+
+
+def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(*range(9)), 1, ids())  # as many fetch as may
+    scheduler.add(3, ids(90, 91), 1, ids())
+    assert step(scheduler) == [3]
+    scheduler.fetched(1, 2)
+    assert [step(scheduler) for _ in range(4)] == [[1], [1], [2], []]
+
+
+def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(*range(9)), 1, ids(), leader=1)
+    scheduler.add(3, ids(90, 91), 1, ids())
+    assert step(scheduler) == [3]
+    scheduler.abort(2)
+    scheduler.fetched(1, 2)
+    assert step(scheduler) == [1]
+
+
+def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.add(2, ids(90, 91), 30, ids())
+    while len(scheduler.describe()) == 2 and scheduler.describe()[1][4] < 5:
+        assert step(scheduler) == [2]
+    scheduler.fetched(1, 2)
+    assert [step(scheduler) for _ in range(6)] == [[2], [2], [2], [1], [1], [2]]
+    assert scheduler.stats().preemptions == 1
+
+
+def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> None:
+    scheduler = evicted(max_batch_size=2)
+    scheduler.add(2, ids(*range(9)), 1, ids())
+    assert step(scheduler) == []
+    first, damaged = (each.tier_block for each in scheduler.take_transfers() if each.seq == 1)
+    scheduler.fetched(1, 2)
+    scheduler.fetched(2, 1, is_damaged=True)
+    (drop,) = scheduler.take_transfers()
+    assert (drop.move, drop.tier_block) == (sched.Move.DROP, damaged)
+    assert scheduler.abort(2)
+    assert step(scheduler) == [1]
+    (store,) = scheduler.take_transfers()
+    assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
+
+
+def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
+    scheduler = evicted(max_batch_size=1)
+    scheduler.take_transfers()
+    scheduler.abort(1)
+    scheduler.fetched(1, 1)
+    assert scheduler.take_transfers() == []
+    scheduler.add(2, ids(*range(9)), 1, ids())
+    assert step(scheduler) == []
+    assert [(each.move, each.seq) for each in scheduler.take_transfers()] == [(sched.Move.FETCH, 2)] * 2
+    with pytest.raises(ValueError, match="sequence 2 fetched 2 blocks before a damaged one of 2 blocks"):
+        scheduler.fetched(2, 2, is_damaged=True)
+
+
+def test_what_is_sooner_computed_is_not_fetched() -> None:
+    costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # a token a second
+    scheduler = evicted(max_batch_size=1, **costs)
+    scheduler.take_transfers()
+    assert scheduler.is_worth_fetching(1)
+    scheduler.measured(0, 5.0)
+    assert not scheduler.is_worth_fetching(1), "what has begun is looked at again"
+    scheduler.fetched(1, 1)
+    assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
+    scheduler.commit(ids(7))
+    for seconds, fetches in ((5.0, 0), (3.9, 1)):
+        scheduler = evicted(max_batch_size=1, **costs)
+        scheduler.abort(1)
+        scheduler.fetched(1, 0)
+        scheduler.measured(0, seconds)
+        scheduler.add(2, ids(*range(9)), 1, ids())
+        step(scheduler)
+        assert scheduler.stats().fetching == fetches
+    with pytest.raises(ValueError, match="sequence 5 fetches nothing"):
+        scheduler.is_worth_fetching(5)
+    with pytest.raises(ValueError, match="tier 1 of 1"):
+        scheduler.measured(1, 1.0)
+
+
+def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
+    """A scheduler that has answered a prompt of so many tokens with one; two blocks are on their way to its tier."""
+    scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})
+    scheduler.add(seq, ids(*range(num_tokens)), 1, ids())
+    step(scheduler)
+    assert scheduler.stats().running == 0
+    return scheduler
+
+
+def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> None:
+    scheduler = asked(1, 42)
+    sent = []
+    while transfers := scheduler.take_transfers():
+        sent += [each.tokens.tolist() for each in transfers]
+        scheduler.stored(0, is_whole=True)
+        scheduler.check()
+    scheduler.stored(0, is_whole=True)
+    assert sent == [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    assert scheduler.stats().unsent == 0
+    (tier,) = scheduler.stats().tiers
+    assert (tier.cached_tokens, tier.dropped_tokens) == (40, 0)
+
+
+def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
+    scheduler = asked(1, 42, num_blocks=16)
+    scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
+    step(scheduler)
+    while scheduler.take_transfers():
+        for _ in range(2):
+            scheduler.stored(0, is_whole=True)
+            scheduler.check()
+    (tier,) = scheduler.stats().tiers
+    assert (tier.cached_tokens, tier.dropped_tokens) == (64, 16)
+
+
+def test_what_a_tier_cannot_take_is_counted_at_once() -> None:
+    scheduler = asked(1, 42)
+    scheduler.stored(0, is_whole=False)
+    scheduler.stored(0, is_whole=False)
+    assert scheduler.stats().unsent == 0
+    assert scheduler.stats().tiers[0].dropped_tokens == 40
+    scheduler.add(2, ids(*range(100, 142)), 1, ids())
+    step(scheduler)
+    assert scheduler.stats().unsent == 0
+    assert scheduler.stats().tiers[0].dropped_tokens == 80
+
+
+def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
+    scheduler = asked(1, 42, num_blocks=2000)
+    for seq in range(2, 100):
+        scheduler.add(seq, ids(*range(1000 * seq, 1000 * seq + 9)), 1, ids())
+        step(scheduler)
+    assert scheduler.stats().unsent == 64
+    assert scheduler.stats().tiers[0].dropped_tokens == 32 + 34 * 8
+
+
+def test_a_tier_holds_what_has_arrived() -> None:
+    scheduler = asked(1, 42)
+    assert scheduler.stats().tiers[0].cached_tokens == 0
+    scheduler.stored(0, is_whole=True)
+    assert scheduler.stats().tiers[0].cached_tokens == 4
 
 
 def test_wrong_use_of_tiers_is_refused() -> None:

@@ -107,6 +107,36 @@ TEST(what_follows_a_wrong_block_serves_nobody) {
   check_owned(tier, {&table, &again});
 }
 
+TEST(an_older_look_finds_what_has_taken_a_wrong_block_s_place) {
+  Tier tier({6, 6}, 2);
+  Table table, again;
+  const Tokens tokens{1, 2, 3, 4, 5, 6, 7};
+  extend(tier, table, tokens);
+  PrefixMatch older;
+  tier.match(tokens, older);
+  EXPECT(older.blocks == table);
+  tier.hide(table[1]);
+  extend(tier, again, tokens);
+  EXPECT(again.size() == 3 && again[0] == table[0] && again[1] != table[1]);
+  tier.match(tokens, older);
+  EXPECT(older.blocks == again);
+  check_owned(tier, {&table, &again});
+}
+
+TEST(a_table_gives_up_what_follows_a_wrong_block) {
+  Tier tier({6, 6}, 2);
+  Table table, other;
+  uint64_t num_hides = 0;
+  extend(tier, table, {1, 2, 3, 4, 5, 6});
+  extend(tier, other, {1, 2, 3, 4, 5, 6});
+  tier.hide(other[1]);
+  tier.release_hidden(table, num_hides);
+  EXPECT(table == Table{other[0]});
+  tier.release_hidden(other, num_hides);
+  EXPECT_EQ(other.size(), 3u);  // nothing was hidden since
+  check_owned(tier, {&table, &other});
+}
+
 TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
   Tier tier({4, 4}, 2);
   const Table blocks{BlockId{3}, BlockId{4}, BlockId{1}};

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
-from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm, TorchPointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
@@ -226,6 +226,54 @@ def test_heads_that_are_too_large_are_bounded_and_counted(device, unturned) -> N
         assert int(way.num_saturated) == 5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("pairs_apart", [True, False], ids=["halves", "neighbours"])
+@pytest.mark.parametrize(("key_dim", "num_heads"), [(40, 3), (ROPE, 16)])
+def test_an_indexers_key_is_normed_and_its_first_entries_turn_as_the_queries_do(
+    device, both, key_dim: int, num_heads: int, pairs_apart: bool, dtype: torch.dtype
+) -> None:
+    joined = random(3, num_heads * key_dim + 20, device=device)
+    query = joined[:, : num_heads * key_dim].view(3, num_heads, key_dim)
+    key = random(3, key_dim + 9, device=device)[:, :key_dim] * 5 + 3
+    norm = IndexNorm(random(key_dim, device=device), random(key_dim + 1, device=device)[1:], pairs_apart)
+    step = step_of([7, 0, 49], [9, 2, 15], device)
+    caches = [torch.full((16, key_dim), 3.0, dtype=dtype, device=device) for _ in both]
+    plain, fused = (
+        way.index_query_and_key(query, key, norm, cache, step) for way, cache in zip(both, caches, strict=True)
+    )
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float16 else CLOSE
+    assert fused.dtype == plain.dtype == dtype
+    torch.testing.assert_close(fused, plain, **close)
+    torch.testing.assert_close(caches[1], caches[0], **close)
+    assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
+    normed = (key - key.mean(1, keepdim=True)) / (key.var(1, correction=0, keepdim=True) + 1e-6).sqrt()
+    expected = normed * norm.weight + norm.shift
+    cos, sin = both[0]._cos[[7, 0, 49]], both[0]._sin[[7, 0, 49]]
+    half = ROPE // 2
+    first, second = (slice(0, half), slice(half, ROPE)) if pairs_apart else (slice(0, ROPE, 2), slice(1, ROPE, 2))
+    for rows, found in ((expected, caches[1][[9, 2, 15]]), (query[:, 1], fused[:, 1])):
+        turned = rows.clone()
+        turned[:, first] = rows[:, first] * cos - rows[:, second] * sin
+        turned[:, second] = rows[:, second] * cos + rows[:, first] * sin
+        torch.testing.assert_close(found, turned.to(dtype), **close)
+
+
+def test_an_indexers_key_and_queries_that_are_too_large_are_bounded_and_counted(device, unturned) -> None:
+    query, key = torch.ones(1, 2, ROPE + 8, device=device), torch.ones(1, ROPE + 8, device=device)
+    query[0, 0, 3], query[0, 1, ROPE + 2], query[0, 1, 4] = 1e6, -1e6, torch.nan
+    shift = torch.zeros(ROPE + 8, device=device)
+    shift[1], shift[ROPE] = -1e6, 1e6
+    norm = IndexNorm(torch.ones(ROPE + 8, device=device), shift, True)
+    for way in unturned():
+        keys = torch.zeros((3, ROPE + 8), dtype=torch.float16, device=device)
+        found = way.index_query_and_key(query, key, norm, keys, step_of([0], [1], device))
+        expected = query.clamp(-65504, 65504).half()
+        expected[0, 1, 4 + ROPE // 2] = torch.nan  # turned with its partner, which is no number
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(keys[1], shift.clamp(-65504, 65504).half(), rtol=0, atol=0)
+        assert int(way.num_saturated) == 4
+
+
 def test_a_gate_opens_what_goes_up(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
     plain, fused = (way.gated(gate, up) for way in both)
@@ -271,12 +319,27 @@ def test_a_gate_opens_what_goes_up(device, both) -> None:
                 "LARGEST_QUERY": 2e5,
             },
         ),
+        (
+            "index_query_and_key",
+            {
+                "QUERY_STRIDE": 8192,
+                "KEY_STRIDE": 2240,
+                "KEY_DIM": 128,
+                "ROPE": 64,
+                "PAIRS_APART": True,
+                "PADDED_PAIRS": 32,
+                "PADDED_REST": 64,
+                "LARGEST": 65504.0,
+            },
+        ),
         ("gated", {"BLOCK": 1024}),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
+    if name == "index_query_and_key":
+        kinds |= dict.fromkeys(("rotated", "keys"), "*fp16")
     kinds |= dict.fromkeys(("num_heads", "num_kv_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}

@@ -144,9 +144,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.reference.end(sched.Lane.PREFILL, lambda request: request.seq % 3, choose)
 
     @precondition(lambda self: self.reference.fetches)
-    @rule(data=st.data(), num_blocks=st.none() | st.integers(0, 3))
-    def end_a_fetch(self, data: st.DataObject, num_blocks: int | None) -> None:
-        self.reference.end_fetch(data.draw(st.sampled_from(list(self.reference.fetches))), num_blocks)
+    @rule(data=st.data(), num_blocks=st.none() | st.integers(0, 3), is_damaged=st.booleans())
+    def end_a_fetch(self, data: st.DataObject, num_blocks: int | None, is_damaged: bool) -> None:
+        seq = data.draw(st.sampled_from(list(self.reference.fetches)))
+        self.reference.end_fetch(seq, num_blocks, is_damaged=is_damaged)
 
     @precondition(lambda self: self.reference.fetches)
     @rule(data=st.data())
@@ -162,6 +163,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(tier=st.integers(0, 1))
     def lose_a_store(self, tier: int) -> None:
         self.reference.end_stores(1, tier, is_whole=False)
+
+    @precondition(lambda self: self.reference.tiers)
+    @rule(block_seconds=st.sampled_from((0.0, 0.1, 2.0, 100.0)), tier=st.integers(0, 1))
+    def measure(self, block_seconds: float, tier: int) -> None:
+        self.reference.measure(tier, block_seconds)
 
     @precondition(lambda self: self.reference.tiers and not self.reference.live)
     @rule()

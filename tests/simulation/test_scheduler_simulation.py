@@ -65,7 +65,8 @@ class Simulation:
         if self.reference.fetches and self.random.random() < 0.3:
             self.reference.end_fetch(
                 self.random.choice(list(self.reference.fetches)),
-                self.random.randrange(3) if self.random.random() < 0.05 else None,
+                self.random.randrange(3) if self.random.random() < 0.1 else None,
+                is_damaged=self.random.random() < 0.5,
             )
         if self.reference.fetches and self.random.random() < 0.02:
             self.reference.abort(self.random.choice(list(self.reference.fetches)))
@@ -183,6 +184,7 @@ def test_tiers_bring_back_what_the_cache_gave_up() -> None:
     assert totals.fetched_blocks > 2_000
     assert totals.damaged_blocks > 20
     assert totals.aborted_fetches > 20
+    assert totals.given_up_fetches > 20
     assert totals.fetched_blocks * CONFIG["block_tokens"] == sum(tier.fetched_tokens for tier in stats.tiers)
     assert all(tier.fetched_tokens > 0 for tier in stats.tiers)
     reference.restart()

@@ -66,6 +66,9 @@ class Matrix(PybindObject):
     @property
     def cols(self) -> int: ...
     @property
+    def scales(self) -> F32:
+        """What products are multiplied by, as given; a copy."""
+    @property
     def nbytes(self) -> int:
         """Of the blocks as GGUF has them."""
     @property

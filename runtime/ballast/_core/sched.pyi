@@ -173,17 +173,21 @@ class TierStats(PybindObject):
     def capacity_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int:
-        """Tokens in blocks that are known."""
+        """Tokens in blocks that are there."""
     @property
     def fetched_tokens(self) -> int:
         """Total that came back."""
+    @property
+    def dropped_tokens(self) -> int:
+        """Total that was never sent: the tier takes no more, or had no room on the way while the cache had it."""
 
 class Stats(PybindObject):
     @property
     def waiting(self) -> int:
-        """Requests queued, preempted ones included."""
+        """Requests without a place in the batch: queued, preempted or fetching."""
     @property
-    def running(self) -> int: ...
+    def running(self) -> int:
+        """Requests that have one of the max_batch_size places."""
     @property
     def capacity_tokens(self) -> int: ...
     @property
@@ -203,7 +207,10 @@ class Stats(PybindObject):
         """Total prompt tokens served from the cache, or from tiers."""
     @property
     def fetching(self) -> int:
-        """Of `running`, those whose blocks are on their way from tiers."""
+        """Of `waiting`, those whose blocks are on their way from tiers."""
+    @property
+    def unsent(self) -> int:
+        """Requests that have ended and of which blocks are still to be sent to tiers."""
     @property
     def tiers(self) -> list[TierStats]:
         """One for each tier, as configured."""
@@ -260,11 +267,17 @@ class Scheduler(PybindObject):
     def take_transfers(self) -> list[Transfer]:
         """What is to be moved since the last call; to be asked for after each call of plan, commit, fetched and stored,
         and to be begun before the next plan. Empty without tiers."""
-    def fetched(self, seq: int, num_blocks: int) -> None:
-        """All FETCHes of a sequence are over, `num_blocks` of them well: what comes then is damaged, is never served
-        again, and is computed. A sequence that was aborted meanwhile ends now.
+    def fetched(self, seq: int, num_blocks: int, *, is_damaged: bool = False) -> None:
+        """All FETCHes of a sequence are over, `num_blocks` of them well; what comes then is computed. `is_damaged`: the
+        next block is, and is never served again. A sequence that was aborted meanwhile ends now.
 
         ValueError when it fetches nothing, or not so many."""
+    def measured(self, tier: int, block_seconds: float) -> None:
+        """What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner computed,
+        by the costs of steps, is not fetched. ValueError when there is no such tier."""
+    def is_worth_fetching(self, seq: int) -> bool:
+        """Whether all that a sequence fetches would be fetched by what is known now. ValueError when it fetches
+        nothing."""
     def stored(self, tier: int, *, is_whole: bool) -> None:
         """The oldest STORE of a tier is over. If it was lost, nothing more is sent to the tier.
 

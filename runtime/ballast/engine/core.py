@@ -77,8 +77,8 @@ class StepResult:
 IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
 """Nothing could run."""
 BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
-"""A step of the prefill lane goes on, or blocks are on their way from a tier, and the decode lane has nothing to do:
-what has arrived may change that."""
+"""A step of the prefill lane goes on, or blocks are on their way from or to a tier, and the decode lane has nothing to
+do: what has arrived may change that."""
 
 NO_LOGITS = np.empty((0, 0), np.float32)
 
@@ -202,7 +202,7 @@ class EngineCore:
 
     def _wait_for_blocks(self) -> StepResult:
         """With nothing to compute. A tier says itself when it does not answer, so waiting counts as life."""
-        if self._tiers is None or not self._tiers.is_fetching:
+        if self._tiers is None or not self._tiers.is_moving:
             return IDLE
         self._tiers.wait(BUSY_S)
         self._alive()

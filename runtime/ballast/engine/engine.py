@@ -39,6 +39,8 @@ LONGEST_LOOK_S = 2.0
 WARM_UP_SEQ = 0
 NOBODY = -1
 """A client that has nothing waiting."""
+SHOW_S = 0.05
+"""How often what goes on without a step is shown."""
 MAX_DESCRIBED = 100
 """Waiting requests in the description of what the engine holds; each of its steps makes one."""
 
@@ -89,7 +91,7 @@ class Snapshot:
     prefix_query_tokens: int
     prefix_hit_tokens: int
     fetching: int
-    """Of `running`, requests whose blocks are on their way from host memory or disk."""
+    """Of `waiting`, requests whose blocks are on their way from host memory or disk."""
     tiers: tuple[TierNumbers, ...]
     """What stands beside the KV cache, the fastest first."""
     waited_for_tiers_s: float
@@ -186,7 +188,7 @@ class Engine:
         self._device_counts = DeviceCounts()
         self._tiers: tuple[TierNumbers, ...] = ()
         self._waited_for_tiers_s = 0.0
-        self._last_publish = 0.0
+        self._last_publish = self._last_shown = 0.0
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
@@ -405,6 +407,8 @@ class Engine:
                     self._idle(core)
                 elif result is not BUSY:
                     self._account(core, result)
+                elif self._clock.now() - self._last_shown > SHOW_S:
+                    self._show(core)
             core.close()
             self._fail_all(CapacityError.shutting_down())
             with self._lock:
@@ -520,21 +524,27 @@ class Engine:
         """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time.
         `is_planned`: what waits has been there for a plan, which did not take it."""
         self._note_progress()
-        self._stats = core.stats()
+        stats = self._show(core)
         now = self._last_progress
-        self._retries.ran((self._stats.running + num_ended) * (now - self._last_publish), num_ended)
+        self._retries.ran((stats.running + num_ended) * (now - self._last_publish), num_ended)
         self._last_publish = now
+        with self._lock:
+            self._num_waiting = stats.waiting
+            self._batch = self._batch_now(stats, num_ended, is_planned=is_planned)
+
+    def _show(self, core: EngineCore) -> sched.Stats:
+        self._last_shown = self._clock.now()
+        self._stats = stats = core.stats()
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
-        self._tiers = core.tier_numbers(self._stats)
+        self._tiers = core.tier_numbers(stats)
         self._waited_for_tiers_s = core.waited_for_tiers_s
         self._description = core.describe(MAX_DESCRIBED)
-        with self._lock:
-            self._num_waiting = self._stats.waiting
-            self._batch = self._batch_now(self._stats, num_ended, is_planned=is_planned)
+        return stats
 
     def _batch_now(self, stats: sched.Stats, num_ended: int, *, is_planned: bool) -> Batch:
-        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state == "prefill")
+        has_prompt = ("prefill", "fetched")
+        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state in has_prompt)
         num_slots = self._batch.num_slots
         if is_planned:
             # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.

@@ -22,7 +22,7 @@ from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
 from ballast.model.tiers.disk_folder import open_disk_tier
-from ballast.model.tiers.host_tier import HostTier
+from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import Packing, load_weights
@@ -152,6 +152,7 @@ def _load_hybrid(
     import torch  # not installed for a server that uses the CPU alone
 
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+    from ballast.model.hybrid.copies.pinned_ahead import pinned_ahead, take_pinned
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import HybridOptions
 
@@ -170,9 +171,10 @@ def _load_hybrid(
         vram=settings.vram,
         pin_thread=settings.numa != "off",
     )
-    model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
+    with pinned_ahead(settings.kv_host_bytes, PIECE_BYTES, take_pinned):
+        model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_layers, settings.block_tokens), settings)
+        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_tensors, settings.block_tokens), settings)
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

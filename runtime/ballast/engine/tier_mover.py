@@ -11,12 +11,15 @@ from itertools import groupby
 import numpy as np
 
 from ballast._core import sched
-from ballast.model.tiers.tier import CacheTiers
+from ballast.model.tiers.tier import CacheTiers, Fetched
 
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
 """How long blocks on their way to disk are waited for in the end."""
+PATIENCE_S = 15.0
+"""How long the end of a store is watched for while nothing else is to be done."""
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class TierNumbers:
     cached_tokens: int
     hit_tokens: int
     """Brought back from it instead of computed."""
+    dropped_tokens: int
+    """Never copied to it: it takes no more, or the cache gave them up before it had room on the way."""
     stored_bytes: int
     """Copied to it."""
     fetched_bytes: int
@@ -41,8 +46,8 @@ class _Fetch:
     began: float
     parts: list[tuple[int, int]]
     """(tier, blocks) in the sequence's order; each tier once."""
-    arrived: dict[int, int]
-    """Blocks that are there, by tier that is done."""
+    arrived: dict[int, Fetched]
+    """By tier that is done."""
 
 
 class TierMover:
@@ -53,8 +58,8 @@ class TierMover:
         self._clock = clock
         self._fetches: dict[int, _Fetch] = {}
         self._stored_blocks, self._fetched_blocks = [0] * len(of.tiers), [0] * len(of.tiers)
-        self.waited_s = 0.0
-        """Seconds that sequences have waited for blocks on their way, added up."""
+        self._num_storing, self._last_stored = 0, 0.0
+        self._waited_s = 0.0
         for index, tier in enumerate(of.tiers):
             found = tier.restored()
             scheduler.restore(index, found.blocks, found.parents, found.tokens)
@@ -77,6 +82,7 @@ class TierMover:
                 of.capacity_tokens,
                 of.cached_tokens,
                 of.fetched_tokens,
+                of.dropped_tokens,
                 stored * tier.block_bytes,
                 fetched * tier.block_bytes,
             )
@@ -86,15 +92,24 @@ class TierMover:
         )
 
     @property
-    def is_fetching(self) -> bool:
-        """Whether any sequence waits for blocks."""
-        return bool(self._fetches)
+    def waited_s(self) -> float:
+        """Seconds that sequences have waited for blocks on their way so far, added up."""
+        return self._waited_s + sum(self._clock() - fetch.began for fetch in self._fetches.values())
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether any sequence waits for blocks, or some are stored, so that `settle` will have something to tell."""
+        is_storing = self._num_storing > 0 and self._clock() - self._last_stored < PATIENCE_S
+        return bool(self._fetches) or is_storing
 
     def begin(self) -> None:
         """Begin what the scheduler has asked for since the last call; see `sched.Scheduler.take_transfers`."""
         for (tier, move), several in groupby(self._scheduler.take_transfers(), lambda each: (each.tier, each.move)):
             if move == sched.Move.STORE:
-                self._tiers[tier].store(list(several))
+                stores = list(several)
+                self._last_stored = self._last_stored if self._num_storing else self._clock()
+                self._num_storing += len(stores)
+                self._tiers[tier].store(stores)
             elif move == sched.Move.DROP:
                 for each in several:
                     self._tiers[tier].drop(each.tier_block)
@@ -109,24 +124,33 @@ class TierMover:
         self._news.clear()
         for index, tier in enumerate(self._tiers):
             done = tier.poll()
+            if done.stored:
+                self._num_storing -= len(done.stored)
+                self._last_stored = self._clock()
             for is_whole in done.stored:
                 self._stored_blocks[index] += is_whole
                 self._scheduler.stored(index, is_whole=is_whole)
-            for seq, num_blocks in done.fetched:
-                self._fetches[seq].arrived[index] = num_blocks
+            for fetched in done.fetched:
+                self._fetches[fetched.seq].arrived[index] = fetched
+            self._scheduler.measured(index, tier.block_seconds)
         for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
             self._end(seq, self._fetches.pop(seq))
+        for seq in self._fetches:
+            if not self._scheduler.is_worth_fetching(seq):
+                self.cancel(seq)  # what has come is used
         self.begin()
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
-        num_blocks = 0
+        num_blocks, is_damaged = 0, False
         for tier, asked in fetch.parts:
-            num_blocks += fetch.arrived[tier]
-            self._fetched_blocks[tier] += fetch.arrived[tier]
-            if fetch.arrived[tier] < asked:
+            arrived = fetch.arrived[tier]
+            num_blocks += arrived.num_blocks
+            self._fetched_blocks[tier] += arrived.num_blocks
+            is_damaged = arrived.is_damaged
+            if arrived.num_blocks < asked:
                 break
-        self.waited_s += self._clock() - fetch.began
-        self._scheduler.fetched(seq, num_blocks)
+        self._waited_s += self._clock() - fetch.began
+        self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
 
     def wait(self, timeout_s: float) -> None:
         """Until something arrives."""
@@ -143,9 +167,13 @@ class TierMover:
         self._cache.before_writing(np.unique(plan.slots // block_tokens).tolist(), alive)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, and store what ended requests have left, within CLOSE_S."""
+        until = self._clock() + CLOSE_S
+        while self._scheduler.stats().unsent and self.is_moving and self._clock() < until:
+            self.wait(_LOOK_S)
+            self.settle()
         for tier in self._tiers:
-            tier.close(CLOSE_S)
+            tier.close(max(0.0, until - self._clock()))
 
 
 def _by_sequence(transfers: Iterator[sched.Transfer]) -> Iterator[tuple[int, list[sched.Transfer]]]:

@@ -30,6 +30,10 @@ class Plane(NamedTuple):
     """Numbers of a token. Their type is the pool's: float32 on a CPU."""
 
 
+INDEX_KEYS = "index keys"
+"""The plane of an indexer's keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
     """What chooses the positions that latent attention sees (the lightning indexer of DeepSeek-V3.2-Exp)."""
@@ -73,7 +77,7 @@ class LatentSpec:
         latent = Plane("latent", self.latent_dim)
         if self.index is None or not self.index.layers[layer]:
             return (latent,)
-        return (latent, Plane("index keys", self.index.key_dim))
+        return (latent, Plane(INDEX_KEYS, self.index.key_dim))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,9 @@ TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
 
 GPU_TYPES = frozenset(
-    GgmlType(known.ggml_type)
-    for known in kernels.formats()
-    if known.layout is None or not (known.layout.has_trits or known.layout.scales == "e4m3")
+    GgmlType(known.ggml_type) for known in kernels.formats() if known.layout is None or not known.layout.has_trits
 )
-"""Those of them that kernels decode on a GPU; the CPU computes the others: trits, and those with scales in small
-floats, whose products are multiplied by a scale of the whole matrix as well."""
+"""Those of them that kernels decode on a GPU; the CPU computes those of trits."""
 
 SCALED_TYPES = frozenset(
     GgmlType(known.ggml_type)

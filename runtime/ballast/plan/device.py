@@ -36,6 +36,8 @@ _MOST_CAPTURED = 256
 """Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_A_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
+_CHOICE_NODES = 12
+"""Most that a choice of positions adds to them."""
 _NODE_BYTES = 8 << 10
 """An allowance for the memory that CUDA takes for one node."""
 _UNUSABLE_BYTES = 512 << 20
@@ -71,10 +73,10 @@ def hybrid_bytes(
     gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: tuple[int, ...]
 ) -> Iterator[tuple[str, str, int]]:
     """(name, tensor that it is made of, bytes) of everything that the hybrid keeps; a tied output is a second copy of
-    the embedding, and a router is kept as float32."""
+    the embedding, and a router and the weights of an indexer's heads are kept as float32."""
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
         info = gguf.tensors[name]
-        if "ffn_gate_inp" in name:
+        if "ffn_gate_inp" in name or "indexer.proj" in name:
             yield name, name, info.shape[0] * info.shape[1] * FLOAT_BYTES
         elif name == "token_embd.weight" and spec.tied_output:
             yield name, name, info.num_bytes
@@ -154,7 +156,10 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 
 def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
-    return num_graphs * spec.num_layers * _NODES_A_LAYER * _NODE_BYTES
+    num_nodes = spec.num_layers * _NODES_A_LAYER
+    if spec.index is not None:
+        num_nodes += sum(spec.index.layers) * _CHOICE_NODES
+    return num_graphs * num_nodes * _NODE_BYTES
 
 
 def _computes_on_device(module: str) -> bool:

@@ -1,5 +1,4 @@
-"""What a GPU cannot compute of a file, for want of kernels for its attention or its types: checked before anything is
-loaded."""
+"""What a GPU cannot compute of a file, for want of kernels for its types: checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -20,9 +19,6 @@ _OPTIONS_OF_EXPERTS = ("gpu_experts", "pcie_share", "stream_from_tokens")
 
 def why_not_on_gpu(gguf: GgufModel, spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute what every token needs: None if it can."""
-    if spec.index is not None:
-        named = f"{spec.architecture.name} attends to positions that an indexer chooses"
-        return f"{named}, for which there is no kernel on a GPU yet; the CPU computes it"
     found = _undecoded(gguf, spec, *_DENSE)
     if spec.tied_output and gguf.tensors["token_embd.weight"].ggml_type not in GPU_TYPES:
         found = found or "token_embd.weight"

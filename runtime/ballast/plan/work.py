@@ -4,7 +4,8 @@ which they are computed. Pure arithmetic."""
 from __future__ import annotations
 
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, slice_sizes_of
-from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.hybrid.sparse.sizes import CHOICE_BYTES, most_score_bytes
+from ballast.model.spec import GroupedSpec, IndexSpec, ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
@@ -12,6 +13,7 @@ SCRATCH_BYTES = 256 << 20
 _TERM_BYTES = 6
 """Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
 _HALF_BYTES = 2
+_POSITION_BYTES = 4
 _ROWS_OF_TOKENS = 6
 """Rows as wide as the model that a step has of each token: the stream, its norm, and two sums of each of two parts of
 the experts."""
@@ -45,6 +47,10 @@ def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
     in_slices = min(num_tokens, sizes.tokens)
     if isinstance(spec.attention, GroupedSpec):
         return _grouped_bytes(spec, spec.attention, in_slices)
+    if spec.index is not None:
+        # Layers that share a choice need that of the whole step.
+        chosen = (in_slices if all(spec.index.layers) else num_tokens) * spec.index.top_k * _POSITION_BYTES
+        return chosen + max(_latent_bytes(spec, in_slices), _choice_bytes(spec, spec.index, in_slices))
     short = _latent_bytes(spec, in_slices)
     if sizes.long_from is None or num_tokens < sizes.long_from:
         return short
@@ -69,6 +75,15 @@ def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:
     floats = spec.num_heads * (3 * head + 2 * spec.latent.kv_lora_rank + 2 * spec.latent.latent_dim + spec.latent.v_dim)
     terms = max(spec.hidden, spec.num_heads * spec.latent.v_dim) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + terms)
+
+
+def _choice_bytes(spec: ModelSpec, index: IndexSpec, num_tokens: int) -> int:
+    """What an indexer makes of tokens: their products, twice as floats and once as the cache keeps them, and the scores
+    of as many as are scored at a time, with what counts them."""
+    products = index.num_heads * (index.key_dim + 1) + index.key_dim + (spec.latent.q_lora_rank or 0)
+    products += spec.latent.latent_dim
+    own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
+    return num_tokens * (own + CHOICE_BYTES) + most_score_bytes(num_tokens, spec.context_length)
 
 
 def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast._core import kernels
 from ballast.model.hybrid.experts import (
     combine_kernels,
     expert_panels,
@@ -21,10 +20,9 @@ from ballast.model.hybrid.experts import (
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack, group_by_expert
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks
+from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
-FAST = kernels.usable_isas()[0]
-NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
+HIDDEN, WIDTH = 256, 256
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -40,17 +38,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     )
     monkeypatch.setattr(expert_panels, "combine_kernels", interpreted(combine_kernels, monkeypatch))
     return torch.device("cpu")
-
-
-def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> tuple[PanelStack, np.ndarray]:
-    """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
-    data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
-    matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
-    packed = kernels.pack(
-        pool, matrix, FAST, activation_bytes=1, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows
-    )
-    weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
-    return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
 
 
 def experts_of(rng, pool, kinds: tuple[T, T, T], device: torch.device) -> tuple[ExpertPanels, list[np.ndarray]]:
@@ -85,6 +72,7 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
         (T.IQ4_XS, T.IQ4_NL, T.Q5_K),
         (T.Q8_0, T.BF16, T.F32),
         (T.MXFP4, T.MXFP4, T.Q6_K),
+        (T.NVFP4, T.MXFP4, T.NVFP4),
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )

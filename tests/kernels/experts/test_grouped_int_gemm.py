@@ -16,7 +16,6 @@ from gguf import GGMLQuantizationType as T
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ballast._core import kernels
 from ballast.model.hybrid.experts import grouped_int_gemm, grouped_int_gemm_kernels
 from ballast.model.hybrid.experts.grouped_int_gemm import (
     MOST_PAIRS,
@@ -31,10 +30,8 @@ from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.plan.device import _PARTIAL_BYTES
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks
+from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
-FAST = kernels.usable_isas()[0]
-NUM_EXPERTS = 3
 IDS = np.array([[2, -1], [NUM_EXPERTS, 2], [2, 0], [-1, 2], [2, -1]], np.int32)
 """Expert 1 has no token, expert 2 more than a small tile holds."""
 
@@ -48,17 +45,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
         grouped_int_gemm, "grouped_int_gemm_kernels", interpreted(grouped_int_gemm_kernels, monkeypatch)
     )
     return torch.device("cpu")
-
-
-def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> tuple[PanelStack, np.ndarray]:
-    """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
-    data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
-    matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
-    packed = kernels.pack(
-        pool, matrix, FAST, activation_bytes=1, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows
-    )
-    weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
-    return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
 
 
 def product(stack: PanelStack, x: np.ndarray, ids: np.ndarray, tile: int, device: torch.device) -> np.ndarray:
@@ -114,15 +100,16 @@ def test_a_pair_is_in_one_tile_of_its_expert(rng, device, tile: int) -> None:
     ("kinds", "ids"),
     [
         ((T.Q4_K, T.Q4_K, T.Q8_0), IDS),
+        ((T.NVFP4, T.NVFP4, T.NVFP4), IDS),
         ((T.Q8_0, T.Q8_0, T.Q8_0), np.full((9, 1), 1, np.int32)),
         ((T.Q8_0, T.Q8_0, T.Q8_0), np.full((3, 2), -1, np.int32)),
     ],
-    ids=["some", "all to one expert", "none here"],
+    ids=["some", "scales of experts", "all to one expert", "none here"],
 )
 def test_gate_up_and_down_come_together(rng, pool, device, monkeypatch, kinds, ids) -> None:
     """Columns are in two shares, and the last step of a share is not a whole one."""
     monkeypatch.setattr(grouped_int_gemm, "_WANTED_PROGRAMS", 8)
-    hidden, width = (256, 64) if kinds[0] == T.Q4_K else (160, 32)
+    hidden, width = (256, 64) if kinds[0] in (T.Q4_K, T.NVFP4) else (160, 32)
     shapes = ((width, hidden), (width, hidden), (hidden, width))
     stacks, weights = zip(
         *(stack_of(rng, pool, kind, *shape, device) for kind, shape in zip(kinds, shapes, strict=True)), strict=True
@@ -188,14 +175,16 @@ def test_a_pair_does_not_depend_on_the_other_tokens(rng, pool, kinds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "kind", "tile"), [(90, T.Q4_K, 4), (80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.IQ1_S, 8)], ids=str
+    ("capability", "kind", "tile"),
+    [(90, T.Q4_K, 4), (80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.IQ1_S, 8), (90, T.NVFP4, 4)],
+    ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, tile) -> None:
     kernel = grouped_kernel(kind, tile, has_up=False, is_split=False)
     pointers = {"terms": "*bf16", "tiles": "*i32", "points": "*i32", "arrived": "*i32"}
     pointers |= dict.fromkeys(("words", "up_words"), "*i32") | dict.fromkeys(("halves", "up_halves"), "*fp16")
-    pointers |= dict.fromkeys(("totals", "out", "out_totals", "partial"), "*fp32")
+    pointers |= dict.fromkeys(("totals", "out", "out_totals", "partial", "scales", "up_scales"), "*fp32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in kernel.known else pointers.get(name, "i32") for name in names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers}

@@ -10,7 +10,6 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast._core import kernels
 from ballast.model.hybrid.experts import many_pairs_kernels, pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
@@ -18,10 +17,9 @@ from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.panels import bf16_split_kernels, matmul
 from ballast.model.hybrid.panels.stack import PanelStack
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks
+from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
-FAST = kernels.usable_isas()[0]
-NUM_EXPERTS, HIDDEN, WIDTH = 3, 256, 256
+HIDDEN, WIDTH = 256, 256
 NUM_TOKENS, NUM_USED = 150, 2
 SMALL, SMALL_KINDS = 64, (T.Q8_0, T.Q4_0, T.Q5_0)
 """Where the types do not matter: an interpreter takes a tenth of the time."""
@@ -36,17 +34,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
     monkeypatch.setattr(pair_sums, "many_pairs_kernels", interpreted(many_pairs_kernels, monkeypatch))
     return torch.device("cpu")
-
-
-def stack_of(rng, pool, kind: T, rows: int, cols: int, device: torch.device) -> tuple[PanelStack, np.ndarray]:
-    """(a stack of NUM_EXPERTS random matrices, their weights [E, rows, cols])."""
-    data = random_blocks(rng, kind, NUM_EXPERTS * rows, cols)
-    matrix = kernels.Matrix(data, kind, NUM_EXPERTS * rows, cols)
-    packed = kernels.pack(
-        pool, matrix, FAST, activation_bytes=1, num_heads=NUM_EXPERTS, head_stride=rows, num_rows=rows
-    )
-    weight = dequantized(data, kind).reshape(NUM_EXPERTS, rows, cols).astype(np.float64)
-    return PanelStack(torch.from_numpy(packed.panels.copy()).to(device), kind, NUM_EXPERTS, rows, cols), weight
 
 
 def stacks_of(rng, pool, kinds: tuple[T, T, T], device: torch.device, hidden: int = HIDDEN, width: int = WIDTH):
@@ -80,7 +67,13 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
 
 @pytest.mark.parametrize(
     "kinds",
-    [(T.Q4_K, T.Q4_K, T.Q6_K), (T.Q2_K, T.Q3_K, T.Q5_K), (T.IQ4_XS, T.Q8_0, T.Q4_0), (T.MXFP4, T.IQ2_XXS, T.IQ3_S)],
+    [
+        (T.Q4_K, T.Q4_K, T.Q6_K),
+        (T.Q2_K, T.Q3_K, T.Q5_K),
+        (T.IQ4_XS, T.Q8_0, T.Q4_0),
+        (T.MXFP4, T.IQ2_XXS, T.IQ3_S),
+        (T.NVFP4, T.NVFP4, T.NVFP4),
+    ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )
 def test_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:

@@ -37,7 +37,7 @@ from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks
+from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
 
@@ -59,9 +59,10 @@ def linear_of(
 ) -> tuple[PanelLinear, np.ndarray]:
     """(a random matrix a head, its weights [heads, rows, cols])."""
     data = random_blocks(rng, kind, heads * rows, cols)
-    matrix = kernels.Matrix(data, kind, heads * rows, cols)
+    scales = random_scales(rng, kind, 1)
+    matrix = kernels.Matrix(data, kind, heads * rows, cols, scales)
     packed = kernels.pack(pool, matrix, FAST, num_heads=heads, head_stride=rows, num_rows=rows, activation_bytes=1)
-    weight = dequantized(data, kind).reshape(heads, rows, cols).astype(np.float64)
+    weight = scaled(dequantized(data, kind).reshape(heads, rows, cols), scales)
     return PanelLinear(packed, rows, cols, is_transposed=False, device=device), weight
 
 
@@ -116,7 +117,9 @@ def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
         )
 
 
-@pytest.mark.parametrize(("capability", "kind", "num_tokens"), [(90, T.Q4_K, 4), (80, T.Q6_K, 16)], ids=str)
+@pytest.mark.parametrize(
+    ("capability", "kind", "num_tokens"), [(90, T.Q4_K, 4), (80, T.Q6_K, 16), (90, T.NVFP4, 8)], ids=str
+)
 @pytest.mark.usefixtures("kept_kernels")
 def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, num_tokens) -> None:
     kernel = int_gemm_kernel(kind, num_tokens)
@@ -128,7 +131,7 @@ def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, n
         "points": "*i32",
         "arrived": "*i32",
     }
-    pointers |= dict.fromkeys(("totals", "out", "partial"), "*fp32")
+    pointers |= dict.fromkeys(("totals", "out", "partial", "scales"), "*fp32")
     names = kernel.function.arg_names
     types = {name: "constexpr" if name in kernel.known else pointers.get(name, "i32") for name in names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers}

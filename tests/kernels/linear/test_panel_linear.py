@@ -35,7 +35,7 @@ from ballast.model.hybrid.panels.matmul import (
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
 from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks
+from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
 every_format = pytest.mark.parametrize("kind", sorted({*FLOAT_TYPES, *LAYOUTS}), ids=lambda kind: kind.name)
@@ -70,29 +70,32 @@ def check(
 @pytest.mark.parametrize(("rows", "num_tokens"), [(17, 1), (40, 3), (32, 17)])
 def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, rows, num_tokens) -> None:
     cols = 3 * max(32, GGML_QUANT_SIZES[kind][0]) if kind not in FLOAT_TYPES else 301
-    data = random_blocks(rng, kind, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols), FAST, activation_bytes=1)
+    data, scales = random_blocks(rng, kind, rows, cols), random_scales(rng, kind, 1)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols, scales), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     assert linear.num_bytes == packed.packed_nbytes
     x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
-    check(linear, x, dequantized(data, kind).reshape(1, rows, cols), device)
+    check(linear, x, scaled(dequantized(data, kind).reshape(1, rows, cols), scales), device)
 
 
-def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", [T.Q5_K, T.NVFP4], ids=lambda kind: kind.name)
+def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch, kind) -> None:
     rows, cols = 80, 512
     monkeypatch.setattr(matmul, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
-    data = random_blocks(rng, T.Q5_K, rows, cols)
-    packed = kernels.pack(pool, kernels.Matrix(data, T.Q5_K, rows, cols), FAST, activation_bytes=1)
+    data, scales = random_blocks(rng, kind, rows, cols), random_scales(rng, kind, 1)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols, scales), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     x = rng.standard_normal((MIN_CUBLAS_TOKENS, 1, cols), dtype=np.float32)
-    check(linear, x, dequantized(data, T.Q5_K)[None], device)
+    check(linear, x, scaled(dequantized(data, kind)[None], scales), device)
 
 
-@pytest.mark.parametrize(("kind", "is_transposed"), [(T.Q8_0, False), (T.Q8_0, True), (T.Q4_K, True)])
+@pytest.mark.parametrize(
+    ("kind", "is_transposed"), [(T.Q8_0, False), (T.Q8_0, True), (T.Q4_K, True), (T.NVFP4, False), (T.NVFP4, True)]
+)
 def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transposed) -> None:
     heads, rows, stride, offset, cols = 3, 24, 40, 8, 256
-    data = random_blocks(rng, kind, heads * stride, cols)
-    matrix = kernels.Matrix(data, kind, heads * stride, cols)
+    data, scales = random_blocks(rng, kind, heads * stride, cols), random_scales(rng, kind, 1)
+    matrix = kernels.Matrix(data, kind, heads * stride, cols, scales)
     packed = kernels.pack(
         pool,
         matrix,
@@ -104,13 +107,14 @@ def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transpose
         num_rows=rows,
         transposed=is_transposed,
     )
-    weight = dequantized(data, kind).reshape(heads, stride, cols)[:, offset : offset + rows]
+    weight = scaled(dequantized(data, kind).reshape(heads, stride, cols)[:, offset : offset + rows], scales)
     if is_transposed:
         weight = weight.transpose(0, 2, 1)
     linear = PanelLinear(packed, *weight.shape[1:], is_transposed=is_transposed, device=device)
     x = rng.standard_normal((5, heads, weight.shape[2]), dtype=np.float32)
     check(linear, x, weight, device)
-    check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, weight, device)
+    unscaled = weight / float(scales[0]) if scales.size else weight
+    check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, unscaled, device)
 
 
 def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) -> None:
@@ -184,7 +188,7 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
         for tokens in (1, 4, 16, 1024)
     ]
     # The other types whose tiles have two stages, which take the most.
-    + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1, T.MXFP4)],
+    + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1, T.MXFP4, T.NVFP4)],
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, most_shared_bytes, kind, tokens) -> None:
@@ -206,6 +210,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, mo
         "halves": "*fp16",
         "codes": "*i8",
         "points": "*i32",
+        "scales": "*fp32",
     }
     pointers |= dict.fromkeys(("out", "gate", "partial"), "*fp32")
     pointers |= dict.fromkeys(("arrived", "order", "tiles"), "*i32")

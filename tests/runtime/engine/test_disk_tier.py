@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
 import resource
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast.engine import tier_mover
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
+from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import with_tiers
+from ballast.engine.runner import with_changes, with_tiers
+from ballast.engine.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
@@ -51,10 +56,11 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     gguf = open_gguf(model.gguf)
     spec = read_spec(gguf, None)
 
-    def make(folder: Path | None, **changes: object) -> EngineCore:
+    def make(folder: Path | None, costs: Sequence[Cost] = (), **changes: object) -> EngineCore:
         settings = replace(SMALL, **{"kv_disk_dir": folder, "kv_disk_bytes": DISK_BYTES if folder else None, **changes})
         runner = load_runner(gguf, spec, spec.vocab_size, settings)
-        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
+        config = with_tiers(scheduler_config(settings), runner)
+        return EngineCore(runner, with_changes(config, decode_costs=costs) if costs else config)
 
     return make
 
@@ -191,6 +197,7 @@ def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
     assert core.stats().used_tokens == 0
     goes_on.set()
     assert generate(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
+    assert fetched_tokens(core) == 96, "what it left comes back for the next"
     core.check()
     core.close()
 
@@ -208,6 +215,113 @@ def test_others_go_on_while_blocks_come(make_core: MakeCore, tmp_path: Path, mon
         pass
     assert fetched_tokens(core) > 0
     core.close()
+
+
+def test_a_long_prompt_is_stored_to_its_end(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    write = BlockFile.write
+    monkeypatch.setattr(BlockFile, "write", lambda *given: goes_on.wait(30) and write(*given))
+    core = make_core(tmp_path, cache_lens=2048)
+    prompt = tuple(token % 300 for token in range(1600))
+    generate(core, [Request("test", prompt, SamplingParams(max_tokens=1, temperature=0.0))])
+    assert core.stats().unsent == 1
+    goes_on.set()
+    while core.step() is not IDLE:
+        pass
+    (tier,) = core.tier_numbers(core.stats())
+    assert (core.stats().unsent, tier.cached_tokens, tier.dropped_tokens) == (0, 1600, 0)
+    core.close()
+
+
+def test_a_server_that_ends_stores_what_requests_have_left(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_core(tmp_path, cache_lens=2048)
+    goes_on = threading.Event()
+    write = BlockFile.write
+    monkeypatch.setattr(BlockFile, "write", lambda *given: goes_on.wait(30) and write(*given))
+    prompt = tuple(token % 300 for token in range(1600))
+    generate(first, [Request("test", prompt, SamplingParams(max_tokens=1, temperature=0.0))])
+    goes_on.set()
+    first.close()
+    second = make_core(tmp_path, cache_lens=2048)
+    assert second.stats().tiers[0].cached_tokens == 1600
+    second.close()
+
+
+def test_a_disk_that_does_not_write_keeps_nobody_awake(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    write = BlockFile.write
+    monkeypatch.setattr(BlockFile, "write", lambda *given: goes_on.wait(30) and write(*given))
+    core = make_core(tmp_path)
+    generate(core, [Request("test", tuple(range(100)), SamplingParams(max_tokens=1, temperature=0.0))])
+    assert core.step() is BUSY
+    monkeypatch.setattr(tier_mover, "PATIENCE_S", 0.0)
+    assert core.step() is IDLE
+    goes_on.set()
+    core.close()
+
+
+def test_a_request_that_fetches_alone_is_shown(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_core(tmp_path)
+    prompt = tuple(range(100))
+    served(before, [Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0))])
+    before.close()
+    core = make_core(tmp_path)
+    goes_on = threading.Event()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: goes_on.wait(30) and read(*given))
+    engine = Engine(
+        lambda report: core._runner, scheduler_config(SMALL), Limits(64, CACHE_TOKENS, SMALL.max_batch_size, 24)
+    )
+    engine.start()
+
+    async def ask() -> None:
+        until = time.monotonic() + 60
+        while engine.state is not EngineState.READY:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        stream = engine.submit(Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0)))
+        while [line["state"] for line in engine.describe()] != ["fetching"]:
+            assert time.monotonic() < until, "nobody is told what the request waits for"
+            await asyncio.sleep(0.01)
+        now = engine.snapshot()
+        assert (now.fetching, now.running, now.waiting) == (1, 0, 1)
+        while engine.snapshot().waited_for_tiers_s == 0:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        goes_on.set()
+        async for _ in stream:
+            pass
+
+    asyncio.run(ask())
+    assert engine.snapshot().tiers[0].hit_tokens > 0
+    engine.stop(10)
+
+
+def test_a_disk_that_is_slower_than_computing_is_left_alone(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [tuple((token + 7 * index) % 300 for token in range(800)) for index in range(2)]
+    requests = [Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0)) for prompt in prompts]
+    first = make_core(tmp_path, cache_lens=1024)
+    replies = [served(first, [request])[0] for request in requests]
+    first.close()
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: (time.sleep(0.05), read(*given))[1])
+    costs = [(1, 1e-5), (64, 64e-5)]  # far less than the disk takes
+    second = make_core(tmp_path, costs, cache_lens=1024)
+    again = [served(second, [request])[0] for request in requests]
+    assert texts(again) == texts(replies)
+    assert 0 < again[0].cached_tokens < 400, "given up on the way"
+    assert again[1].cached_tokens == 0, "not asked"
+    second.close()
 
 
 def test_a_disk_that_does_not_answer_is_given_up(

@@ -26,6 +26,7 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
+from ballast.model.hybrid.sparse.sizes import SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
 from ballast.model.hybrid.weights import load_hybrid_weights
@@ -44,7 +45,7 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -83,6 +84,18 @@ def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> 
     assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
     assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
     assert 360 * GIB < plan.needed_bytes < 420 * GIB, "experts of 256 · 58 layers at 4.5 to 6.6 bits a weight"
+
+
+def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
+    file = write_hollow_model(tmp_path / "v32.gguf", V32_671B_SPEC, common_types(V32_671B_SPEC))
+    numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True, threads_per_node=(16,))
+    assignment = assign(module_tree(V32_671B_SPEC), (), num_cuda_devices=1)
+    device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
+    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, assignment, numbers, HOST, device)
+    check_memory(plan)
+    assert use(plan, "KV cache") == (32768 + 32) * 61 * (576 + 128) * 2
+    scores, chosen = 128 << 20, 1024 * 2048 * 4
+    assert use(plan, "work buffers") >= scores + chosen + 8192 * 6 * 7168 * 4
 
 
 def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
@@ -165,7 +178,9 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
 
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
-@pytest.mark.parametrize(("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
+)
 def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
@@ -188,6 +203,8 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
         lambda index, _: index < whole_layers,
     )
     routers = (spec.num_layers - spec.num_dense_layers) * spec.num_experts * spec.hidden * 4
+    if spec.index is not None:
+        routers += sum(spec.index.layers) * spec.index.num_heads * spec.hidden * 4
     vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     plan = make_hybrid_plan(
         gguf,
@@ -206,8 +223,8 @@ def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, qua
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     numbers = replace(NUMBERS, cache_lens=100)
-    kv = DeviceKvPool(2, num_kv_blocks(100, 32), 32, R1_SPEC.planes[0], torch.float16, torch.device("cpu"))
-    per_layer = sum(layer.numel() * layer.element_size() for layer in kv.layers) // 2
+    kv = DeviceKvPool(R1_SPEC.planes[:2], num_kv_blocks(100, 32), 32, torch.float16, torch.device("cpu"))
+    per_layer = sum(kept.numel() * kept.element_size() for kept in kv.tensors) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
 
 
@@ -387,9 +404,14 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
 
 
 def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v32").gguf
-    with pytest.raises(ConfigError, match=r"device=cuda:15: .*an indexer chooses.*; the CPU computes it, with dev"):
-        run(config_for(file, None), out=io.StringIO())
+    gguf = with_output_of(GgmlType.TQ1_0, open_gguf(write_tiny_model(tmp_path).gguf))
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*no kernel decodes on a GPU; the CPU reads it, with dev"):
+        plan_for(config_for(gguf.path, None), gguf, read_spec(gguf))
+
+
+def with_output_of(kind: GgmlType, gguf: GgufModel) -> GgufModel:
+    output = replace(gguf.tensors["output.weight"], ggml_type=kind)
+    return replace(gguf, tensors=gguf.tensors | {"output.weight": output})
 
 
 def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
@@ -511,13 +533,9 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
 
 
-@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
-def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
-    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
-) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
-    output = replace(gguf.tensors["output.weight"], ggml_type=kind)
-    gguf = replace(gguf, tensors=gguf.tensors | {"output.weight": output})
+def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+    kind = GgmlType.TQ1_0
+    gguf = with_output_of(kind, open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf))
     spec = read_spec(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, spec)
@@ -531,20 +549,19 @@ def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
 
 
-@pytest.mark.parametrize(("arch", "name"), [("v32", "deepseek32"), ("glm5", "glm-dsa")])
-def test_attention_to_chosen_positions_is_left_to_the_cpu(
-    tmp_path: Path, beside_a_gpu: None, arch: str, name: str
+@pytest.mark.parametrize(("arch", "with_indexer"), [("v32", 3), ("glm5", 4)])
+def test_a_gpu_takes_attention_to_chosen_positions(
+    tmp_path: Path, beside_a_gpu: None, arch: str, with_indexer: int
 ) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
     spec = read_spec(gguf)
-    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
-    config, plan = settle(cli.serve_config(options), gguf, spec)
-    assert (config.machine.device, plan.device) == ("cpu", None)
-    assert (config.device_reason or "").startswith(f"{name} attends to positions that an indexer chooses")
-    with pytest.raises(
-        ConfigError, match=f"{name} attends to .* no kernel on a GPU yet; the CPU computes it, with dev"
-    ):
-        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    slots = 8192 + plan.numbers.block_tokens
+    assert use(plan, "KV cache") == slots * (spec.num_layers * 576 + with_indexer * 128) * 2
+    kept = {"v32": 1024, "glm5": 16384}[arch]  # of a slice, where the layer alone attends to its choice
+    scores = min(1024 * spec.context_length * 4, SCORE_BYTES)
+    assert work._attention_bytes(spec, 16384) >= kept * 32 * 4 + scores
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])
@@ -559,11 +576,9 @@ def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None,
     assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers
 
 
-@pytest.mark.parametrize("kind", [GgmlType.TQ1_0, GgmlType.NVFP4], ids=lambda kind: kind.name)
-def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(
-    tmp_path: Path, beside_a_gpu: None, kind: GgmlType
-) -> None:
+def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
     """As in most files that hold such types: attention is in others."""
+    kind = GgmlType.TQ1_0
     gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
     experts = {name: replace(info, ggml_type=kind) if "_exps" in name else info for name, info in gguf.tensors.items()}
     gguf = replace(gguf, tensors=experts)

@@ -158,6 +158,16 @@ def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, fo
         assert start(model, folder)[1].events == [KEPT]
 
 
+def test_scales_of_matrices_are_there_at_every_start(tmp_path: Path, folder: Path, start: Start) -> None:
+    model = write_tiny_model(tmp_path / "made", arch="v2lite", mla="joint", quant="nvfp4").gguf
+    plain, _ = start(model, None)
+    first, log = start(model, folder)
+    assert log.events == [KEPT]
+    second, log = start(model, folder)
+    assert log.events == [found_again(folder)]
+    np.testing.assert_array_equal([first, second], [plain, plain])
+
+
 def cut(file: Path) -> None:
     os.truncate(file, 4096)
 

@@ -9,15 +9,15 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
-from support.models.random_blocks import random_blocks
+from support.models.random_blocks import random_blocks, random_scales
 
 
-def matrix_of(kind: GGMLQuantizationType, rows: int, cols: int) -> kernels.Matrix:
-    """Random weights [rows, cols]."""
+def matrix_of(kind: GGMLQuantizationType, rows: int, cols: int, num_experts: int = 1) -> kernels.Matrix:
+    """Random weights [rows, cols], with the scales of `num_experts` matrices where the type has such."""
     block_weights, block_bytes = GGML_QUANT_SIZES[kind]
     distinct = random_blocks(np.random.default_rng(0), kind, min(rows, 1 << 12), cols)
     data = np.resize(distinct, (rows, cols // block_weights * block_bytes))
-    return kernels.Matrix(data, kind, rows, cols)
+    return kernels.Matrix(data, kind, rows, cols, random_scales(np.random.default_rng(1), kind, num_experts))
 
 
 def seconds_per_call(call: Callable[[], object], budget_s: float = 0.5) -> float:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, ScanOps, TensorHandle
 from triton.runtime.jit import JITFunction
 
 Words = NDArray[np.int64]
+_RUNNING = {"plus": np.add, "larger": np.fmax, "smaller": np.fmin}
+"""What reductions of `reduce_kernels` are in NumPy."""
 
 
 def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A copy of a module of kernels whose kernels are always interpreted, as are the functions that they use from other
     modules. Triton decides that when a kernel is defined, so the modules are executed again.
-    The only PTX instructions that the interpreter supports are those that `_inline_asm` implements."""
+    The only PTX instructions that the interpreter supports are those that `_inline_asm` implements. It combines values
+    one by one in Python; those of `reduce_kernels` NumPy combines in the same order."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", _inline_asm)
+    monkeypatch.setattr(ReduceOps, "generic_reduce", _reduce_all)
+    monkeypatch.setattr(ScanOps, "generic_scan", _scan_all)
     spec = importlib.util.spec_from_file_location(f"interpreted_{kernels.__name__}", kernels.__file__ or "")
     assert spec is not None
     assert spec.loader is not None
@@ -33,6 +38,33 @@ def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
         if isinstance(value, JITFunction):
             monkeypatch.setattr(copy, name, vars(interpreted(sys.modules[value.fn.__module__], monkeypatch))[name])
     return copy
+
+
+_one_by_one = {ReduceOps: ReduceOps.generic_reduce, ScanOps: ScanOps.generic_scan}
+
+
+def _running(operation: ReduceOps | ScanOps, values: Sequence[Any]) -> list[NDArray[Any]] | None:
+    """What combines all values up to each, by the combination's name; None where it is not one of ours."""
+    combine: Callable[..., Any] = operation.combine_fn.fn
+    if combine.__module__ != "interpreted_ballast.model.hybrid.reduce_kernels" or operation.axis is None:
+        return None
+    accumulate = _RUNNING[combine.__name__].accumulate
+    return [accumulate(value.handle.data, operation.axis, value.handle.data.dtype) for value in values]
+
+
+def _reduce_all(operation: ReduceOps, values: Sequence[Any]) -> list[Any]:
+    running = _running(operation, values)
+    if running is None or operation.keep_dims:
+        return list(_one_by_one[ReduceOps](operation, values))
+    pairs = zip(values, running, strict=True)
+    return [operation.to_tensor(sums.take(-1, operation.axis), value.dtype) for value, sums in pairs]
+
+
+def _scan_all(operation: ScanOps, values: Sequence[Any]) -> list[Any]:
+    running = _running(operation, values)
+    if running is None:
+        return list(_one_by_one[ScanOps](operation, values))
+    return [operation.to_tensor(sums, value.dtype) for value, sums in zip(values, running, strict=True)]
 
 
 def _inline_asm(

@@ -23,7 +23,7 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     """The matrix as float32."""
     weight = torch.from_numpy(kernels.unpack(matrix))
     assert weight.shape[1:] == (rows, cols)
-    return FloatLinear(weight)
+    return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
 
 
 def load_hybrid(file: Path, device: torch.device, settings: EngineSettings, **options: Any) -> HybridModel:

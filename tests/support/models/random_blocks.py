@@ -68,6 +68,16 @@ def random_blocks(
     return blocks.reshape(rows, -1)
 
 
+def random_scales(rng: np.random.Generator, ggml_type: int, count: int) -> NDArray[np.float32]:
+    """What the products of `count` matrices of a type are multiplied by, [count]; of most types nothing, []."""
+    return rng.uniform(0.25, 4.0, count if ggml_type in E4M3_OFFSETS else 0).astype(np.float32)
+
+
+def scaled(weights: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Matrices [count, rows, cols] with their `random_scales`."""
+    return weights.astype(np.float64) * (scales.astype(np.float64)[:, None, None] if scales.size else 1.0)
+
+
 def set_scattered(blocks: NDArray[np.uint8], halves: NDArray[np.float16]) -> None:
     """IQ1_M's scale of a block lies in the top nibbles of four words, the last of the block."""
     words = blocks[:, :, 48:].view("<u2")

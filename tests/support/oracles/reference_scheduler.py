@@ -36,6 +36,8 @@ class Expected:
     """Its round, and its number within the round."""
     admitted_before: bool = False
     running: bool = False
+    has_place: bool = False
+    """Whether it counts towards max_batch_size: it runs, and fetches nothing."""
     is_forgotten: bool = False
     """Its first block serves others no more: a failed request read it."""
     num_computed: int = 0
@@ -53,7 +55,7 @@ class Expected:
     def decodes(self) -> bool:
         """Whether the next step owes this request a token whatever else happens."""
         is_last = self.num_computed == len(self.tokens) - 1
-        return self.running and not self.is_fetching and self.num_generated > 0 and is_last
+        return self.has_place and self.num_generated > 0 and is_last
 
     def append(self, token: int) -> int:
         """Add a token; returns the Finish value that it means."""
@@ -166,6 +168,7 @@ class Totals:
     lost_blocks: int = 0
     restored_blocks: int = 0
     aborted_fetches: int = 0
+    given_up_fetches: int = 0
 
 
 @dataclass
@@ -201,6 +204,7 @@ class ReferenceScheduler:
         self.fetches: dict[int, Fetch] = {}
         """By sequence id, in the order in which they were asked for."""
         self._num_stores = 0
+        self._is_measured = False
 
     def add(
         self,
@@ -320,9 +324,11 @@ class ReferenceScheduler:
 
     def begin(self, lane: int) -> sched.Plan:
         """One plan of a lane that has none outstanding."""
+        self._give_places()
         plan = self.scheduler.plan(lane)
         self.scheduler.check()
         self._check_preempted(plan)
+        self._give_places()
         waiting = [request for request in self.live.values() if not request.running]
         self._begin_transfers()
         rows = self._rows(plan)
@@ -395,7 +401,9 @@ class ReferenceScheduler:
     def _begin_transfers(self) -> None:
         """Do what the scheduler asks for: copy out at once, note what is to come back."""
         last_seq = None
-        for each in self.scheduler.take_transfers():
+        transfers = self.scheduler.take_transfers()
+        kept: dict[int, int] = {}
+        for each in transfers:
             tier = self.tiers[each.tier]
             assert each.tier_block >= 1
             if each.move == sched.Move.STORE:
@@ -418,6 +426,7 @@ class ReferenceScheduler:
                     request.is_fetching = True
                     self.fetches[each.seq] = Fetch([])
                     last_seq = each.seq
+                    kept[each.seq] = self._num_kept(request)
                 assert each.seq == last_seq, "a request's fetches follow each other"
                 self.fetches[each.seq].transfers.append(each)
                 size = self.config.block_tokens
@@ -426,10 +435,34 @@ class ReferenceScheduler:
                 assert tier.kv[each.tier_block].tolist() == request.prefix_hashes[end - size : end], (
                     "what is fetched is not there, or something else"
                 )
+        for seq, num_blocks in kept.items():
+            num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
+            is_less_allowed = self._is_measured and num_found < num_blocks
+            assert is_less_allowed or num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
 
-    def end_fetch(self, seq: int | None = None, num_blocks: int | None = None) -> None:
-        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes. None: all are
-        whole."""
+    def _num_kept(self, request: Expected) -> int:
+        """Leading full blocks that a request which fetches finds: in the cache, then tier by tier."""
+        size = self.config.block_tokens
+        end = request.num_computed // size
+        for tier in self.tiers:
+            on_their_way = {store for _, store, _ in tier.storing}
+            children = {
+                (record.parent, record.parent_store, record.tokens): (block, record.store)
+                for block, record in tier.records.items()
+                if not record.is_dropped and record.store not in on_their_way
+            }
+            block, store, depth = 0, 0, 0
+            while (depth + 1) * size < len(request.tokens):
+                content = tuple(request.tokens[depth * size : (depth + 1) * size])
+                if (found := children.get((block, store, content))) is None:
+                    break
+                (block, store), depth = found, depth + 1
+            end = max(end, depth)
+        return end
+
+    def end_fetch(self, seq: int | None = None, num_blocks: int | None = None, *, is_damaged: bool = True) -> None:
+        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes, or it is given up.
+        None: all are whole."""
         seq = next(iter(self.fetches)) if seq is None else seq
         fetch, request = self.fetches.pop(seq), self.live[seq]
         size = self.config.block_tokens
@@ -439,8 +472,10 @@ class ReferenceScheduler:
             begin = request.num_computed + index * size
             assert whole.tolist() == request.prefix_hashes[begin : begin + size], "it was lost on its way"
             self._blocks[each.block] = whole if index < num_blocks else WRONG
-        self.scheduler.fetched(seq, num_blocks)
-        self.totals.damaged_blocks += num_blocks < len(fetch.transfers)
+        is_damaged = is_damaged and num_blocks < len(fetch.transfers)
+        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
+        self.totals.damaged_blocks += is_damaged
+        self.totals.given_up_fetches += num_blocks < len(fetch.transfers) and not is_damaged
         request.is_fetching = False
         if fetch.is_aborted:
             self._remove(seq)
@@ -460,6 +495,14 @@ class ReferenceScheduler:
             assert self.scheduler.cached_tokens(seq) == request.cached_tokens
         self._begin_transfers()
         self._check_between_steps()
+
+    def measure(self, tier: int, block_seconds: float) -> None:
+        """A tier is found to be so slow: from now on less may be fetched."""
+        if tier < len(self.tiers):
+            self._is_measured = True
+            self.scheduler.measured(tier, block_seconds)
+            for seq in self.fetches:
+                self.scheduler.is_worth_fetching(seq)
 
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
         """The oldest `count` stores of a tier are over, or as many as there are."""
@@ -536,13 +579,22 @@ class ReferenceScheduler:
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
 
+    def _give_places(self) -> None:
+        """Those whose blocks have come go before all that wait."""
+        for request in self.live.values():
+            if request.running and not request.is_fetching and self._num_placed() < self.config.max_batch_size:
+                request.has_place = True
+
+    def _num_placed(self) -> int:
+        return sum(request.has_place for request in self.live.values())
+
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
             held = {each for outstanding in self.outstanding.values() for each in outstanding.seqs}
             held |= self.fetches.keys()
             running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
-            running[-1].running, running[-1].num_computed = False, 0
+            running[-1].running, running[-1].has_place, running[-1].num_computed = False, False, 0
             self.totals.preemptions += 1
 
     def _rows(self, plan: sched.Plan) -> list[Row]:
@@ -563,6 +615,8 @@ class ReferenceScheduler:
             assert samples == (end == len(request.tokens))
             if not request.running:
                 self._admit(request, begin)
+                request.has_place = True
+            assert request.has_place, "it runs before it has a place"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
             blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
@@ -623,8 +677,9 @@ class ReferenceScheduler:
         assert plan.num_tokens <= (self.config.chunk_size if is_held_up else self.config.prefill_chunk_size)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size
-        runs = [request for request in self.live.values() if request.running]
+        runs = [request for request in self.live.values() if request.has_place]
         assert len(runs) <= self.config.max_batch_size
+        assert sum(request.running for request in self.live.values()) - len(runs) <= self.config.max_batch_size
         if lane == sched.Lane.PREFILL:
             assert not decode
             assert not scored
@@ -638,9 +693,8 @@ class ReferenceScheduler:
             assert not any(request.running for request in waiting), "nobody takes blocks while another lacks them"
             self.totals.starved += len(starved)
         # So does the first that runs.
-        can_run = [request.seq for request in runs if not request.is_fetching]
-        if can_run and not self.config.has_prefill_lane:
-            assert can_run[0] in planned or can_run[0] in starved
+        if runs and not self.config.has_prefill_lane:
+            assert runs[0].seq in planned or runs[0].seq in starved
 
     def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
         """By priority, turn and arrival; but those that wait for more than room are passed, where it
@@ -656,7 +710,9 @@ class ReferenceScheduler:
         left = [len(row.request.tokens) - row.begin for row in rows if row.is_part_way]
         for request in passed:
             follows = request.leader in self.live and self.live[request.leader].num_generated == 0
-            assert follows or left or self.config.has_prefill_lane, "a request that waits for room is passed"
+            assert follows or left or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
+                "a request that waits for room is passed"
+            )
         size = self.config.block_tokens
         # But not from a leader that comes after its followers.
         kept_for = [request for request in passed if not self._is_behind(request, waiting)]
@@ -667,14 +723,19 @@ class ReferenceScheduler:
         num_blocks = min(-(-len(first.tokens) // size) + 1, -(-at_most // size))
         stats = self.scheduler.stats()
         assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
-        assert stats.running < self.config.max_batch_size
+        # A place is kept, too, unless it will fetch, which only the scheduler knows.
+        assert self.tiers or stats.running < self.config.max_batch_size
+
+    def _as_many_fetch_as_may(self) -> bool:
+        unplaced = [request for request in self.live.values() if request.running and not request.has_place]
+        return len(unplaced) == self.config.max_batch_size
 
     def _is_behind(self, follower: Expected, waiting: list[Expected]) -> bool:
         """Whether it was passed while its leader waited, too."""
         leader = self.live.get(-1 if follower.leader is None else follower.leader)
-        if leader is None or leader.num_generated > 0 or leader not in waiting:
+        if leader is None or leader.num_generated > 0 or (leader.has_place and leader not in waiting):
             return False
-        return not leader.running or waiting.index(leader) > waiting.index(follower)
+        return not leader.has_place or waiting.index(leader) > waiting.index(follower)
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
@@ -727,13 +788,17 @@ class ReferenceScheduler:
     def _check_between_steps(self) -> None:
         self.scheduler.check()
         stats = self.scheduler.stats()
-        running = sum(request.running for request in self.live.values())
+        running = self._num_placed()
         assert (stats.running, stats.waiting) == (running, len(self.live) - running)
         assert stats.preemptions == self.totals.preemptions
         assert stats.prefix_query_tokens == self.totals.prefix_query_tokens
         assert stats.prefix_hit_tokens == self.totals.prefix_hit_tokens
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
+        for tier, of in zip(self.tiers, stats.tiers, strict=True):
+            on_their_way = {store for _, store, _ in tier.storing}
+            there = [each for each in tier.records.values() if not each.is_dropped and each.store not in on_their_way]
+            assert of.cached_tokens <= len(there) * self.config.block_tokens, "a tier counts what it does not hold"
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)

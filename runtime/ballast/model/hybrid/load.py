@@ -36,6 +36,10 @@ from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
 from ballast.model.hybrid.slices import slice_sizes_of
+from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
+from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
@@ -44,7 +48,7 @@ from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
-from ballast.model.spec import LatentSpec, ModelSpec
+from ballast.model.spec import IndexSpec, LatentSpec, ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
@@ -73,7 +77,7 @@ def load_hybrid_model(
         torch.cuda.set_device(device)
     off = SwitchedOff()
     sizes = _sizes(spec, options.block_tokens)
-    attends = [_attention(gguf_model, sizes, device, off) for _ in range(2)]
+    attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device, off)
     expansion = _expansion(spec, sizes, attends[0], device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
@@ -131,9 +135,7 @@ def load_hybrid_model(
     by_layer = whole.placed | dict(zip(in_host, tried(placed, on_host), strict=True))
     host = HostExperts(spec, on_host, packing.pool, options.max_step_tokens, device, pin_thread=options.pin_thread)
     experts = DividedExperts(host, [by_layer[index] for index in sorted(by_layer)], _divide(device), device)
-    kv = DeviceKvPool(
-        spec.num_layers, options.num_blocks, options.block_tokens, spec.planes[0], options.kv_dtype, device
-    )
+    kv = DeviceKvPool(spec.planes, options.num_blocks, options.block_tokens, options.kv_dtype, device)
     inputs = DecodeInputs(options.max_batch_size, -(-num_positions // options.block_tokens), spec.hidden, device)
     streamed = start_streaming(
         spec,
@@ -236,26 +238,50 @@ def _kind(
     return GroupedAttention(spec.num_heads, spec.attention.num_kv_heads, pointwise, attend)
 
 
-def _attention(gguf_model: GgufModel, sizes: Sizes, device: torch.device, off: SwitchedOff) -> Attention:
-    if device.type != "cuda":
-        return PlainAttention(sizes)
-    for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
-        keep_compiled_kernels_in(compiler)
-    use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
-    from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
-
+def _attentions(
+    gguf_model: GgufModel, spec: ModelSpec, sizes: Sizes, kv_dtype: torch.dtype, device: torch.device, off: SwitchedOff
+) -> Sequence[Attention]:
+    """One of each lane."""
+    if device.type == "cuda":
+        for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
+            keep_compiled_kernels_in(compiler)
+        use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
     try:
-        return gpu_attention(sizes, device, off)
+        if spec.index is not None:
+            choose, attend = _sparse(spec.index, sizes, kv_dtype, device)
+            is_shared = not all(spec.index.layers)
+            return [SparseAttention(choose, attend, is_shared=is_shared) for _ in range(2)]
+        return [_dense(sizes, device, off) for _ in range(2)]
     except ValueError as error:
         raise ModelError(gguf_model.path, str(error)) from error
+
+
+def _dense(sizes: Sizes, device: torch.device, off: SwitchedOff) -> Attention:
+    if device.type != "cuda":
+        return PlainAttention(sizes)
+    from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
+
+    return gpu_attention(sizes, device, off)
+
+
+def _sparse(
+    index: IndexSpec, sizes: Sizes, kv_dtype: torch.dtype, device: torch.device
+) -> tuple[PositionChoice, ChosenAttention]:
+    assert isinstance(sizes, LatentSizes), "chosen positions are those of latent attention"
+    of_index = IndexSizes(index.num_heads, index.key_dim, index.top_k, sizes.block_tokens)
+    if device.type != "cuda":
+        return PlainPositionChoice(of_index), PlainChosenAttention(sizes)
+    from ballast.model.hybrid.sparse.gpu import sparse_kernels  # here alone: a CPU needs no Triton
+
+    return sparse_kernels(of_index, sizes, kv_dtype, device, lambda: _parallel_compile(device, lambda _: None))
 
 
 def _expansion(
     spec: ModelSpec, of: Sizes, attention: Attention, device: torch.device, off: SwitchedOff
 ) -> Callable[[torch.Tensor, int], ExpandedAttention | None]:
     """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`. None of
-    attention that has no latent space."""
-    if not isinstance(of, LatentSizes):
+    attention that has no latent space, or sees chosen positions alone."""
+    if not isinstance(of, LatentSizes) or spec.index is not None:
         return lambda counted, most: None
     nope_dim, v_dim = spec.latent.nope_dim, spec.latent.v_dim
     sizes = ExpandedSizes(of.num_heads, of.rank, nope_dim, of.rope_dim, v_dim, of.scale, of.block_tokens)

@@ -218,7 +218,7 @@ class HybridModel:
             self._wait()
             if not self._has_saturated and self._num_saturated:
                 self._has_saturated = True
-                largest = torch.finfo(self._kv.layers[0].dtype).max
+                largest = torch.finfo(self._kv.dtype).max
                 log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         return rows
@@ -320,9 +320,9 @@ class HybridModel:
         return np.stack([none if experts is None else experts.uses for experts in routed])
 
     @property
-    def kv_layers(self) -> Sequence[torch.Tensor]:
-        """The KV cache: of each layer [slots, width]."""
-        return self._kv.layers
+    def kv_tensors(self) -> Sequence[torch.Tensor]:
+        """The KV cache, layer by layer: each [slots, its width]."""
+        return self._kv.tensors
 
     @property
     def pinned_bytes(self) -> int:

@@ -38,10 +38,16 @@ SLICE_SIZES = SliceSizes()
 GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
 """Those of grouped-query attention: nothing of it is wider than a product's activations."""
 
+SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
+"""Those of latent attention to chosen positions: each token has its own, so no keys are brought out of the latent
+space."""
+
 
 def slice_sizes_of(spec: ModelSpec) -> SliceSizes:
     """Those that a model is served with."""
-    return GROUPED_SLICE_SIZES if isinstance(spec.attention, GroupedSpec) else SLICE_SIZES
+    if isinstance(spec.attention, GroupedSpec):
+        return GROUPED_SLICE_SIZES
+    return SLICE_SIZES if spec.index is None else SPARSE_SLICE_SIZES
 
 
 @dataclass(frozen=True, slots=True)

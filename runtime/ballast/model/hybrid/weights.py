@@ -24,7 +24,7 @@ from ballast.model.hybrid.linear import (
     one_after_the_other,
     one_by_one,
 )
-from ballast.model.hybrid.pointwise.pointwise import HeadWeights
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.spec import GroupedSpec, ModelSpec
 from ballast.model.weights import HeadMatrix, Packing, Tensors, read_ahead, shares_after_layers
 from ballast.weights.gguf import GgufModel
@@ -34,17 +34,28 @@ IsTaken = Callable[[int, kernels.Experts], bool]
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerWeights:
+    """What chooses the positions that a layer's attention sees, of H index heads; its key is `LatentWeights.down`'s."""
+
+    query_up: Linear  # q_lora_rank → H * key_dim
+    norm: IndexNorm
+    head_weights: Linear  # D → H, in float32 throughout: rounding would change what is chosen
+
+
+@dataclass(frozen=True, slots=True)
 class LatentWeights:
     """Latent attention. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
 
     norm: torch.Tensor  # [D]
-    down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope
+    down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope;
+    # of an indexer, key_dim
     query_norm: torch.Tensor | None  # [q_lora_rank]
     query_up: Linear | None  # q_lora_rank → H * (nope + rope)
     kv_a_norm: torch.Tensor  # [kv_lora_rank]
     k_up: Linear  # per head nope → kv_lora_rank
     v_up: Linear  # per head kv_lora_rank → v
     output: Linear  # H * v → D
+    indexer: IndexerWeights | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +108,8 @@ class HybridWeights:
     output: Linear  # D → sampled vocabulary
     num_sampled_ids: int
     largest: Mapping[str, float]
-    """By what the cache keeps, "key" and "latent" or "value": the largest number that it can have there, whatever the
-    tokens; see `cache_bounds`."""
+    """By what the cache keeps, "key", "latent", "value" or "index key": the largest number that it can have there,
+    whatever the tokens; see `cache_bounds`."""
 
 
 def load_hybrid_weights(
@@ -173,7 +184,9 @@ class _Loader:
         is_dense = index < self._spec.num_dense_layers
         has_shared = not is_dense and self._spec.num_shared_experts > 0
         return LayerWeights(
-            attention=self._grouped(block) if isinstance(self._spec.attention, GroupedSpec) else self._latent(block),
+            attention=self._grouped(block)
+            if isinstance(self._spec.attention, GroupedSpec)
+            else self._latent(block, index),
             ffn_norm=self.vector(f"{block}.{self._spec.architecture.ffn_norm}.weight"),
             mlp=self._mlp(block, "_shexp" if has_shared else "") if is_dense or has_shared else None,
             routed=None if is_dense else self._routed(index - self._spec.num_dense_layers, block),
@@ -194,15 +207,18 @@ class _Loader:
             output=self.matrix(f"{block}.attn_output.weight"),
         )
 
-    def _latent(self, block: str) -> LatentWeights:
+    def _latent(self, block: str, index: int) -> LatentWeights:
         spec = self._spec
+        has_indexer = spec.index is not None and spec.index.layers[index]
         has_rank = spec.latent.q_lora_rank is not None
         self._note_latents(block)
         k_up, v_up = self.tensors.latent_heads(spec, block)
         return LatentWeights(
             norm=self.vector(f"{block}.attn_norm.weight"),
             down=self.matrices(
-                f"{block}.attn_q_a.weight" if has_rank else f"{block}.attn_q.weight", f"{block}.attn_kv_a_mqa.weight"
+                f"{block}.attn_q_a.weight" if has_rank else f"{block}.attn_q.weight",
+                f"{block}.attn_kv_a_mqa.weight",
+                *([f"{block}.indexer.attn_k.weight"] if has_indexer else []),
             ),
             query_norm=self.vector(f"{block}.attn_q_a_norm.weight") if has_rank else None,
             query_up=self.matrix(f"{block}.attn_q_b.weight") if has_rank else None,
@@ -210,6 +226,21 @@ class _Loader:
             k_up=self._heads(k_up, spec.latent.kv_lora_rank, spec.latent.nope_dim),
             v_up=self._heads(v_up, spec.latent.v_dim, spec.latent.kv_lora_rank),
             output=self.matrix(f"{block}.attn_output.weight"),
+            indexer=self._indexer(f"{block}.indexer") if has_indexer else None,
+        )
+
+    def _indexer(self, prefix: str) -> IndexerWeights:
+        assert self._spec.index is not None
+        for part in ("k_norm.weight", "k_norm.bias", "proj.weight"):
+            self.tensors.check_finite(f"{prefix}.{part}")
+        weight, shift = f"{prefix}.k_norm.weight", f"{prefix}.k_norm.bias"
+        length = float(np.linalg.norm(self.tensors.vector(shift)))
+        self._note("index key", self._rotation * (largest_normed(self.tensors.vector(weight)) + length))
+        head_weights = torch.from_numpy(kernels.unpack(self.tensors.matrix(f"{prefix}.proj.weight")))
+        return IndexerWeights(
+            query_up=self.matrix(f"{prefix}.attn_q_b.weight"),
+            norm=IndexNorm(self.vector(weight), self.vector(shift), self._spec.index.pairs_apart),
+            head_weights=FloatLinear(head_weights.to(self._device)),
         )
 
     def _note_latents(self, block: str) -> None:
@@ -242,6 +273,8 @@ class _Loader:
         ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
         values = np.empty((len(ids), matrix.cols), np.float32)
         kernels.embed(matrix, ids, values)
+        if matrix.scales.size:
+            values *= matrix.scales
         bias = self.tensors.optional_vector(f"{block}.{part}.bias")
         return largest_product(self.tensors.vector(f"{block}.attn_norm.weight"), values, bias)
 

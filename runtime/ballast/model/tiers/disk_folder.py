@@ -71,7 +71,8 @@ def open_disk_tier(
         log.warning(
             "kv_disk_dir is not used", extra={"folder": str(folder), "why": "no memory for blocks on their way"}
         )
-        return None
+    cache.free_memory()  # when nothing refers to what it got before
+    return None
 
 
 def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:

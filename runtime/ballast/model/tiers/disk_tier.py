@@ -18,7 +18,8 @@ from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import CacheBlocks, Copy
-from ballast.model.tiers.tier import Done, Notify, Restored
+from ballast.model.tiers.read_speed import ReadSpeed
+from ballast.model.tiers.tier import Done, Fetched, Notify, Restored
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +68,13 @@ class DiskTier:
         self._reads: SimpleQueue[_Fetch | None] = SimpleQueue()
         self._stored: deque[bool] = deque()
         self._takes_more = True
-        # Guards fetches, between the reader and the engine, which may give one up.
+        # Guards fetches, between the reader and the engine, which may give one up; and the speed.
         self._lock = threading.Lock()
         self._fetches: dict[int, _Fetch] = {}
-        self._fetched: deque[tuple[int, int]] = deque()
+        self._fetched: deque[Fetched] = deque()
         self._clock = AwakeClock.for_limit(LIMIT_S)
         self._last_read = 0.0
+        self._speed = ReadSpeed()
         self._answers = True
         self._threads = [
             threading.Thread(target=self._write_all, name="ballast-kv-write", daemon=True),
@@ -80,6 +82,12 @@ class DiskTier:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def block_seconds(self) -> float:
+        """See KvTier."""
+        with self._lock:
+            return self._speed.block_seconds(time.monotonic())
 
     def restored(self) -> Restored:
         """See KvTier."""
@@ -101,7 +109,7 @@ class DiskTier:
         fetch = _Fetch(seq, [(each.tier_block, each.block) for each in fetches])
         with self._lock:
             if not self._answers:
-                self._fetched.append((seq, 0))
+                self._fetched.append(Fetched(seq, 0))
                 return
             if not self._fetches:
                 self._last_read = self._clock.now()
@@ -144,7 +152,7 @@ class DiskTier:
         if fetch is not None:
             fetch.is_given_up = True
             if not fetch.is_copying:
-                self._fetched.append((seq, fetch.num_done))
+                self._fetched.append(Fetched(seq, fetch.num_done))
 
     def _write_all(self) -> None:
         while (work := self._writes.get()) is not None:
@@ -178,15 +186,21 @@ class DiskTier:
 
     def _read_all(self) -> None:
         while (fetch := self._reads.get()) is not None:
-            is_whole = True
-            while is_whole and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
+            is_whole, is_copied = True, True
+            while is_whole and is_copied and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
                 part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
+                began = time.monotonic()
                 num_read = self._read(fetch, part)
-                is_there = num_read > 0 and self._copy(fetch, part[:num_read])
-                is_whole = is_there and num_read == len(part)
+                is_copied = num_read == 0 or self._copy(fetch, part[:num_read])
+                with self._lock:
+                    now = time.monotonic()
+                    self._speed.note(num_read, now - began, now)
+                self._notify()
+                is_whole = num_read == len(part)
             with self._lock:
                 if self._fetches.pop(fetch.seq, None) is not None:
-                    self._fetched.append((fetch.seq, fetch.num_done))
+                    is_damaged = is_copied and not is_whole
+                    self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
             self._notify()
 
     def _copy(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> bool:
@@ -205,7 +219,7 @@ class DiskTier:
             fetch.is_copying = False
             fetch.num_done += num_copied
             if self._fetches.get(fetch.seq) is not fetch:  # given up meanwhile
-                self._fetched.append((fetch.seq, fetch.num_done))
+                self._fetched.append(Fetched(fetch.seq, fetch.num_done))
         return num_copied > 0
 
     def _read(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> int:

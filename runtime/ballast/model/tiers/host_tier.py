@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
 
 from ballast._core import sched
 from ballast.model.tiers.cache_blocks import Bytes, CacheBlocks, Copy
-from ballast.model.tiers.tier import NOTHING, Done, Restored
+from ballast.model.tiers.tier import NOTHING, Done, Fetched, Restored
+
+log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 << 20
 """Memory is taken in pieces of so much: a power of two, to which pinned memory is rounded up."""
@@ -23,18 +26,20 @@ class HostTier:
     name = "host"
 
     def __init__(self, cache: CacheBlocks, num_bytes: int) -> None:
-        """Of `num_bytes` at most; there must be room for a block. Raises MemoryError."""
+        """Of `num_bytes` at most; there must be room for a block. Where the system refuses some of it, half of what it
+        gave is taken, so that others find memory, too. Raises MemoryError where that is nothing."""
         self.block_bytes = cache.block_bytes
-        self.num_blocks = min(MOST_BLOCKS, num_bytes // cache.block_bytes)
-        self.most_storing = self.num_blocks
         self._cache = cache
         self._piece_blocks = max(1, PIECE_BYTES // cache.block_bytes)
-        self._pieces = [
-            cache.new_memory(min(self._piece_blocks, self.num_blocks - begin))
-            for begin in range(0, self.num_blocks, self._piece_blocks)
-        ]
+        self._pieces = _pieces(cache, min(MOST_BLOCKS, num_bytes // cache.block_bytes), self._piece_blocks)
+        self.num_blocks = self.most_storing = sum(map(len, self._pieces))
         self._storing: deque[tuple[Copy, int]] = deque()
         self._fetching: deque[tuple[Copy, int, int]] = deque()
+
+    @property
+    def block_seconds(self) -> float:
+        """See KvTier: nobody measures it, since it is far less than to compute a block."""
+        return 0.0
 
     def restored(self) -> Restored:
         """See KvTier: nothing is ever there at the start."""
@@ -64,7 +69,7 @@ class HostTier:
             done.stored += [True] * count
         while self._fetching and self._fetching[0][0].query():
             _, seq, count = self._fetching.popleft()
-            done.fetched.append((seq, count))
+            done.fetched.append(Fetched(seq, count))
         return done
 
     def close(self, limit_s: float) -> None:
@@ -80,3 +85,22 @@ class HostTier:
     def _row(self, index: int) -> Bytes:
         row: Bytes = self._pieces[index // self._piece_blocks][index % self._piece_blocks]
         return row
+
+
+def _pieces(cache: CacheBlocks, num_blocks: int, piece_blocks: int) -> list[Bytes]:
+    pieces: list[Bytes] = []
+    try:
+        while (num_left := num_blocks - sum(map(len, pieces))) > 0:
+            pieces.append(cache.new_memory(min(piece_blocks, num_left)))
+    except MemoryError as error:
+        del pieces[len(pieces) // 2 :]
+        cache.free_memory()
+        if not pieces:
+            raise
+        taken = sum(piece.nbytes for piece in pieces)
+        asked = num_blocks * cache.block_bytes
+        log.warning(
+            "kv_host_bytes is used in part",
+            extra={"asked_bytes": asked, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
+        )
+    return pieces

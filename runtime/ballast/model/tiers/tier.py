@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,23 @@ class Restored:
 NOTHING = Restored(*(np.empty(0, np.int32) for _ in range(3)))
 
 
+class Fetched(NamedTuple):
+    """A fetch that is over."""
+
+    seq: int
+    num_blocks: int
+    """That arrived."""
+    is_damaged: bool = False
+    """Whether it ended since the next block is; else it was given up, if any is left."""
+
+
 @dataclass(slots=True)
 class Done:
     """What is over since the last look."""
 
     stored: list[bool] = field(default_factory=list)
     """Of each store, in the order in which they were asked for: whether it is there, or was lost."""
-    fetched: list[tuple[int, int]] = field(default_factory=list)
-    """(sequence, blocks of it that arrived before one that did not)."""
+    fetched: list[Fetched] = field(default_factory=list)
 
 
 class KvTier(Protocol):
@@ -45,6 +54,10 @@ class KvTier(Protocol):
     most_storing: int
     """Most stores that are under way at a time."""
     block_bytes: int
+
+    @property
+    def block_seconds(self) -> float:
+        """What bringing a block back takes, as measured lately; 0 where nobody knows."""
 
     def restored(self) -> Restored:
         """What it holds at the start; to be asked for once, before anything else."""

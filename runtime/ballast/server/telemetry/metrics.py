@@ -188,7 +188,7 @@ class _EngineCollector(Collector):
             "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
             "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
             "kv_tier_fetching": (
-                "Of batch_running, requests whose KV is on its way from host memory or disk.",
+                "Of requests_waiting, requests whose KV is on its way from host memory or disk.",
                 now.fetching,
             ),
             "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
@@ -249,6 +249,10 @@ def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
     }
     counters = {
         "kv_tier_hit_tokens": ("Tokens whose KV was brought back from there instead of computed.", "hit_tokens"),
+        "kv_tier_dropped_tokens": (
+            "Tokens that were never copied there: it takes no more, or the KV cache gave them up before it had room.",
+            "dropped_tokens",
+        ),
         "kv_tier_stored_bytes": ("Bytes of KV that were copied there.", "stored_bytes"),
         "kv_tier_fetched_bytes": ("Bytes of KV that were brought back from there.", "fetched_bytes"),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType, GGUFReader
 
 from ballast.engine.build import EngineSettings
 from ballast.model.hybrid import weights
@@ -17,11 +18,15 @@ from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from ballast.tiny import write_tiny_model
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.random_blocks import dequantized
 
 CPU = torch.device("cpu")
 HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3
 WIDTH = 12
 """Of a head, whose first ROPE entries are rotated."""
+SETTINGS = EngineSettings(
+    cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
+)
 
 
 def cached(norm: np.ndarray, rows: np.ndarray, latent_norm: np.ndarray, stream: np.ndarray, angle: float) -> np.ndarray:
@@ -84,15 +89,26 @@ def test_infinite_weights_have_no_finite_bound() -> None:
     assert not largest_product(np.zeros(HIDDEN, np.float32), rows, None).max() <= 65504
 
 
+def test_the_scale_of_a_whole_matrix_counts(tmp_path: Path, monkeypatch) -> None:
+    seen: list[np.ndarray] = []
+    bound = weights.largest_product
+    monkeypatch.setattr(
+        weights, "largest_product", lambda norm, rows, bias: (seen.append(rows), bound(norm, rows, bias))[1]
+    )
+    file = write_tiny_model(tmp_path, arch="v2lite", quant="nvfp4").gguf
+    load_hybrid(file, CPU, SETTINGS, make_linear=float_linear)
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
+    name = "blk.0.attn_kv_a_mqa"
+    whole = dequantized(tensors[f"{name}.weight"], GGMLQuantizationType.NVFP4) * tensors[f"{name}.scale"]
+    np.testing.assert_allclose(seen[0], whole[-len(seen[0]) :], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
 def test_a_start_tells_how_large_keys_can_be(tmp_path: Path, monkeypatch, caplog, key: float, level: str) -> None:
     if key is not None:
         monkeypatch.setattr(weights, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)
-    settings = EngineSettings(
-        cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
-    )
-    load_hybrid(write_tiny_model(tmp_path, arch="k2", quant="q4_k").gguf, CPU, settings, make_linear=float_linear)
+    load_hybrid(write_tiny_model(tmp_path, arch="k2", quant="q4_k").gguf, CPU, SETTINGS, make_linear=float_linear)
     [record] = [record for record in caplog.records if "the cache" in record.message]
     assert record.levelname == level
     assert vars(record)["largest_key"] > 0

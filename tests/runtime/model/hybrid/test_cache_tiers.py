@@ -23,6 +23,7 @@ from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.tiers import host_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
@@ -34,7 +35,9 @@ from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.tiers import until_written
 
-BLOCK_TOKENS, NUM_LAYERS, WIDTH, NUM_BLOCKS = 16, 3, 24, 40
+BLOCK_TOKENS, NUM_BLOCKS = 16, 40
+WIDTHS = (24, 10, 24)
+"""Of a layer's rows, its index keys, and the rows of a layer without."""
 SETTINGS = EngineSettings(
     cache_lens=320,
     max_batch_size=4,
@@ -53,15 +56,15 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 def cache(device: torch.device) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
-    shape = (NUM_BLOCKS * BLOCK_TOKENS, WIDTH)
-    return [torch.randn(shape, generator=generator).half().to(device) for _ in range(NUM_LAYERS)]
+    num_slots = NUM_BLOCKS * BLOCK_TOKENS
+    return [torch.randn(num_slots, width, generator=generator).half().to(device) for width in WIDTHS]
 
 
 def test_blocks_come_back_as_they_were(device: torch.device) -> None:
     layers = cache(device)
     before = [layer.clone() for layer in layers]
     blocks = DeviceBlocks(layers, BLOCK_TOKENS)
-    assert blocks.block_bytes == NUM_LAYERS * BLOCK_TOKENS * WIDTH * 2
+    assert blocks.block_bytes == BLOCK_TOKENS * sum(WIDTHS) * 2
     memory = blocks.new_memory(NUM_BLOCKS)
     order = random.Random(5).sample(range(1, NUM_BLOCKS), 2 * COPIED_AT_ONCE + 3)
     copy = blocks.copy_out(order, list(memory[: len(order)]))
@@ -121,6 +124,48 @@ def test_a_start_goes_on_without_host_memory_that_is_refused(
     assert "refused" in vars(record)["why"]
 
 
+def pinned_bytes() -> int:
+    """What torch has taken from the system."""
+    return int(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+
+
+@pytest.mark.parametrize(("num_given", "num_taken"), [(4, 2), (1, 0)])
+def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
+    device: torch.device,
+    num_given: int,
+    num_taken: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    blocks = DeviceBlocks(cache(device), BLOCK_TOKENS)
+    monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
+    piece_blocks = (1 << 20) // blocks.block_bytes
+    give, given = blocks.new_memory, []
+
+    def new_memory(num_blocks: int) -> np.ndarray:
+        given.append(num_blocks)
+        if len(given) > num_given:
+            raise MemoryError("1 MiB of host memory were refused")
+        return give(num_blocks)
+
+    monkeypatch.setattr(blocks, "new_memory", new_memory)
+    blocks.free_memory()
+    before = pinned_bytes() if device.type == "cuda" else 0
+    if num_taken == 0:
+        with pytest.raises(MemoryError, match="refused"):
+            HostTier(blocks, 8 << 20)
+        tier = None
+    else:
+        tier = HostTier(blocks, 8 << 20)
+        assert tier.num_blocks == tier.most_storing == num_taken * piece_blocks
+        (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is used in part")
+        assert vars(record)["taken_bytes"] == num_taken * piece_blocks * blocks.block_bytes
+        assert "refused" in vars(record)["why"]
+    if device.type == "cuda":
+        assert pinned_bytes() - before == num_taken << 20, "what was refused stays with torch"
+    del tier
+
+
 MakeCore = Callable[..., EngineCore]
 
 
@@ -149,7 +194,7 @@ def make_core(tmp_path: Path) -> Iterator[MakeCore]:
 
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
-    blocks, news = DeviceBlocks(model.kv_layers, BLOCK_TOKENS), threading.Event()
+    blocks, news = DeviceBlocks(model.kv_tensors, BLOCK_TOKENS), threading.Event()
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
     if folder is not None:
         file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)

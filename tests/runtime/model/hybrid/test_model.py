@@ -55,6 +55,7 @@ from support.kernels.attention_cases import attention_case
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.oracles.divergence import divergences, log_probabilities
+from support.oracles.forced_positions import ForcedPositions
 from support.oracles.forced_routing import ForcedRouting
 
 MAX_RELATIVE_ERROR = 1e-3
@@ -63,10 +64,14 @@ MAX_DIVERGENCE = 5e-5
 MIN_SAME_TOP = 0.98
 MOST_CHOSEN_OTHERWISE = 0.003
 """Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
+MOST_CHOSEN_NEARBY = 0.05
+"""Of choices of positions by a token in a layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 GROUPED = ("qwen3", "glm45", "glm45air")
 """Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads."""
+SPARSE = ("v32", "glm5")
+"""Whose tokens attend to 32 positions that an indexer chooses: of each layer, and shared by some."""
 GPU_QUANTS = [quant for quant in QUANTS if type_for("blk.0.ffn_up.weight", 2, 256, quant) in GPU_TYPES]
 SETTINGS = EngineSettings(
     cache_lens=512,
@@ -142,16 +147,22 @@ def pair_on_cpu(file: Path) -> Pair:
 
 
 class LedPair(Pair):
-    """A model in float32 and one that is not, whose choices of experts the first follows."""
+    """A model in float32 and one that is not, whose choices of experts, and of positions, the first follows."""
 
     def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
         follower = load(file, CPU, settings, make_linear=float_linear, kv_dtype=torch.float32)
         self.routing = ForcedRouting(forced_by, follower, settings.prefill_chunk_size)
+        is_sparse = forced_by._spec.index is not None
+        self.positions = ForcedPositions(forced_by, follower, settings.prefill_chunk_size) if is_sparse else None
         super().__init__(follower, forced_by)
 
     def check(self) -> None:
         assert self.routing.num_choices > len(self.divergences)
         assert self.routing.num_refused == 0
+        if self.positions is not None:
+            assert self.positions.num_choices > 0
+            assert self.positions.num_refused == 0
+            assert self.positions.num_differing <= MOST_CHOSEN_NEARBY * self.positions.num_choices
         assert np.mean(self.divergences) <= MAX_DIVERGENCE
         assert np.mean(self.same_top) >= MIN_SAME_TOP
 
@@ -192,7 +203,8 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
     [
         *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
-        *((arch, "split", quant) for arch in GROUPED for quant in ("f32", "q8_0", "q4_k")),
+        *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
+        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
     ],
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
@@ -278,6 +290,16 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties(tmp_path: Path) ->
         total += pair.routing.num_choices
     assert total > 5000
     assert 0 < differing <= MOST_CHOSEN_OTHERWISE * total
+
+
+@pytest.mark.parametrize("arch", SPARSE)
+def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(tmp_path: Path, arch: str) -> None:
+    file = write_tiny_model(tmp_path, arch=arch, quant="q4_k").gguf
+    pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
+    run_long_prompts(pair, LONG)
+    pair.check()
+    assert pair.positions is not None
+    assert pair.positions.num_differing > 0
 
 
 def test_what_no_near_tie_explains_is_not_forced(tmp_path: Path) -> None:
@@ -382,7 +404,7 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
             for mla in ("split", "joint")
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
-        *((arch, "split", quant) for arch in GROUPED for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
+        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
     ],
 )
 def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
@@ -396,7 +418,12 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
-    [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("qwen3", "split", "q4_k"), ("glm45", "split", "q8_0")],
+    [
+        ("v3", "split", "q4_k"),
+        ("v2lite", "joint", "q8_0"),
+        *((arch, "split", "q4_k") for arch in ("qwen3", "v32")),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5")),
+    ],
 )
 def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
@@ -421,7 +448,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) 
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
     hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid._kv.layers)))
-    written = [cache.count_nonzero(1).nonzero().flatten().tolist() for cache in hybrid._kv.layers]
+    written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0
     run_requests(pair)
@@ -474,7 +501,7 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm5"])
 def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, arch: str, device: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k").gguf
     model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
@@ -487,7 +514,11 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("arch", "quant"),
-    [*(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")), ("qwen3", "q4_k"), ("glm45", "q8_0")],
+    [
+        *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
+        *((arch, "q4_k") for arch in ("qwen3", "v32")),
+        *((arch, "q8_0") for arch in ("glm45", "glm5")),
+    ],
 )
 def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
@@ -535,7 +566,7 @@ class Recorded:
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [4, 16])
 @pytest.mark.parametrize(
-    ("arch", "mla"), [("v3", "split"), ("v2lite", "joint"), ("qwen3", "split"), ("glm45", "split")]
+    ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *SPARSE))]
 )
 def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:
     file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant="q4_k").gguf
@@ -544,7 +575,9 @@ def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, ml
     model = load(file, GPU, settings, decodes_by_graphs=False)
     rng = np.random.default_rng(2)
     sampling = SamplingParams(max_tokens=num_requests + 2, temperature=0.0)
-    requests = [Request(str(i), tuple(rng.integers(0, 300, 3 + i).tolist()), sampling) for i in range(num_requests)]
+    shortest = 30 if arch in SPARSE else 3  # so that some attend to all positions and some to those that are chosen
+    lengths = range(shortest, shortest + num_requests)
+    requests = [Request(str(i), tuple(rng.integers(0, 300, i).tolist()), sampling) for i in lengths]
     found = []
     for _ in range(2):
         recorded = Recorded(model)
@@ -564,6 +597,7 @@ def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, ml
         ("v3", {}),
         ("v2lite", {"pcie_share": None, "stream_from_tokens": None}),
         ("qwen3", {}),
+        ("v32", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
     ],
 )

@@ -140,7 +140,7 @@ def pool_of(layers: list[kernels.Experts]) -> kernels.ThreadPool:
 
 
 def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
-    panels = HostPanels(np.zeros((num_experts, 1, matrix_bytes), np.uint8), T.Q8_0, 16, 32)
+    panels = HostPanels(np.zeros((num_experts, 1, matrix_bytes), np.uint8), T.Q8_0, 16, 32, np.empty(0, np.float32))
     return HostExpertPart(panels, panels, panels)
 
 
@@ -162,7 +162,7 @@ def test_a_chunk_is_a_share_of_a_layer_within_limits() -> None:
 
 def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(200, dtype=np.uint8).reshape(4, 1, 50)
-    host = HostPanels(values, T.Q8_0, 16, 32)
+    host = HostPanels(values, T.Q8_0, 16, 32, np.empty(0, np.float32))
     copied: list[int] = []
     copy = torch.Tensor.copy_
 

@@ -88,7 +88,7 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
     return found
 
 
-@pytest.mark.parametrize("model", ["v3", "qwen3"], indirect=True)
+@pytest.mark.parametrize("model", ["v3", "qwen3", "glm5"], indirect=True)
 def test_two_lanes_give_the_texts_of_one(model: HybridModel) -> None:
     one = texts(core_of(model, lanes=1), lambda *_: None)
     assert texts(core_of(model, lanes=2), lambda *_: None) == one

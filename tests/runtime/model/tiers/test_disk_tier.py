@@ -16,6 +16,7 @@ from ballast.model.tiers import disk_folder
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import DONE, Bytes
 from ballast.model.tiers.disk_tier import DiskTier
+from ballast.model.tiers.tier import Fetched
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.cluster.waiting import wait_for
@@ -35,6 +36,9 @@ class Device:
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
+
+    def free_memory(self) -> None:
+        pass
 
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Any:
         return DONE
@@ -76,18 +80,36 @@ def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) ->
     tier.cancel(7)
     assert tier.poll().fetched == [], "the device still writes to its blocks"
     device.may_end.set()
-    assert wait_for("its end", lambda: tier.poll().fetched) == [(7, 2)]
+    assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
+
+
+def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
+    device: Device, tier: DiskTier, tmp_path: Path
+) -> None:
+    contents = np.memmap(next(tmp_path.glob("*/contents")), np.uint8, mode="r+")
+    contents[BLOCK_BYTES] ^= 1  # of the second block
+    contents.flush()
+    device.may_end.set()
+    tier.fetch(7, [moved(1, 5), moved(2, 6)])
+    assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 1, is_damaged=True)]
+    device.may_end.clear()
+    device.has_begun.clear()
+    tier.fetch(8, [moved(1, 5), moved(2, 6)])
+    assert device.has_begun.wait(30)
+    tier.fetch(9, [moved(1, 5), moved(2, 6)])
+    tier.cancel(9)
+    assert tier.poll().fetched == [Fetched(9, 0)]
 
 
 def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture) -> None:
     device.error = RuntimeError("the device is full")
     tier.fetch(7, [moved(1, 5)])
-    assert wait_for("its end", lambda: tier.poll().fetched) == [(7, 0)]
+    assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 0)]
     assert [vars(record)["why"] for record in caplog.records] == ["the device is full"]
     device.error = None
     device.may_end.set()
     tier.fetch(8, [moved(1, 5)])
-    assert wait_for("the next", lambda: tier.poll().fetched) == [(8, 1)]
+    assert wait_for("the next", lambda: tier.poll().fetched) == [Fetched(8, 1)]
 
 
 def test_blocks_of_another_arithmetic_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ COUNTERS = {
     "ballast_prefix_cache_query_tokens",
     "ballast_prefix_cache_hit_tokens",
     "ballast_kv_tier_hit_tokens",
+    "ballast_kv_tier_dropped_tokens",
     "ballast_kv_tier_stored_bytes",
     "ballast_kv_tier_fetched_bytes",
     "ballast_kv_tier_wait_seconds",

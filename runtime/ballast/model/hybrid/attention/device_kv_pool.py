@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from ballast.model.spec import Plane
+from ballast.model.spec import INDEX_KEYS, Plane
+
+
+class LayerCache(NamedTuple):
+    """What a layer keeps, a row of each slot."""
+
+    rows: torch.Tensor  # [slots, width]: the planes that attention reads, side by side
+    index_keys: torch.Tensor | None  # [slots, key_dim], where the layer has an indexer
 
 
 class DeviceKvPool:
-    """One row per token and layer, in which the layer's planes lie side by side: one gather finds all of a token.
+    """One row per token and layer, in which the planes that attention reads lie side by side: one gather finds all of a
+    token. Keys of an indexer lie by themselves, since they are read of many more tokens.
 
     Slot s belongs to block s // block_tokens; block 0, the null block, comes on top of `num_blocks`.
     """
 
     def __init__(
         self,
-        num_layers: int,
+        planes: Sequence[Sequence[Plane]],
         num_blocks: int,
         block_tokens: int,
-        planes: Sequence[Plane],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        """`planes`: of each layer."""
         num_slots = (num_blocks + 1) * block_tokens
-        width = sum(plane.width for plane in planes)
         self.block_tokens = block_tokens
-        self.layers = [  # each [slots, width]
-            torch.zeros((num_slots, width), dtype=dtype, device=device) for _ in range(num_layers)
-        ]
+
+        def rows(width: int) -> torch.Tensor:
+            return torch.zeros((num_slots, width), dtype=dtype, device=device)
+
+        self.layers: list[LayerCache] = []
+        for of_layer in planes:
+            widths = {plane.name: plane.width for plane in of_layer}
+            index_width = widths.pop(INDEX_KEYS, None)
+            self.layers.append(
+                LayerCache(rows(sum(widths.values())), None if index_width is None else rows(index_width))
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of every number that is kept."""
+        return self.layers[0].rows.dtype
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All that is kept, layer by layer; each [slots, its width]."""
+        return [tensor for layer in self.layers for tensor in layer if tensor is not None]

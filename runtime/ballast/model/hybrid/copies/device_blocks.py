@@ -22,23 +22,24 @@ Each = TypeVar("Each")
 
 
 class DeviceBlocks:
-    """Implements CacheBlocks of `model/tiers` for the layers of a cache, each [slots, width].
+    """Implements CacheBlocks of `model/tiers` for the tensors of a cache, each [slots, its width].
 
-    A block's rows lie in every layer. On a stream of their own they are gathered to one piece, which crosses the bus in
-    one copy; what comes back takes the same way. All copies are done in the order in which they were begun.
+    A block's rows lie in every tensor. On a stream of their own they are gathered to one piece, which crosses the bus
+    in one copy; what comes back takes the same way. All copies are done in the order in which they were begun.
     """
 
-    def __init__(self, layers: Sequence[torch.Tensor], block_tokens: int) -> None:
-        """Takes memory for COPIED_AT_ONCE blocks on the layers' device."""
-        first = layers[0]
+    def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int) -> None:
+        """Takes memory for COPIED_AT_ONCE blocks on the tensors' device."""
+        first = tensors[0]
         self._device = first.device
-        self._layers = [layer.view(-1, block_tokens * layer.shape[1]) for layer in layers]  # [blocks, numbers]
-        shape = (COPIED_AT_ONCE, len(layers), block_tokens * first.shape[1])
-        self._gathered = torch.empty(shape, dtype=first.dtype, device=self._device)
+        self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]
+        self._sizes = [tensor.shape[1] for tensor in self._tensors]
+        self._gathered = torch.empty((COPIED_AT_ONCE, sum(self._sizes)), dtype=first.dtype, device=self._device)
         self.block_bytes = self._gathered[0].numel() * first.element_size()
         on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
-        shapes = f"{first.dtype} {block_tokens} tokens, {len(layers)} layers of {first.shape[1]}"
-        self.layout = f"{shapes}, computed on {on} by torch {torch.__version__}"
+        widths = [tensor.shape[1] for tensor in tensors]
+        kept = f"{len(widths)} layers of {widths[0]}" if len(set(widths)) == 1 else f"rows of {widths}"
+        self.layout = f"{first.dtype} {block_tokens} tokens, {kept}, computed on {on} by torch {torch.__version__}"
         self._stream = new_stream(self._device)
         # Tiers copy in on threads of their own.
         self._lock = threading.Lock()
@@ -54,14 +55,19 @@ class DeviceBlocks:
             raise MemoryError(f"{num_blocks * self.block_bytes} bytes of host memory were refused ({error})") from error
         return memory.numpy()
 
+    def free_memory(self) -> None:
+        """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
+        if self._device.type == "cuda":
+            torch._C._host_emptyCache()  # torch 2.11 has no other name for it
+
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
         """See CacheBlocks."""
         with self._lock, torch.cuda.stream(self._stream):
             for ids, memory in zip(self._parts(blocks), _parts(to), strict=True):
                 gathered = self._gathered[: len(memory)]
-                for index, layer in enumerate(self._layers):
-                    gathered[:, index] = layer.index_select(0, ids)
+                for tensor, own in self._own(gathered):
+                    own.copy_(tensor.index_select(0, ids))
                 for block, row in zip(gathered, memory, strict=True):
                     torch.from_numpy(row).copy_(_bytes_of(block), non_blocking=True)
             copy = self._event()
@@ -76,8 +82,8 @@ class DeviceBlocks:
                 gathered = self._gathered[: len(memory)]
                 for block, row in zip(gathered, memory, strict=True):
                     _bytes_of(block).copy_(torch.from_numpy(row), non_blocking=True)
-                for index, layer in enumerate(self._layers):
-                    layer.index_copy_(0, ids, gathered[:, index])
+                for tensor, own in self._own(gathered):
+                    tensor.index_copy_(0, ids, own)
             return self._event()
 
     def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
@@ -86,6 +92,10 @@ class DeviceBlocks:
             self._going_out.popleft()
         written = set(blocks)
         wait_for([copy for copy, going in self._going_out if not written.isdisjoint(going)], alive)
+
+    def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor, and where its blocks lie among those that are gathered."""
+        return zip(self._tensors, torch.split(gathered, self._sizes, 1), strict=True)
 
     def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
         """The numbers of COPIED_AT_ONCE blocks at a time, on the device."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,8 +9,9 @@ import torch
 from ballast._core import kernels
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import Kind, kind_of
+from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, panels_of
+from ballast.model.hybrid.streaming.host_memory import HostExpertPart, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces
 from ballast.moe.gpu_experts import GpuExperts
 
@@ -80,7 +80,7 @@ def place_experts(
         gpu_experts=[make(*_stacks(part, gpu_experts, device)) for part in parts] if gpu_experts else (),
         slots=slots,
         num_gpu_experts=len(gpu_experts),
-        across=[make(*_seen(part)) for part in parts] if is_readable and not is_whole else (),
+        across=[make(*_seen(part, device)) for part in parts] if is_readable and not is_whole else (),
         expert_bytes=sum(part.expert_bytes for part in parts),
         is_whole=is_whole,
     )
@@ -92,18 +92,20 @@ def _stacks(part: HostExpertPart, ids: Sequence[int], device: torch.device) -> l
         packed = torch.empty((len(ids), panels.expert_bytes), dtype=torch.uint8, device=device)
         for slot, expert in enumerate(ids):
             copy_pieces(packed[slot], panels, expert * panels.expert_bytes)
-        stacks.append(PanelStack(packed, panels.ggml_type, len(ids), panels.rows, panels.cols))
+        scales = panels.scales_on(device, ids)
+        stacks.append(PanelStack(packed, panels.ggml_type, len(ids), panels.rows, panels.cols, scales))
     return stacks
 
 
-def _seen(part: HostExpertPart) -> list[PanelStack]:
+def _seen(part: HostExpertPart, device: torch.device) -> list[PanelStack]:
     return [
-        PanelStack(_bytes(panels), panels.ggml_type, panels.num_experts, panels.rows, panels.cols)
+        PanelStack(
+            host_bytes(panels.data),
+            panels.ggml_type,
+            panels.num_experts,
+            panels.rows,
+            panels.cols,
+            panels.scales_on(device),
+        )
         for panels in part.matrices
     ]
-
-
-def _bytes(panels: HostPanels) -> torch.Tensor:
-    """A view of the memory where they lie; the experts must outlive it."""
-    memory = (ctypes.c_uint8 * panels.data.size).from_address(panels.address)
-    return torch.frombuffer(memory, dtype=torch.uint8)

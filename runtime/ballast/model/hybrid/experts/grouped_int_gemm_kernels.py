@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
+from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
     halves_in,
     load_groups,
@@ -106,6 +107,8 @@ def grouped_int_gemm(
     up_words,  # those of the second matrix, or anything, as the next
     up_halves,
     points,  # int32, of the type's grid, or anything
+    scales,  # float32, of each slot's matrix, or anything
+    up_scales,  # those of the second matrix, or anything
     tiles,  # int32 [tiles, 4 * EIGHTS + 1]
     out,  # float32 [results, num_rows], or with the second matrix terms [results, num_rows / 32, 64]
     out_totals,  # float32 [results, num_rows / 32, 2], or anything
@@ -138,6 +141,7 @@ def grouped_int_gemm(
             if split >= num_splits:
                 words = up_words
                 halves = up_halves
+                scales = up_scales
                 split -= num_splits
         thread = tl.arange(0, 32)[:, None]
         g = thread // 4
@@ -145,6 +149,7 @@ def grouped_int_gemm(
         panel = tl.minimum(block * 2 + g // 4, panels_per_slot - 1)
         begin = (slot.to(tl.int64) * panels_per_slot + panel) * panel_words
         pointers = pointers_of(words, halves, begin, scale_words, g, t)
+        factor = factor_of(scales, slot, LAYOUT)
         row_terms, row_totals, results = _columns(tile, terms, totals, sharing, num_groups, g, t, EIGHTS)
         first = split * steps_per_split
         last = tl.minimum(first + steps_per_split, (num_groups + GROUPS - 1) // GROUPS) - 1
@@ -155,10 +160,23 @@ def grouped_int_gemm(
         for step in range(first, last):
             following = load_groups(pointers, (step + 1) * GROUPS, num_groups, LAYOUT, GROUPS)
             sums = _add(
-                sums, loaded, points, row_terms, row_totals, step * GROUPS, num_groups, t, LAYOUT, GROUPS, EIGHTS
+                sums,
+                loaded,
+                points,
+                factor,
+                row_terms,
+                row_totals,
+                step * GROUPS,
+                num_groups,
+                t,
+                LAYOUT,
+                GROUPS,
+                EIGHTS,
             )
             loaded = following
-        sums = _add(sums, loaded, points, row_terms, row_totals, last * GROUPS, num_groups, t, LAYOUT, GROUPS, EIGHTS)
+        sums = _add(
+            sums, loaded, points, factor, row_terms, row_totals, last * GROUPS, num_groups, t, LAYOUT, GROUPS, EIGHTS
+        )
 
         row = block * 32 + g * 4 + tl.arange(0, 4)[None, :]
         if IS_SPLIT:
@@ -208,6 +226,7 @@ def _add(
     sums,
     loaded,
     points,
+    factor,
     row_terms,
     row_totals,
     group,
@@ -239,7 +258,7 @@ def _add(
                 else:
                     totals = totals + ((total, next_total),)
         for sub in tl.static_range(subs):
-            scale, rest = scales_in(loaded, group, index, sub, LAYOUT)
+            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT)
             parts = ()
             for _ in tl.static_range(EIGHTS):
                 parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)

@@ -15,19 +15,21 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
-from ballast.model.hybrid.panels.dequant_kernels import lines_of, scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, weight_of, words_of
 
 
-@triton.jit(do_not_specialize=["first_row", "num_rows", "row_place"])
+@triton.jit(do_not_specialize=["first_row", "num_rows", "row_place", "slot_rows"])
 def decode_rows(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
     points,  # int32, of the type's grid, or anything
+    scales,  # float32, of each slot's matrix, or anything
     terms,  # [decoded rows, 2, padded_cols]
     first_row,
     num_rows,
     row_place,
+    slot_rows,
     cols,
     panel_words,
     scale_words,
@@ -42,7 +44,9 @@ def decode_rows(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
-    lines = lines_of(words, halves, codes, points, begin[:, None], lane[:, None])
+    slot = tl.minimum(first_row + row, first_row + num_rows - 1) // slot_rows
+    factor = factor_of(scales, slot[:, None], LAYOUT)
+    lines = lines_of(words, halves, codes, points, factor, begin[:, None], lane[:, None])
     group = (tl.program_id(0) * GROUPS + tl.arange(0, GROUPS))[None, :]
     kept = (row < num_rows)[:, None]
     inside = kept & (group < cols // 32)

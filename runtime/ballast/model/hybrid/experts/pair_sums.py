@@ -138,6 +138,7 @@ def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, r
         begin * stack.rows,
         num_rows,
         row_place,
+        stack.rows,
         stack.cols,
         stack.panel_bytes // 4,
         layout.scale_bytes(stack.cols) // 4,

@@ -12,6 +12,7 @@ import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.pieces import Pieces, drained
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import Step
@@ -25,11 +26,10 @@ class AttentionKind(Protocol[Weights]):
     attend: Attention
     """What it attends with."""
 
-    def __call__(self, weights: Weights, normed: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """normed float32 [T, D], cache [slots, row_width] → float32 [T, D]; the tokens' rows of the cache are
-        written."""
+    def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
+        """normed float32 [T, D] → float32 [T, D]; the tokens' rows of the cache are written."""
 
-    def long(self, weights: Weights, normed: torch.Tensor, cache: torch.Tensor, step: Step, out: torch.Tensor) -> None:
+    def long(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor) -> None:
         """The same of a long slice, into `out`."""
 
 
@@ -51,11 +51,11 @@ class AttentionLayer(Generic[Weights]):
         self._kind.attend.prepare(step)
         return step
 
-    def __call__(self, weights: Weights, normed: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """As `AttentionKind`'s."""
         return drained(self.pieces(weights, normed, cache, step))
 
-    def pieces(self, weights: Weights, normed: torch.Tensor, cache: torch.Tensor, step: Step) -> Pieces[torch.Tensor]:
+    def pieces(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> Pieces[torch.Tensor]:
         """As a call, a slice each time that the generator is advanced."""
         if not step.slices:
             attended = self._kind(weights, normed, cache, step)

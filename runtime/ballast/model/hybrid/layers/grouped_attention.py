@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import GroupedWeights
@@ -19,7 +20,7 @@ class GroupedAttention:
         self._pointwise = pointwise
         self.attend = attend
 
-    def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """See `AttentionKind`."""
         num_tokens = len(normed)
         query, key, value = weights.heads(normed)
@@ -28,14 +29,14 @@ class GroupedAttention:
             key.view(num_tokens, self._num_kv_heads, -1),
             value.view(num_tokens, self._num_kv_heads, -1),
             weights.of_heads,
-            cache,
+            cache.rows,
             step,
         )
         del query, key, value
-        return weights.output(self.attend(turned, cache, step).flatten(1))
+        return weights.output(self.attend(turned, cache.rows, step).flatten(1))
 
     def long(
-        self, weights: GroupedWeights, normed: torch.Tensor, cache: torch.Tensor, step: Step, out: torch.Tensor
+        self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor
     ) -> None:
         """Never called: `GROUPED_SLICE_SIZES` has no long slices."""
         raise AssertionError("a long slice of grouped-query attention")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.dequant_kernels import codes_of, lines_of, weight_of
+from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
 
 
 @triton.jit
@@ -62,6 +62,7 @@ def dequantize_panels(
     halves,
     codes,
     points,
+    scales,  # float32 [1], of the matrix, or anything
     terms,  # [num_rows, 3, padded_cols]
     first_row,
     num_rows,
@@ -79,7 +80,7 @@ def dequantize_panels(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
-    lines = lines_of(words, halves, codes, points, begin[:, None], lane[:, None])
+    lines = lines_of(words, halves, codes, points, factor_of(scales, 0, LAYOUT), begin[:, None], lane[:, None])
     index = tl.arange(0, GROUPS * 4)
     line = index % 4
     group = tl.program_id(1) * GROUPS + index // 4

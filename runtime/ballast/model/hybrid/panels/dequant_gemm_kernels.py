@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
-from ballast.model.hybrid.panels.dequant_kernels import codes_of, lines_of, weight_of
+from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
 from ballast.model.hybrid.panels.program_kernels import results_of_tile, rows_of, slot_of_tile, steps_of, store
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
@@ -68,6 +68,7 @@ def quantized_gemm(
     halves,  # as float16
     codes,  # as int8
     points,  # int32, of the type's grid, or anything
+    scales,  # float32, of each slot's matrix, or anything
     out,  # float32 [splits, results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     order,  # int32, and
@@ -94,7 +95,8 @@ def quantized_gemm(
     columns times slots where tokens are not grouped."""
     slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_words, ROWS)
-    lines = lines_of(words, halves, codes, points, begin[:, None], (row % 16)[:, None])
+    factor = factor_of(scales, slot, LAYOUT)
+    lines = lines_of(words, halves, codes, points, factor, begin[:, None], (row % 16)[:, None])
 
     index = tl.arange(0, GROUPS * 4)
     line = index % 4

@@ -12,16 +12,27 @@ import triton.language as tl
 
 
 @triton.jit
-def lines_of(words, halves, codes, points, begin, lane):
-    """(row_words, row_halves, row_codes, points): where rows begin, `begin` words into the panels, in each of their
-    views, and the points of the type's grid."""
-    return words + (begin + lane), halves + (begin * 2 + lane), codes + (begin * 4 + lane), points
+def lines_of(words, halves, codes, points, factor, begin, lane):
+    """(row_words, row_halves, row_codes, points, factor): where rows begin, `begin` words into the panels, in each of
+    their views, the points of the type's grid, and `factor_of` the rows."""
+    return words + (begin + lane), halves + (begin * 2 + lane), codes + (begin * 4 + lane), points, factor
+
+
+@triton.jit
+def factor_of(scales, slot, LAYOUT: tl.constexpr):
+    """What scales in small floats are multiplied by: the scale of the slot's matrix, and 2^8 / 2, since their bits are
+    read as those of half-precision numbers, and steps are counted in halves. Slots below zero hold nothing."""
+    if LAYOUT.scales == "e4m3":
+        factor = tl.load(scales + tl.maximum(slot, 0)) * 128.0
+    else:
+        factor = 1.0
+    return factor
 
 
 @triton.jit
 def scales_of(lines, scale_words, group, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
     """(scale, rest) float32 of columns 16 * half … + 15 of groups: a weight is scale * code + rest."""
-    _, row_halves, row_codes, _ = lines
+    _, row_halves, row_codes, _, factor = lines
     super_group = group // 8
     index = group % 8
     subs: tl.constexpr = LAYOUT.subs_per_group
@@ -31,6 +42,9 @@ def scales_of(lines, scale_words, group, half: tl.constexpr, inside, LAYOUT: tl.
     elif LAYOUT.scales == "powers":
         block = (super_group * 8 + index) * LAYOUT.scale_stride
         scale = power_of_two(tl.load(row_codes + block, mask=inside, other=0).to(tl.int32) & 255)
+    elif LAYOUT.scales == "e4m3":
+        byte = (super_group * 8 + index) * LAYOUT.scale_stride + half * 16
+        scale = small_float(tl.load(row_codes + byte, mask=inside, other=0).to(tl.int32)) * factor
     elif LAYOUT.grid is not None:
         scale = tl.load(row_halves + super_group * (LAYOUT.scale_stride // 2), mask=inside, other=0.0).to(tl.float32)
         if LAYOUT.scales == "odd nibbles":
@@ -71,10 +85,17 @@ def power_of_two(exponent):
 
 
 @triton.jit
+def small_float(byte):
+    """The float in the low seven bits of a word, four of exponent and three of mantissa, times 2^-8: the largest bits
+    of a half-precision number."""
+    return ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def words_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
     """The codes of columns 16 * half + 4 * line … + 3 of groups: one in the low `code_bits` of
     each byte. The bits above are undefined."""
-    row_words, _, _, points = lines
+    row_words, _, _, points, _ = lines
     at = scale_words + group * (LAYOUT.group_bytes // 4)
     if LAYOUT.grid is not None:
         first = at if LAYOUT.grid.weights == 8 else at + half * 16
@@ -105,7 +126,7 @@ def words_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT
 def _signs_and_high(lines, scale_words, group, inside, LAYOUT: tl.constexpr):
     """A row's planes of a group of points: its word of signs, and the high bits of its numbers; 0 for what there is
     not."""
-    row_words, row_halves, row_codes, _ = lines
+    row_words, row_halves, row_codes, _, _ = lines
     at = scale_words + group * (LAYOUT.group_bytes // 4)
     signs = 0
     high = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.dequant_kernels import lines_of, scales_of, words_of
+from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, words_of
 from ballast.model.hybrid.panels.program_kernels import (
     is_last_to_arrive,
     results_of_tile,
@@ -142,6 +142,7 @@ def quantized_gemv(
     halves,  # as float16
     codes,  # as int8
     points,  # int32, of the type's grid, or anything
+    scales,  # float32, of each slot's matrix, or anything
     out,  # float32 [results, num_rows]
     gate,  # float32 [results, num_rows], or anything
     partial,  # float32 [splits, results, num_rows], or anything
@@ -173,7 +174,8 @@ def quantized_gemv(
     rows_x, places, kept = _tokens(
         x, order, tiles, num_tokens, num_slots, sharing, slot, row, num_rows, cols, IS_GROUPED, TOKENS
     )
-    lines = lines_of(words, halves, codes, points, begin[None, :], (row % 16)[None, :])
+    factor = factor_of(scales, slot, LAYOUT)
+    lines = lines_of(words, halves, codes, points, factor, begin[None, :], (row % 16)[None, :])
     num_groups = cols // 32
     subs: tl.constexpr = LAYOUT.subs_per_group
     sums = _repeat(tl.full((GROUPS, ROWS), 0.0, dtype=tl.float32), TOKENS)

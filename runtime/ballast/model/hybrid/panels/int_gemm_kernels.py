@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
+from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
     halves_in,
     load_groups,
@@ -92,6 +93,7 @@ def _add(
     sums,
     loaded,
     points,
+    factor,
     row_terms,
     row_totals,
     group,
@@ -111,7 +113,7 @@ def _add(
             lower = tl.load(source + (index * 64 + 8))
             operands = operands + ((halves_in(upper), halves_in(lower)),)
         for sub in tl.static_range(subs):
-            scale, rest = scales_in(loaded, group, index, sub, LAYOUT)
+            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT)
             parts = ()
             for _ in tl.static_range(EIGHTS):
                 parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)
@@ -188,6 +190,7 @@ def int_gemm(
     halves,  # as float16
     codes,  # as int8
     points,  # int32, of the type's grid, or anything
+    scales,  # float32, of each slot's matrix, or anything
     out,  # float32 [tokens * slots, num_rows]
     partial,  # float32 [splits, tokens * slots, num_rows], or anything
     arrived,  # int32, zeros, one a program of a split
@@ -216,6 +219,7 @@ def int_gemm(
     panel = tl.minimum(tl.program_id(0) * 2 + g // 4, panels_per_slot - 1)
     begin = (slot.to(tl.int64) * panels_per_slot + panel) * panel_words
     pointers = pointers_of(words, halves, begin, scale_words, g, t)
+    factor = factor_of(scales, slot, LAYOUT)
     first_token = tl.program_id(1) * (8 * EIGHTS)
     row_terms = ()
     row_totals = ()
@@ -235,9 +239,13 @@ def int_gemm(
     loaded = load_groups(pointers, first * GROUPS, num_groups, LAYOUT, GROUPS)
     for step in range(first, last):
         following = load_groups(pointers, (step + 1) * GROUPS, num_groups, LAYOUT, GROUPS)
-        sums = _add(sums, loaded, points, row_terms, row_totals, step * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS)
+        sums = _add(
+            sums, loaded, points, factor, row_terms, row_totals, step * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS
+        )
         loaded = following
-    sums = _add(sums, loaded, points, row_terms, row_totals, last * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS)
+    sums = _add(
+        sums, loaded, points, factor, row_terms, row_totals, last * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS
+    )
 
     _finish(
         sums,

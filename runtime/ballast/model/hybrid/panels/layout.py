@@ -62,7 +62,7 @@ class QuantLayout:
     @property
     def is_flat(self) -> bool:
         """Whether a group has its scales to itself, and shares none with others of a super-block."""
-        return self.scales in ("flat", "powers")
+        return self.scales in ("flat", "powers", "e4m3")
 
     @property
     def code_loads(self) -> int:
@@ -74,7 +74,7 @@ class QuantLayout:
     @property
     def loads_per_group(self) -> int:
         if self.is_flat:
-            return self.code_loads + 1 + self.has_minimum
+            return self.code_loads + self.subs_per_group + self.has_minimum
         if self.scales in ("block", "odd in codes"):
             return self.code_loads
         if self.scales == "odd nibbles":

@@ -22,6 +22,7 @@ from ballast.model.hybrid.panels.dequant_kernels import (
     odd_in,
     point_words,
     power_of_two,
+    small_float,
     steps_in,
     times_odd,
 )
@@ -57,7 +58,7 @@ def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.co
     loaded = ()
     if LAYOUT.scales == "flat":
         row_halves = row_halves + group * (stride // 2)
-    elif LAYOUT.scales == "powers":
+    elif LAYOUT.scales == "powers" or LAYOUT.scales == "e4m3":
         scales = scales + group * (stride // 4)
     else:
         row_halves = row_halves + group // 8 * (stride // 2)
@@ -98,8 +99,9 @@ def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.co
             loaded = loaded + (tl.load(row_halves + index * (stride // 2), mask=inside, other=0.0),)
             if LAYOUT.has_minimum:
                 loaded = loaded + (tl.load(row_halves + (index * (stride // 2) + 16), mask=inside, other=0.0),)
-        elif LAYOUT.scales == "powers":
-            loaded = loaded + (tl.load(scales + index * (stride // 4), mask=inside, other=0),)
+        elif LAYOUT.scales == "powers" or LAYOUT.scales == "e4m3":
+            for sub in tl.static_range(subs):
+                loaded = loaded + (tl.load(scales + (index * (stride // 4) + sub * 4), mask=inside, other=0),)
         elif LAYOUT.scales == "odd nibbles":
             of_group = (group + index) % 8 // (2 // subs) * 4 - group % 8 * (subs * 4)
             loaded = loaded + (tl.load(scales + of_group),)
@@ -153,9 +155,9 @@ def _signs_and_high(loaded, at: tl.constexpr, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def scales_in(loaded, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr):
+def scales_in(loaded, factor, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr):
     """(scale, rest) float32 [thread, row of four] of the `sub`th share of the `index`th group's columns: a weight is
-    scale * (code - offset), or scale * code + rest where there is a minimum."""
+    scale * (code - offset), or scale * code + rest where there is a minimum. `factor` is `factor_of` the matrix."""
     at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group + LAYOUT.code_loads
     rest = 0.0
     if LAYOUT.scales == "flat":
@@ -164,6 +166,8 @@ def scales_in(loaded, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.
             rest = loaded[at + 1].to(tl.float32)
     elif LAYOUT.scales == "powers":
         scale = power_of_two((loaded[at] >> (8 * tl.arange(0, 4)[None, :])) & 255)
+    elif LAYOUT.scales == "e4m3":
+        scale = small_float(loaded[at + sub] >> (8 * tl.arange(0, 4)[None, :])) * factor
     elif LAYOUT.scales == "block":
         scale = loaded[0].to(tl.float32)
     elif LAYOUT.scales == "odd nibbles":

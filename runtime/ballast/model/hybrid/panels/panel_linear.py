@@ -6,6 +6,7 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
+from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.int_gemm import int_gemm, int_gemm_input, num_counters
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
@@ -16,7 +17,7 @@ from ballast.model.hybrid.panels.matmul import (
     gemv,
     split_bf16,
 )
-from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 
 TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
@@ -35,9 +36,16 @@ class PanelLinear:
         self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool, device: torch.device
     ) -> None:
         """`rows` and `cols` are those of a head, as it is applied; one that was packed transposed holds floats."""
-        packed = torch.from_numpy(matrix.panels.copy()).to(device)
+        panels = matrix.panels
+        packed = torch.empty(panels.shape, dtype=torch.uint8, device=device)
+        packed.copy_(host_bytes(panels))  # which a GPU reads as it lies: to copy it before takes longer than the bus
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
-        self._stack = PanelStack(packed, kind, len(packed), rows, cols)
+        scales = matrix.scales
+        if is_transposed and scales.size:  # floats take it in
+            packed.view(torch.float32).mul_(float(scales[0]))
+            scales = scales[:0]
+        on_device = scales_on(device, scales, kind, len(packed))
+        self._stack = PanelStack(packed, kind, len(packed), rows, cols, on_device)
         self._arrived = [
             torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device) for _ in range(_LANES)
         ]

@@ -24,6 +24,20 @@ class HeadWeights:
     key_norm: torch.Tensor | None
 
 
+INDEX_NORM_EPS = 1e-6
+"""Of the layer norm of an indexer's keys, as DeepSeek's code and llama.cpp have it; no file says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexNorm:
+    """What an indexer does to a token's key, a layer norm, and to key and queries: a rotation."""
+
+    weight: torch.Tensor  # [key_dim]
+    shift: torch.Tensor  # [key_dim]
+    pairs_apart: bool
+    """Whether i and i + rope_dim / 2 are rotated together, else 2i and 2i + 1."""
+
+
 class Pointwise(Protocol):
     """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; G heads
     of keys of width K and of values of width V; float32 but for the cache."""
@@ -72,6 +86,13 @@ class Pointwise(Protocol):
         strided. Each gets its bias; each head's query and key are normed, and their first rope_dim entries rotated, i
         with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Bounded as by
         `query_and_cache`."""
+
+    def index_query_and_key(
+        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """The index query [T, H, key_dim] of products query [T, H, key_dim] and key [T, key_dim], whose tokens may be
+        strided; it has the type of `keys` [slots, key_dim], whose slots get the normed key. The first rope_dim entries
+        of both are rotated. Bounded as by `query_and_cache`."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""
@@ -147,6 +168,22 @@ class TorchPointwise:
         row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         return self._bounded(turned[0], self._largest_query)
+
+    def index_query_and_key(
+        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        largest = torch.finfo(keys.dtype).max
+        normed = F.layer_norm(key, norm.weight.shape, norm.weight, norm.shift, INDEX_NORM_EPS)
+        turned = []
+        for heads in (query, normed[:, None]):
+            if norm.pairs_apart:
+                turned.append(self._halves_rotated(heads, step))
+            else:
+                first, rest = heads.tensor_split((self._rope_dim,), -1)
+                turned.append(torch.cat([self._rotated(first, step), rest], -1))
+        keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
+        return self._bounded(turned[0], largest).to(keys.dtype)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""

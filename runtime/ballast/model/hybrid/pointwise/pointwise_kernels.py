@@ -318,6 +318,75 @@ def heads_and_cache(
 
 
 @triton.jit
+def index_query_and_key(
+    query,  # float32 [T, heads, KEY_DIM], tokens QUERY_STRIDE apart
+    key,  # float32 [T, KEY_DIM], tokens KEY_STRIDE apart
+    weight,  # float32 [KEY_DIM], of the layer norm
+    shift,
+    positions,  # int32 [T]
+    slots,  # int32 [T]
+    cos,  # float32 [positions, ROPE / 2]
+    sin,
+    rotated,  # [T, heads, KEY_DIM], of the keys' type
+    keys,  # [slots, KEY_DIM]
+    num_saturated,  # int64 []
+    num_heads,
+    eps,
+    QUERY_STRIDE: tl.constexpr,
+    KEY_STRIDE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    ROPE: tl.constexpr,
+    PAIRS_APART: tl.constexpr,
+    PADDED_PAIRS: tl.constexpr,
+    PADDED_REST: tl.constexpr,
+    LARGEST: tl.constexpr,  # that the keys' type holds
+):
+    """Grid: tokens, heads of queries and one of the key."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    is_key = head == num_heads
+    given = query + token * QUERY_STRIDE + head * KEY_DIM
+    out = rotated + (token * num_heads + head) * KEY_DIM
+    if is_key:
+        given = key + token * KEY_STRIDE
+        out = keys + tl.load(slots + token).to(tl.int64) * KEY_DIM
+    pair = tl.arange(0, PADDED_PAIRS)
+    is_pair = pair < ROPE // 2
+    of_first = pair if PAIRS_APART else 2 * pair
+    of_second = ROPE // 2 + pair if PAIRS_APART else 2 * pair + 1
+    first = tl.load(given + of_first, mask=is_pair, other=0.0)
+    second = tl.load(given + of_second, mask=is_pair, other=0.0)
+    of_rest = ROPE + tl.arange(0, PADDED_REST)
+    is_rest = of_rest < KEY_DIM
+    rest = tl.load(given + of_rest, mask=is_rest, other=0.0)
+    if is_key:
+        mean = (tl.reduce(first + second, 0, plus) + tl.reduce(rest, 0, plus)) / KEY_DIM
+        first = tl.where(is_pair, first - mean, 0.0)
+        second = tl.where(is_pair, second - mean, 0.0)
+        rest = tl.where(is_rest, rest - mean, 0.0)
+        squares = tl.reduce(first * first + second * second, 0, plus) + tl.reduce(rest * rest, 0, plus)
+        inverse = 1.0 / tl.sqrt(squares / KEY_DIM + eps)
+        first = first * inverse * tl.load(weight + of_first, mask=is_pair, other=0.0)
+        second = second * inverse * tl.load(weight + of_second, mask=is_pair, other=0.0)
+        rest = rest * inverse * tl.load(weight + of_rest, mask=is_rest, other=0.0)
+        first += tl.load(shift + of_first, mask=is_pair, other=0.0)
+        second += tl.load(shift + of_second, mask=is_pair, other=0.0)
+        rest += tl.load(shift + of_rest, mask=is_rest, other=0.0)
+    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
+    cosine = tl.load(cos + angle, mask=is_pair, other=0.0)
+    sine = tl.load(sin + angle, mask=is_pair, other=0.0)
+    turned_first = first * cosine - second * sine
+    turned_second = second * cosine + first * sine
+    tl.store(out + of_first, _bounded(turned_first, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    tl.store(out + of_second, _bounded(turned_second, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    tl.store(out + of_rest, _bounded(rest, LARGEST).to(out.dtype.element_ty), mask=is_rest)
+    num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
+    num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
+    if num_beyond > 0:
+        tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
+
+
+@triton.jit
 def gated(
     gate,  # float32 [T, width], rows `stride` apart
     up,  # the same

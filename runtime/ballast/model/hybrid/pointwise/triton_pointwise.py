@@ -7,7 +7,7 @@ import math
 import torch
 
 from ballast.model.hybrid.pointwise import pointwise_kernels
-from ballast.model.hybrid.pointwise.pointwise import HeadWeights
+from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
@@ -170,6 +170,38 @@ class TritonPointwise:
             PADDED_V=padded(v_dim),
             LARGEST=torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
+            num_warps=1,
+        )
+        return rotated
+
+    def index_query_and_key(
+        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, num_heads, key_dim = query.shape
+        rotated = torch.empty((num_tokens, num_heads, key_dim), dtype=keys.dtype, device=query.device)
+        pointwise_kernels.index_query_and_key[(num_tokens, num_heads + 1)](
+            query,
+            key,
+            norm.weight,
+            norm.shift,
+            step.positions,
+            step.slots,
+            self._cos,
+            self._sin,
+            rotated,
+            keys,
+            self.num_saturated,
+            num_heads,
+            INDEX_NORM_EPS,
+            QUERY_STRIDE=query.stride(0),
+            KEY_STRIDE=key.stride(0),
+            KEY_DIM=key_dim,
+            ROPE=self._rope_dim,
+            PAIRS_APART=norm.pairs_apart,
+            PADDED_PAIRS=padded(self._rope_dim // 2),
+            PADDED_REST=padded(max(1, key_dim - self._rope_dim)),
+            LARGEST=torch.finfo(keys.dtype).max,
             num_warps=1,
         )
         return rotated

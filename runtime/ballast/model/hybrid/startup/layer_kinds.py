@@ -26,5 +26,5 @@ def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int
         on_device = routed.get(index - spec.num_dense_layers)
         copies = None if on_device is None else (on_device.num_gpu_experts, on_device.is_whole, len(on_device.across))
         # Counters of layers are 8 bytes apart, and Triton asks of an address whether it is a multiple of 16.
-        firsts.setdefault((frozenset(of_layer), copies, index % 2), index)
+        firsts.setdefault((frozenset(of_layer), spec.planes[index], copies, index % 2), index)
     return list(firsts.values())

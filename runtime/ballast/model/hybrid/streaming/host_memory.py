@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels, numa
+from ballast.model.hybrid.panels.stack import scales_on
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,12 @@ class HostPanels:
     ggml_type: GgmlType
     rows: int
     cols: int
+    scales: NDArray[np.float32]
+    """What products are multiplied by: nothing, one number, or one an expert."""
+
+    def scales_on(self, device: torch.device, experts: Sequence[int] | slice = slice(None)) -> torch.Tensor | None:
+        """Of these experts, as `PanelStack` has them."""
+        return scales_on(device, self.scales, self.ggml_type, self.num_experts, experts)
 
     @property
     def num_experts(self) -> int:
@@ -79,7 +87,7 @@ def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
 
 
 def _panels(matrix: kernels.Matrix, num_experts: int) -> HostPanels:
-    return HostPanels(matrix.panels, GgmlType(matrix.ggml_type), matrix.rows // num_experts, matrix.cols)
+    return HostPanels(matrix.panels, GgmlType(matrix.ggml_type), matrix.rows // num_experts, matrix.cols, matrix.scales)
 
 
 class Registrar(Protocol):

@@ -82,6 +82,14 @@ class StreamedExperts:
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
         num_buffers = min(chunks.NUM_BUFFERS, len(self._chunks))
         self._buffers = torch.empty((num_buffers, num_bytes), dtype=torch.uint8, device=device)
+        self._scales = [
+            [
+                host.scales_on(device, slice(chunk.first, chunk.first + chunk.num_experts))
+                for host in chunk.part.matrices
+            ]
+            for chunk in self._chunks
+        ]
+        """Of each chunk's gate, up and down."""
         self._copies = new_stream(device)
         self._prefetch = Prefetch(
             len(self._chunks),
@@ -126,7 +134,7 @@ class StreamedExperts:
         for index in self._of_layer[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            sums.add(chunk.first, *self._stacks(chunk, buffer))
+            sums.add(chunk.first, *self._stacks(index, buffer))
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
             yield
@@ -162,9 +170,10 @@ class StreamedExperts:
             for host, target in self._places(chunk, buffer):
                 copy_pieces(target, host, chunk.first * host.expert_bytes)
 
-    def _stacks(self, chunk: chunks.Chunk, buffer: int) -> Iterator[PanelStack]:
-        for host, packed in self._places(chunk, buffer):
-            yield PanelStack(packed, host.ggml_type, chunk.num_experts, host.rows, host.cols)
+    def _stacks(self, index: int, buffer: int) -> Iterator[PanelStack]:
+        chunk = self._chunks[index]
+        for (host, packed), scales in zip(self._places(chunk, buffer), self._scales[index], strict=True):
+            yield PanelStack(packed, host.ggml_type, chunk.num_experts, host.rows, host.cols, scales)
 
     def _places(self, chunk: chunks.Chunk, buffer: int) -> Iterator[tuple[HostPanels, torch.Tensor]]:
         """The chunk's gate, up and down in host memory, each with its place in a buffer."""

@@ -1,0 +1,1 @@
+"""Attention to the positions that an indexer chooses."""

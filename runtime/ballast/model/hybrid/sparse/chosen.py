@@ -1,0 +1,48 @@
+"""Latent attention to chosen positions: the protocol, and a plain implementation."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.step import Step
+
+_GATHERED_BYTES = 64 << 20
+"""Most memory for rows of the cache as floats."""
+
+
+class ChosenAttention(Protocol):
+    """Attention of one model to what was chosen. Shapes: T tokens, H heads."""
+
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """query float32 [T, H, key_dim], cache [slots, row_width], chosen int32 [T, top_k] as `PositionChoice` gives
+        it, owners int32 [T], the request of each token → float32 [T, H, v_dim]."""
+
+
+class PlainChosenAttention:
+    """`ChosenAttention` in float32 by torch's operations, on any device."""
+
+    def __init__(self, sizes: LatentSizes) -> None:
+        self._sizes = sizes
+
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `ChosenAttention`."""
+        sizes = self._sizes
+        attended = query.new_empty((*query.shape[:2], sizes.v_dim))
+        piece = max(1, _GATHERED_BYTES // (4 * chosen.shape[1] * sizes.row_width))
+        for begin in range(0, len(query), piece):
+            tokens = slice(begin, begin + piece)
+            is_hidden = torch.arange(chosen.shape[1], device=query.device) > step.positions[tokens, None]
+            positions = chosen[tokens].long().masked_fill(is_hidden, 0)
+            blocks = step.requests.blocks[owners[tokens, None].long(), positions // sizes.block_tokens].long()
+            rows = cache[blocks * sizes.block_tokens + positions % sizes.block_tokens].float()
+            scores = torch.einsum("thk,tnk->thn", query[tokens], rows) * sizes.scale
+            shares = scores.masked_fill_(is_hidden[:, None], -torch.inf).softmax(-1)
+            attended[tokens] = torch.einsum("thn,tnv->thv", shares, rows[..., : sizes.v_dim])
+        return attended

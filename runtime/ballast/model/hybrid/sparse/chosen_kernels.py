@@ -1,0 +1,136 @@
+"""Triton kernels of latent attention to chosen positions: heads of a token share the rows that are gathered for it.
+
+A program takes a tile of a token's heads and a share of its choice; what the shares found is merged afterwards.
+Triton's built-in operations only: see reduce_kernels.py.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ballast.model.hybrid.reduce_kernels import larger, plus
+
+
+@triton.jit
+def _ceil_div(a, b):
+    return (a + b - 1) // b
+
+
+@triton.jit
+def _share(num_chosen, num_splits, KEYS: tl.constexpr):
+    """Chosen positions of one split: whole runs of KEYS."""
+    return _ceil_div(_ceil_div(num_chosen, KEYS), num_splits) * KEYS
+
+
+@triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_splits"])
+def attend(
+    query,  # float32 [T, heads, KEY + MORE_KEY]
+    cache,  # [slots, KEY + MORE_KEY], of which the first KEY are the value
+    chosen,  # int32 [T, TOP_K]
+    positions,  # int32 [T]; a token that sees n positions has chosen min(n, TOP_K)
+    owners,  # int32 [T], the request of each token
+    blocks,  # int32 [requests, max_blocks]
+    sums,  # float32 [splits, T, heads, KEY], each split's average of values
+    peaks,  # float32 [splits, T, heads], base-2 logarithms of the splits' weights
+    scale,  # of scores, times log2(e)
+    num_heads,
+    max_blocks,
+    num_splits,
+    TOP_K: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    KEY: tl.constexpr,
+    MORE_KEY: tl.constexpr,
+    PADDED_KEY: tl.constexpr,
+    PADDED_MORE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Grid: tokens, splits, tiles of heads. A split without positions writes nothing."""
+    token = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
+    share = _share(num_chosen, num_splits, KEYS)
+    first_key = split * share
+    end_key = tl.minimum(first_key + share, num_chosen)
+    if first_key >= end_key:
+        return
+
+    head = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    is_head = head < num_heads
+    of_key = tl.arange(0, PADDED_KEY)
+    of_more = tl.arange(0, PADDED_MORE)
+    in_key = of_key < KEY
+    in_more = of_more < MORE_KEY
+    row_query = query + (token * num_heads + head)[:, None] * (KEY + MORE_KEY)
+    own_query = tl.load(row_query + of_key[None, :], mask=is_head[:, None] & in_key[None, :], other=0.0)
+    more_query = tl.load(row_query + KEY + of_more[None, :], mask=is_head[:, None] & in_more[None, :], other=0.0)
+    own_query = (own_query * scale).to(cache.dtype.element_ty)
+    more_query = (more_query * scale).to(cache.dtype.element_ty)
+    own_blocks = blocks + tl.load(owners + token).to(tl.int64) * max_blocks
+
+    peak = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.full((ROWS,), 0.0, tl.float32)
+    attended = tl.full((ROWS, PADDED_KEY), 0.0, tl.float32)
+    for first in range(first_key, end_key, KEYS):
+        place = first + tl.arange(0, KEYS)
+        is_key = place < end_key
+        position = tl.load(chosen + token * TOP_K + place, mask=is_key, other=0)
+        block = tl.load(own_blocks + position // BLOCK_TOKENS, mask=is_key, other=0)
+        row = cache + (block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS)[:, None] * (KEY + MORE_KEY)
+        own_key = tl.load(row + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
+        more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
+        scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
+        scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
+        # A row whose scores are all -inf keeps -inf; its difference to itself would be NaN.
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(scores - base[:, None])
+        fade = tl.exp2(peak - base)
+        total = total * fade + tl.reduce(weights, 1, plus)
+        attended = tl.dot(weights.to(own_key.dtype), own_key, attended * fade[:, None], input_precision="tf32x3")
+        peak = new_peak
+
+    has_seen = total > 0.0
+    safe_total = tl.where(has_seen, total, 1.0)
+    at = (split * tl.num_programs(0) + token) * num_heads + head
+    kept = is_head[:, None] & in_key[None, :]
+    tl.store(sums + at[:, None] * KEY + of_key[None, :], attended / safe_total[:, None], mask=kept)
+    tl.store(peaks + at, tl.where(has_seen, peak + tl.log2(safe_total), float("-inf")), mask=is_head)
+
+
+@triton.jit(do_not_specialize=["num_splits"])
+def merge(
+    sums,  # as `attend` wrote them
+    peaks,
+    positions,
+    attended,  # float32 [T, heads, KEY]
+    num_splits,
+    TOP_K: tl.constexpr,
+    KEY: tl.constexpr,
+    PADDED_KEY: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Grid: tokens, heads."""
+    token = tl.program_id(0).to(tl.int64)
+    num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
+    used = _ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
+    num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
+    row = token * tl.num_programs(1) + tl.program_id(1)
+    of_key = tl.arange(0, PADDED_KEY)
+    in_key = of_key < KEY
+    peak = tl.load(peaks + row)
+    total = peak * 0.0 + 1.0
+    result = tl.load(sums + row * KEY + of_key, mask=in_key, other=0.0)
+    for split in range(1, used):
+        place = split * num_rows + row
+        other = tl.load(peaks + place)
+        new_peak = tl.maximum(peak, other)
+        fade = tl.exp2(peak - new_peak)
+        weight = tl.exp2(other - new_peak)
+        result = result * fade + weight * tl.load(sums + place * KEY + of_key, mask=in_key, other=0.0)
+        total = total * fade + weight
+        peak = new_peak
+    tl.store(attended + row * KEY + of_key, result / total, mask=in_key)

@@ -1,0 +1,143 @@
+"""The kernels of sparse attention on a GPU, tried before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import triton
+
+from ballast.errors import first_line
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.attention.paged import choose_tilings
+from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
+from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
+from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
+from ballast.model.hybrid.step import RequestTable, Step
+
+_MORE = 40
+"""Positions beyond what is chosen that the tried request sees."""
+_STEPS_OF_SCORES = 4.0
+"""Of a score's unit, to which tried scores are rounded, so that many are equal."""
+
+
+ParallelCompile = Callable[[], AbstractContextManager[None]]
+"""A context in which launches only compile: see `startup/parallel_compile.py`."""
+
+
+def sparse_kernels(
+    index: IndexSizes,
+    sizes: LatentSizes,
+    kv_dtype: torch.dtype,
+    device: torch.device,
+    parallel_compile: ParallelCompile = nullcontext,
+) -> tuple[TritonPositionChoice, TritonChosenAttention]:
+    """What chooses positions and what attends to them, on a CUDA device. There is no other way to compute them inside a
+    captured step, so kernels that cannot be compiled or are wrong raise ValueError, as heads that are too large do."""
+    about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    num_processors = about["multiprocessor_count"]
+    choose = TritonPositionChoice(index, num_processors)
+    attend = TritonChosenAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), num_processors)
+    trial = Trial(choose, attend, index, sizes, kv_dtype, device)
+    try:
+        with parallel_compile():
+            trial.run()
+        reason = trial.why_wrong()
+    except DEVICE_ERRORS:
+        raise
+    except Exception as error:  # noqa: BLE001  compilers raise whatever they like
+        reason = first_line(error)
+    if reason is not None:
+        raise ValueError(f"this GPU's kernels of sparse attention are of no use: {reason}; --device cpu computes it")
+    return choose, attend
+
+
+class _Results(NamedTuple):
+    """Of a step: scores [2, positions], the same rounded, what these choose [2, top_k] and attention to it."""
+
+    scores: torch.Tensor
+    rounded: torch.Tensor
+    chosen: torch.Tensor
+    attended: torch.Tensor
+
+
+class Trial:
+    """Two tokens at the end of a context that is longer than what is chosen, as a prompt's and as single ones."""
+
+    def __init__(
+        self,
+        choose: TritonPositionChoice,
+        attend: TritonChosenAttention,
+        index: IndexSizes,
+        sizes: LatentSizes,
+        kv_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._choose, self._attend = choose, attend
+        self._index, self._sizes = index, sizes
+        self._length = index.top_k + _MORE
+        num_blocks = -(-self._length // index.block_tokens)
+        rng = torch.Generator(device).manual_seed(0)
+
+        def some(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=rng, device=device)
+
+        self._keys = some((num_blocks + 1) * index.block_tokens, index.key_dim).to(kv_dtype)
+        self._cache = some((num_blocks + 1) * index.block_tokens, sizes.row_width).to(kv_dtype)
+        self._index_query = some(2, index.num_heads, index.key_dim).to(kv_dtype)
+        self._weights = some(2, index.num_heads)
+        self._query = some(2, sizes.num_heads, sizes.key_dim)
+        self._steps = [_tried_step(self._length, num_blocks, device, of_one=of_one) for of_one in (True, False)]
+
+    def run(self) -> list[_Results]:
+        """Of each step."""
+        return [self._run(step, owners) for step, owners in self._steps]
+
+    def _run(self, step: Step, owners: torch.Tensor) -> _Results:
+        capacity = step.requests.blocks.shape[1] * self._index.block_tokens
+        scores = torch.zeros((2, capacity), device=self._query.device)
+        self._choose.score(self._index_query, self._weights, self._keys, owners, step, 0, scores)
+        rounded = (scores * _STEPS_OF_SCORES).round() / _STEPS_OF_SCORES
+        chosen = torch.zeros((2, self._index.top_k), dtype=torch.int32, device=scores.device)
+        self._choose.choose(rounded, step, 0, chosen)
+        attended = self._attend(self._query, self._cache, chosen, owners, step)
+        return _Results(scores, rounded, chosen, attended)
+
+    def why_wrong(self) -> str | None:
+        """The reason why the kernels cannot be relied on, or None: what they give compared with the plain way."""
+        for (step, owners), found in zip(self._steps, self.run(), strict=True):
+            blocks = step.requests.blocks[0]
+            expected = PlainPositionChoice(self._index).scores(self._index_query, self._weights, self._keys, blocks)
+            is_seen = torch.arange(expected.shape[1], device=expected.device) <= step.positions[:, None]
+            by = difference(found.scores[is_seen].cpu().numpy(), expected[is_seen].cpu().numpy())
+            if not by <= MAX_DIFFERENCE:
+                return f"scores of positions differ from the plain way's by {by:.2g} of the largest"
+            if not torch.equal(found.chosen, highest(found.rounded, step.positions + 1, self._index.top_k)):
+                return "other positions are chosen than those of the highest scores"
+            plain = PlainChosenAttention(self._sizes)(self._query, self._cache, found.chosen, owners, step)
+            by = difference(found.attended.cpu().numpy(), plain.cpu().numpy())
+            if not by <= MAX_DIFFERENCE:
+                return f"attention to chosen positions differs from the plain way's by {by:.2g} of the largest"
+        return None
+
+
+def _tried_step(length: int, num_blocks: int, device: torch.device, *, of_one: bool) -> tuple[Step, torch.Tensor]:
+    """Two tokens, and the request of each: the last two of one request, or the last of two requests that have the same
+    blocks, in any order."""
+
+    def sent(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    order = torch.arange(num_blocks, 0, -1, dtype=torch.int32, device=device)
+    begins = np.array([0, 2] if of_one else [0, 1, 2], np.int32)
+    lens = np.array([length] if of_one else [length - 1, length], np.int32)
+    requests = RequestTable(begins, lens, sent(*begins), sent(*lens), order.repeat(len(lens), 1))
+    step = Step(sent(length - 2, length - 1), sent(0, 0), sent(0).long(), requests)
+    return step, sent(0, 0) if of_one else sent(0, 1)

@@ -1,0 +1,55 @@
+"""Sparse attention of one lane: what its layers choose, kept for those that attend to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ballast.model.hybrid.sparse.choice import PositionChoice
+from ballast.model.hybrid.sparse.chosen import ChosenAttention
+from ballast.model.hybrid.step import RequestTable, Step
+
+
+class SparseAttention:
+    """`Attention` to what the layer itself, or the nearest below that has an indexer, has chosen of each slice."""
+
+    def __init__(self, choose: PositionChoice, attend: ChosenAttention, *, is_shared: bool) -> None:
+        """`is_shared`: whether some layers take the choice of one below; elsewhere none is kept longer than it is
+        needed."""
+        self._choose = choose
+        self._attend = attend
+        self._is_shared = is_shared
+        # By the place of a slice in its step.
+        self._owners: dict[int, torch.Tensor] = {}
+        self._chosen: dict[int, torch.Tensor] = {}
+        self._single_owners: dict[int, torch.Tensor] = {}
+
+    def prepare(self, step: Step) -> None:
+        """See `Attention`. Owners of single tokens are kept at one address for graphs."""
+        self._chosen.clear()
+        self._owners.clear()
+        for requests in [part.step.requests for part in step.slices] or [step.requests]:
+            self._owners[requests.place] = self._owners_of(requests)
+
+    def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> None:
+        """Choose for this layer and those above it without an indexer; see `PositionChoice`."""
+        place = step.requests.place
+        self._chosen[place] = self._choose(query, weights, keys, self._owners[place], step)
+
+    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Attention`."""
+        place = step.requests.place
+        chosen = self._chosen[place] if self._is_shared else self._chosen.pop(place)
+        return self._attend(query, cache, chosen, self._owners[place], step)
+
+    def _owners_of(self, requests: RequestTable) -> torch.Tensor:
+        """int32 [T]: the request of each token."""
+        device = requests.lens.device
+        if not requests.adds_one_each:
+            owners = np.repeat(np.arange(requests.num_requests, dtype=np.int32), np.diff(requests.host_begins))
+            return torch.from_numpy(owners).to(device)
+        if requests.num_requests not in self._single_owners:
+            self._single_owners[requests.num_requests] = torch.arange(
+                requests.num_requests, dtype=torch.int32, device=device
+            )
+        return self._single_owners[requests.num_requests]

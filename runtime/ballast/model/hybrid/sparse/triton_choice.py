@@ -1,0 +1,117 @@
+"""`PositionChoice` on a GPU, by our own kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.sparse import choice_kernels
+from ballast.model.hybrid.sparse.sizes import BITS, DIGITS, LAST, IndexSizes, tokens_at_once
+from ballast.model.hybrid.step import Step
+
+PROGRAMS_PER_PROCESSOR = 2
+"""Programs to fill a GPU with, where a step has few tokens."""
+MAX_SPLITS = 512
+"""Most programs that share the positions of a token."""
+_SMALLEST_SIDE = 16
+"""Of tiles that are multiplied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Positions that a program takes at a time."""
+
+    scored: int = 128
+    counted: int = 1024
+    """At most 32768: both counts of a span are kept in halves of a number."""
+
+
+class TritonPositionChoice:
+    """`PositionChoice` for one model's sizes, on one device."""
+
+    def __init__(self, sizes: IndexSizes, num_processors: int, spans: Spans = Spans()) -> None:
+        self._sizes = sizes
+        self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
+        self._spans = spans
+
+    def __call__(
+        self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `PositionChoice`."""
+        capacity = step.requests.blocks.shape[1] * self._sizes.block_tokens
+        most = min(tokens_at_once(capacity), len(query))
+        chosen = torch.empty((len(query), self._sizes.top_k), dtype=torch.int32, device=query.device)
+        scores = torch.empty((most, capacity), device=query.device)
+        for first in range(0, len(query), most):
+            rows = scores[: min(most, len(query) - first)]
+            self.score(query, weights, keys, owners, step, first, rows)
+            self.choose(rows, step, first, chosen)
+        return chosen
+
+    def score(
+        self,
+        query: torch.Tensor,
+        weights: torch.Tensor,
+        keys: torch.Tensor,
+        owners: torch.Tensor,
+        step: Step,
+        first: int,
+        scores: torch.Tensor,
+    ) -> None:
+        """Scores [rows, capacity] of as many tokens from `first` on, for those that see more than may be chosen."""
+        sizes, blocks = self._sizes, step.requests.blocks
+        num_rows, capacity = scores.shape
+        num_splits = self._splits(num_rows, capacity, self._spans.scored)
+        choice_kernels.score[num_rows, num_splits](
+            query,
+            weights,
+            keys,
+            step.positions,
+            owners,
+            blocks,
+            scores,
+            sizes.scale,
+            first,
+            blocks.shape[1],
+            capacity,
+            num_splits,
+            **score_constants(sizes, self._spans),
+        )
+
+    def choose(self, scores: torch.Tensor, step: Step, first: int, chosen: torch.Tensor) -> None:
+        """What scores [rows, capacity] of tokens from `first` on choose, into their rows of `chosen` [T, top_k]."""
+        num_rows, capacity = scores.shape
+        num_splits = self._splits(num_rows, capacity, self._spans.counted)
+        grid = (num_rows, num_splits)
+        counts = torch.zeros((num_rows, DIGITS, 1 << BITS), dtype=torch.int32, device=scores.device)
+        borders = torch.empty((num_rows, DIGITS, 2), dtype=torch.int32, device=scores.device)
+        totals = torch.empty((num_rows, num_splits, 2), dtype=torch.int32, device=scores.device)
+        known = {"TOP_K": self._sizes.top_k, "SPAN": self._spans.counted, "num_warps": 8}
+        digits = known | {"BITS": BITS, "LAST": LAST}
+        where = (first, capacity, num_splits)
+        for digit in range(DIGITS):
+            choice_kernels.count_digit[grid](scores, step.positions, borders, counts, *where, DIGIT=digit, **digits)
+        choice_kernels.count_chosen[grid](scores, step.positions, borders, counts, totals, *where, **digits)
+        choice_kernels.write_chosen[grid](
+            scores, step.positions, borders, totals, chosen, *where, MAX_SPLITS=MAX_SPLITS, **known
+        )
+
+    def _splits(self, num_rows: int, capacity: int, span: int) -> int:
+        return min(-(-self._wanted_programs // num_rows), -(-capacity // span), MAX_SPLITS)
+
+
+def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
+    """The constants and options that `score` is compiled with."""
+    return {
+        "TOP_K": sizes.top_k,
+        "BLOCK_TOKENS": sizes.block_tokens,
+        "HEADS": sizes.num_heads,
+        "WIDTH": sizes.key_dim,
+        "PADDED_HEADS": max(_SMALLEST_SIDE, padded(sizes.num_heads)),
+        "PADDED_WIDTH": max(_SMALLEST_SIDE, padded(sizes.key_dim)),
+        "SPAN": spans.scored,
+        "num_warps": 4,
+        "num_stages": 3,
+    }

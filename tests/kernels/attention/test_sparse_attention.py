@@ -1,0 +1,382 @@
+"""A GPU's choice of positions and its attention to them, against the plain way: by Triton's interpreter, and on a GPU
+if there is one; compiled for GPUs that are not here.
+
+The plain way's choice is compared with the CPU's kernels. Of the same scores both ways choose the same positions, bit
+for bit; the tolerance of scores and averages is that of attention (`test_paged_attention.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ballast._core import kernels
+from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
+from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
+from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
+from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
+from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
+from ballast.model.hybrid.sparse.sizes import BITS, LAST, IndexSizes
+from ballast.model.hybrid.sparse.sparse import SparseAttention
+from ballast.model.hybrid.sparse.triton_choice import MAX_SPLITS, Spans, TritonPositionChoice, score_constants
+from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
+from ballast.model.hybrid.step import RequestTable, Step
+from support.kernels.attention_cases import attention_case
+from support.kernels.interpreted import interpreted
+
+SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=16)
+INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
+V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
+V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
+SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
+SMALL_SPANS = Spans(scored=16, counted=64)
+TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
+STEPS = {
+    "below what is chosen": ([1, 1, 5], [1, 24, 20]),
+    "single tokens": ([1, 1, 1], [200, 24, 25]),
+    "a prompt, a token, a later piece": ([7, 1, 4], [7, 90, 120]),
+}
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the kernels run in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(triton_choice, "choice_kernels", interpreted(choice_kernels, monkeypatch))
+    monkeypatch.setattr(triton_chosen, "chosen_kernels", interpreted(chosen_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of a choice and of attention to it."""
+
+    index_query: torch.Tensor
+    weights: torch.Tensor
+    keys: torch.Tensor
+    query: torch.Tensor
+    cache: torch.Tensor
+    owners: torch.Tensor
+    step: Step
+
+    @property
+    def of_choice(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Step]:
+        return self.index_query, self.weights, self.keys, self.owners, self.step
+
+    def seen(self, chosen: torch.Tensor) -> list[list[int]]:
+        """What each token's row of a choice says."""
+        counts = (self.step.positions + 1).clamp(max=chosen.shape[1]).tolist()
+        return [row[:count] for row, count in zip(chosen.tolist(), counts, strict=True)]
+
+
+def make(
+    tokens: Sequence[int],
+    lens: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    index: IndexSizes = INDEX,
+) -> Case:
+    given = attention_case(SIZES, tokens, lens, device, dtype, seed)
+    rng = torch.Generator(device).manual_seed(seed + 1)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=rng, device=device)
+
+    num_tokens = sum(tokens)
+    owners = torch.from_numpy(np.repeat(np.arange(len(tokens), dtype=np.int32), tokens)).to(device)
+    return Case(
+        some(num_tokens, index.num_heads, index.key_dim).to(dtype),
+        some(num_tokens, index.num_heads),
+        some(len(given.cache), index.key_dim).to(dtype),
+        given.query,
+        given.cache,
+        owners,
+        given.step,
+    )
+
+
+def scores_of(choice: TritonPositionChoice, case: Case) -> torch.Tensor:
+    capacity = case.step.requests.blocks.shape[1] * INDEX.block_tokens
+    scores = torch.full((len(case.query), capacity), torch.nan, device=case.query.device)
+    choice.score(*case.of_choice, 0, scores)
+    return scores
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("num_processors", [1, 8], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
+def test_every_position_that_a_token_sees_is_scored(device, tokens, lens, num_processors, dtype) -> None:
+    case = make(tokens, lens, device, dtype)
+    scores = scores_of(TritonPositionChoice(INDEX, num_processors, SMALL_SPANS), case)
+    for token, (row, owner) in enumerate(zip(scores, case.owners.tolist(), strict=True)):
+        num_seen = int(case.step.positions[token]) + 1
+        if num_seen <= INDEX.top_k:
+            assert row.isnan().all(), "which need not be scored"
+            continue
+        own = slice(token, token + 1)
+        blocks = case.step.requests.blocks[owner]
+        expected = PlainPositionChoice(INDEX).scores(case.index_query[own], case.weights[own], case.keys, blocks)[0]
+        torch.testing.assert_close(row[:num_seen], expected[:num_seen], **TOLERANCES[dtype])
+        assert row[num_seen:].isnan().all()
+
+
+def tied(case: Case, seed: int) -> torch.Tensor:
+    """Scores of which many are equal, some are zeros of either sign, and some are no numbers."""
+    rng = torch.Generator().manual_seed(seed)
+    capacity = case.step.requests.blocks.shape[1] * INDEX.block_tokens
+    scores = (torch.randn((len(case.query), capacity), generator=rng) * 3).round() / 8
+    odd = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0, 0.0, 1e-40, -1e-40, 3e38])
+    places = torch.randint(0, capacity, (len(case.query), 24), generator=rng)
+    return scores.scatter(1, places, odd.repeat(len(case.query), 3)).to(case.query.device)
+
+
+@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
+def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(
+    device, tokens, lens, num_processors
+) -> None:
+    case = make(tokens, lens, device)
+    scores = tied(case, 2)
+    chosen = torch.full((len(scores), INDEX.top_k), -1, dtype=torch.int32, device=device)
+    TritonPositionChoice(INDEX, num_processors, SMALL_SPANS).choose(scores, case.step, 0, chosen)
+    for token, found in enumerate(case.seen(chosen)):
+        seen = scores[token, : int(case.step.positions[token]) + 1].cpu()
+        # NaN above all, zeros of both signs alike.
+        order = [(-torch.inf if score != score else -score, position) for position, score in enumerate(seen.tolist())]
+        nans = [position for position, score in enumerate(seen.tolist()) if score != score]
+        rest = [position for _, position in sorted(order) if position not in nans]
+        assert found == sorted((nans + rest)[: INDEX.top_k])
+
+
+@pytest.mark.parametrize("score", [0.0, -0.0, 1.5, torch.nan, -torch.inf])
+def test_of_scores_that_are_all_equal_the_first_are_chosen(device, score: float) -> None:
+    case = make([1, 2], [150, 40], device)
+    scores = torch.full((3, case.step.requests.blocks.shape[1] * 16), score, device=device)
+    chosen = torch.full((3, INDEX.top_k), -1, dtype=torch.int32, device=device)
+    TritonPositionChoice(INDEX, 4, SMALL_SPANS).choose(scores, case.step, 0, chosen)
+    assert case.seen(chosen) == [list(range(24))] * 3
+
+
+def test_a_choice_is_that_of_the_cpus_kernels(pool) -> None:
+    case = make([1, 1, 6], [200, 20, 70], torch.device("cpu"))
+    requests = case.step.requests
+    counts = [-(-length // 16) for length in requests.host_lens.tolist()]
+    indices = np.concatenate([row[:count] for row, count in zip(requests.blocks.numpy(), counts, strict=True)])
+    chosen, num_chosen = np.zeros((8, INDEX.top_k), np.int32), np.zeros(8, np.int32)
+    kernels.choose_positions(
+        pool,
+        case.index_query.numpy(),
+        case.weights.numpy(),
+        case.keys.numpy(),
+        16,
+        requests.host_begins,
+        case.step.positions.numpy(),
+        np.array([0, *np.cumsum(counts)], np.int32),
+        indices,
+        chosen,
+        num_chosen,
+        isa="reference",
+    )
+    found = case.seen(PlainPositionChoice(INDEX)(*case.of_choice))
+    assert found == [row[:count].tolist() for row, count in zip(chosen, num_chosen, strict=True)]
+    ties = tied(case, 3)
+    ours = highest(ties, case.step.positions + 1, INDEX.top_k)
+    assert len(set(map(tuple, case.seen(ours)))) > 4
+
+
+def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make([5, 1, 2], [60, 130, 90], device)
+    expected = case.seen(PlainPositionChoice(INDEX)(*case.of_choice))
+    monkeypatch.setattr("ballast.model.hybrid.sparse.sizes.SCORE_BYTES", 4 * 144 * 3)
+    assert case.seen(TritonPositionChoice(INDEX, 2, SMALL_SPANS)(*case.of_choice)) == expected
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
+def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processors, dtype) -> None:
+    case = make(tokens, lens, device, dtype)
+    chosen = PlainPositionChoice(INDEX)(*case.of_choice)
+    for row, found in zip(chosen, case.seen(chosen), strict=True):
+        row[len(found) :] = 10**6  # which nobody may read
+    found = TritonChosenAttention(SIZES, SMALL_TILES, num_processors)(
+        case.query, case.cache, chosen, case.owners, case.step
+    )
+    for token, (owner, positions) in enumerate(zip(case.owners.tolist(), case.seen(chosen), strict=True)):
+        blocks = case.step.requests.blocks[owner]
+        slots = [int(blocks[position // 16]) * 16 + position % 16 for position in positions]
+        rows = case.cache[slots].float()
+        shares = (case.query[token] @ rows.T * SIZES.scale).softmax(-1)
+        torch.testing.assert_close(found[token], shares @ rows[:, : SIZES.rank], **TOLERANCES[dtype])
+    plain = PlainChosenAttention(SIZES)(case.query, case.cache, chosen.clamp(max=10**5), case.owners, case.step)
+    torch.testing.assert_close(found, plain, **TOLERANCES[dtype])
+
+
+def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
+    planned, later = make([1, 1], [100, 30], device), make([1, 1], [33, 180], device, seed=3)
+    attend = SparseAttention(
+        TritonPositionChoice(INDEX, 4, SMALL_SPANS),
+        TritonChosenAttention(SIZES, SMALL_TILES, 4),
+        is_shared=False,
+    )
+    plain = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=False)
+    wide = torch.zeros((2, 12), dtype=torch.int32, device=device)
+    wide[:, : later.step.requests.blocks.shape[1]] = later.step.requests.blocks
+    attend.prepare(planned.step)
+    requests = planned.step.requests
+    object.__setattr__(requests, "blocks", wide)
+    requests.lens.copy_(later.step.requests.lens)
+    planned.step.positions.copy_(later.step.positions)
+    results = []
+    plain.prepare(later.step)
+    for way, step in ((attend, planned.step), (plain, later.step)):
+        way.choose(later.index_query, later.weights, later.keys, step)
+        results.append(way(later.query, later.cache, step))
+    torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
+
+
+def test_layers_without_an_indexer_take_the_choice_of_the_one_below() -> None:
+    case = make([1, 1], [100, 30], torch.device("cpu"))
+    attend = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=True)
+    attend.prepare(case.step)
+    attend.choose(case.index_query, case.weights, case.keys, case.step)
+    first, second = (attend(case.query, case.cache, case.step) for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    attend.prepare(case.step)
+    assert not attend._chosen, "a choice is kept for its own step alone"
+
+
+@pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
+def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> None:
+    choose, attend = TritonPositionChoice(INDEX, 2, SMALL_SPANS), TritonChosenAttention(SIZES, SMALL_TILES, 2)
+
+    class WrongChoice(TritonPositionChoice):
+        def score(self, *given) -> None:
+            choose.score(*given)
+            if wrong == "scores":
+                given[-1][1, 3] += 1.0
+
+        def choose(self, scores, step, first, chosen) -> None:
+            choose.choose(scores, step, first, chosen)
+            if wrong == "choice":
+                chosen[0, 0] += 1 if chosen[0, 1] > chosen[0, 0] + 1 else -1
+
+    class WrongAttention(TritonChosenAttention):
+        def __call__(self, *given) -> torch.Tensor:
+            return attend(*given) * (1.1 if wrong == "attention" else 1.0)
+
+    reason = Trial(
+        WrongChoice(INDEX, 2, SMALL_SPANS),
+        WrongAttention(SIZES, SMALL_TILES, 2),
+        INDEX,
+        SIZES,
+        torch.float32,
+        device,
+    ).why_wrong()
+    told = {"scores": "scores of positions", "choice": "other positions", "attention": "attention to chosen"}
+    assert reason is None if wrong == "nothing" else told[wrong] in reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
+@pytest.mark.parametrize(("heads", "index_heads"), [(128, 64), (64, 32)], ids=["V3.2", "GLM-5"])
+def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
+    heads: int, index_heads: int, length: int
+) -> None:
+    device = torch.device("cuda:0")
+    sizes = replace(V32, num_heads=heads)
+    index = replace(V32_INDEX, num_heads=index_heads)
+    choose, attend = sparse_kernels(index, sizes, torch.float16, device)
+    given = attention_case(sizes, [1, 3, 1], [length, length, 100], device, torch.float16)
+    rng = torch.Generator(device).manual_seed(5)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=rng, device=device)
+
+    owners = torch.tensor([0, 1, 1, 1, 2], dtype=torch.int32, device=device)
+    keys, weights = some(len(given.cache), 128).half(), some(5, index_heads)
+    query = some(5, index_heads, 128).half()
+    chosen = choose(query, weights, keys, owners, given.step)
+    expected = PlainPositionChoice(index)(query, weights, keys, owners, given.step)
+    counts = (given.step.positions + 1).clamp(max=index.top_k).tolist()
+    for token, count in enumerate(counts):
+        ours, theirs = set(chosen[token, :count].tolist()), set(expected[token, :count].tolist())
+        assert len(ours) == count
+        assert len(ours ^ theirs) <= 4, "which scores are as near as float32 rounds"
+        assert sorted(ours) == chosen[token, :count].tolist()
+        blocks = given.step.requests.blocks[int(owners[token])]
+        alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
+        assert torch.equal(alone[0, :count], chosen[token, :count]), "whatever is in the batch"
+    found = attend(given.query, given.cache, chosen, owners, given.step)
+    plain = PlainChosenAttention(sizes)(given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step)
+    torch.testing.assert_close(found, plain, **TOLERANCES[torch.float16])
+
+
+def alone_at(step: Step, token: int, blocks: torch.Tensor) -> tuple[torch.Tensor, Step]:
+    """The owner of a token, and a step of it alone."""
+    length = int(step.positions[token]) + 1
+    lens = np.array([length], np.int32)
+    begins = np.array([0, 1], np.int32)
+    sent = [torch.from_numpy(values).to(blocks.device) for values in (begins, lens)]
+    requests = RequestTable(begins, lens, *sent, blocks[None].contiguous())
+    own = Step(step.positions[token : token + 1].clone(), step.slots[token : token + 1].clone(), sent[0][:0], requests)
+    return torch.zeros(1, dtype=torch.int32, device=blocks.device), own
+
+
+COMPILED = {
+    "score": (choice_kernels.score, score_constants(V32_INDEX, Spans())),
+    **{
+        f"digit {digit}": (
+            choice_kernels.count_digit,
+            {"DIGIT": digit, "TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
+        )
+        for digit in range(3)
+    },
+    "count": (
+        choice_kernels.count_chosen,
+        {"TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
+    ),
+    "write": (
+        choice_kernels.write_chosen,
+        {"TOP_K": 2048, "MAX_SPLITS": MAX_SPLITS, "SPAN": 1024, "num_warps": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*COMPILED, "prompts", "singles"])
+@pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
+@pytest.mark.usefixtures("kept_kernels")
+def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capability, shared_bytes) -> None:
+    if name in COMPILED:
+        function, known = COMPILED[name]
+    else:
+        function = chosen_kernels.attend
+        known = attend_constants(V32, getattr(choose_tilings(V32, shared_bytes), name), 2048)
+    known = dict(known)
+    options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
+    pointers = dict.fromkeys(("query", "sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
+    pointers |= dict.fromkeys(("cache", "keys"), "*fp16")
+    tables = ("chosen", "positions", "owners", "blocks", "borders", "counts", "totals")
+    pointers |= dict.fromkeys(tables, "*i32")
+    if name == "score":
+        pointers["query"] = "*fp16"
+    types = {arg: "constexpr" if arg in known else pointers.get(arg, "i32") for arg in function.arg_names}
+    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
+    compiled = triton.compile(
+        ASTSource(function, types, constexprs=known, attrs=aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options=options,
+    )
+    assert compiled.metadata.shared <= shared_bytes
+    if name in ("score", "prompts", "singles"):
+        assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

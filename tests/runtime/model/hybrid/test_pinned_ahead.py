@@ -1,0 +1,84 @@
+"""Memory for the tier beside a GPU is taken while the model is loaded."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+from ballast.model.hybrid.copies.pinned_ahead import pinned_ahead, take_pinned
+from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
+
+
+class Taken:
+    """Counts what is taken and given back; refuses after `most` pieces."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.num_bytes, self.held, self._most = 0, 0, most
+        self.threads: set[int] = set()
+
+    def take(self, num_bytes: int) -> object:
+        if self.num_bytes >= self._most * num_bytes:
+            raise RuntimeError("CUDA error: out of memory\nadvice")
+        self.num_bytes += num_bytes
+        self.held += 1
+        self.threads.add(threading.get_ident())
+        return Piece(self)
+
+
+class Piece:
+    def __init__(self, taken: Taken) -> None:
+        self._taken = taken
+
+    def __del__(self) -> None:
+        self._taken.held -= 1
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
+def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, expected: int) -> None:
+    taken = Taken()
+    with pinned_ahead(asked, 100, taken.take):
+        pass
+    assert taken.num_bytes == expected
+    assert taken.held == 0
+    assert threading.get_ident() not in taken.threads
+
+
+def test_what_is_refused_ends_it_quietly() -> None:
+    taken = Taken(most=3)
+    with pinned_ahead(1000, 100, taken.take):
+        pass
+    assert (taken.num_bytes, taken.held) == (300, 0)
+
+
+def test_a_load_that_fails_does_not_wait_for_all_of_it() -> None:
+    taken, begun, failed = Taken(), threading.Event(), threading.Event()
+
+    def take(num_bytes: int) -> object:
+        begun.set()
+        assert failed.wait(10)
+        return taken.take(num_bytes)
+
+    def loads() -> None:
+        with pinned_ahead(1000, 100, take):
+            assert begun.wait(10)
+            threading.Timer(0.1, failed.set).start()
+            raise ValueError("a tensor is missing")
+
+    with pytest.raises(ValueError, match="a tensor is missing"):
+        loads()
+    assert (taken.num_bytes, taken.held) == (100, 0)
+
+
+@pytest.mark.gpu
+def test_the_tier_finds_it_in_the_cache_of_torch() -> None:
+    cache = DeviceBlocks([torch.zeros((64, 8192), dtype=torch.uint8, device="cuda")], 16)
+    torch.accelerator.empty_host_cache()
+    with pinned_ahead(2 * PIECE_BYTES, PIECE_BYTES, take_pinned):
+        pass
+    before = torch.cuda.host_memory_stats()["num_host_alloc"]
+    tier = HostTier(cache, 2 * PIECE_BYTES)
+    assert torch.cuda.host_memory_stats()["num_host_alloc"] == before
+    assert tier.num_blocks * tier.block_bytes == 2 * PIECE_BYTES

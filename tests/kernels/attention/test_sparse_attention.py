@@ -24,9 +24,9 @@ from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_c
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
-from ballast.model.hybrid.sparse.sizes import BITS, LAST, IndexSizes
+from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.sparse.triton_choice import MAX_SPLITS, Spans, TritonPositionChoice, score_constants
+from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import RequestTable, Step
 from support.kernels.attention_cases import attention_case
@@ -37,7 +37,7 @@ INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
 V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
-SMALL_SPANS = Spans(scored=16, counted=64)
+SMALL_SPANS = Spans(scored=16, group=64, short=32)
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
 STEPS = {
     "below what is chosen": ([1, 1, 5], [1, 24, 20]),
@@ -335,21 +335,8 @@ def alone_at(step: Step, token: int, blocks: torch.Tensor) -> tuple[torch.Tensor
 
 COMPILED = {
     "score": (choice_kernels.score, score_constants(V32_INDEX, Spans())),
-    **{
-        f"digit {digit}": (
-            choice_kernels.count_digit,
-            {"DIGIT": digit, "TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
-        )
-        for digit in range(3)
-    },
-    "count": (
-        choice_kernels.count_chosen,
-        {"TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
-    ),
-    "write": (
-        choice_kernels.write_chosen,
-        {"TOP_K": 2048, "MAX_SPLITS": MAX_SPLITS, "SPAN": 1024, "num_warps": 8},
-    ),
+    "first round": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=True)),
+    "later rounds": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=False)),
 }
 
 
@@ -366,8 +353,8 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
     options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
     pointers = dict.fromkeys(("query", "sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
     pointers |= dict.fromkeys(("cache", "keys"), "*fp16")
-    tables = ("chosen", "positions", "owners", "blocks", "borders", "counts", "totals")
-    pointers |= dict.fromkeys(tables, "*i32")
+    pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")
+    pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
     if name == "score":
         pointers["query"] = "*fp16"
     types = {arg: "constexpr" if arg in known else pointers.get(arg, "i32") for arg in function.arg_names}

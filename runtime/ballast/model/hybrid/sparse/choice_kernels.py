@@ -121,11 +121,12 @@ def _border(order, num_there, TOP_K: tl.constexpr):
 @triton.jit
 def _keep(
     given,
-    places,
-    target,
     kept,
+    target,
     num_there,
     first_position,
+    num_rows,
+    width,
     kept_width,
     is_last,
     IS_FIRST: tl.constexpr,
@@ -135,15 +136,11 @@ def _keep(
     """Keep the highest of a group of at most SIZE."""
     of_group = tl.arange(0, SIZE)
     is_there = of_group < num_there
-    # Whole runs of 4 are read at once; widths are multiples of it.
-    is_read = of_group < _ceil_div(num_there, 4) * 4
     if IS_FIRST:
-        order = _order(tl.load(given + of_group, mask=is_read, other=0.0))
-        place = first_position + of_group
+        order = _order(tl.load(given + of_group, mask=is_there, other=0.0))
+        order = tl.where(is_there, order, 0).to(tl.uint32)
     else:
-        order = tl.load(given + of_group, mask=is_read, other=0).to(tl.uint32, bitcast=True)
-        place = tl.load(places + of_group, mask=is_read, other=0)
-    order = tl.where(is_there, order, 0).to(tl.uint32)
+        order = tl.load(given + of_group, mask=is_there, other=0).to(tl.uint32, bitcast=True)
     border, left = _border(order, num_there, TOP_K)
     is_above = order > border
     is_equal = is_there & (order == border)
@@ -153,22 +150,26 @@ def _keep(
     equal_before = before >> 16
     is_kept = is_above | (is_equal & (equal_before < left))
     to = (before & 0xFFFF) + tl.minimum(equal_before, left)
+    if IS_FIRST:
+        place = first_position + of_group
+    else:
+        place = tl.load(given + num_rows * width + of_group, mask=is_kept, other=0)
     if is_last:
         tl.store(target + to, place, mask=is_kept)
     else:
         tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
-        tl.store(kept + kept_width + to, place, mask=is_kept)
+        tl.store(kept + num_rows * kept_width + to, place, mask=is_kept)
 
 
-@triton.jit(do_not_specialize=["first_token", "quads", "kept_quads", "num_before"])
+@triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])
 def keep_highest(
-    given,  # first round: float32 [rows, 4 quads], scores; later ones: int32 [rows, 2, 4 quads], as `kept` was written
+    given,  # first round: float32 [rows, width], scores; later ones: int32 [2, rows, width], as `kept` was written
     positions,  # int32 [T]
     chosen,  # int32 [T, TOP_K], written where a row is one group
-    kept,  # int32 [rows, 2, 4 kept_quads], elsewhere: orders and positions, TOP_K each group
+    kept,  # int32 [2, rows, kept_width], elsewhere: orders and positions, TOP_K each group
     first_token,
-    quads,
-    kept_quads,
+    width,
+    kept_width,
     num_before,  # rounds before this one
     IS_FIRST: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -189,17 +190,12 @@ def keep_highest(
     num_there = tl.minimum(num_given - first, GROUP)
     if is_done | (num_there <= 0):
         return
-    width = quads * 4
-    kept_width = kept_quads * 4
-    if IS_FIRST:
-        own = given + row * width + first
-    else:
-        own = given + row * 2 * width + first
-    own_places = own + width
+    num_rows = tl.num_programs(0).to(tl.int64)
+    own = given + row * width + first
+    own_kept = kept + row * kept_width + group * TOP_K
     target = chosen + token * TOP_K
-    own_kept = kept + row * 2 * kept_width + group * TOP_K
     is_last = num_given <= GROUP
     if num_there <= SHORT:
-        _keep(own, own_places, target, own_kept, num_there, first, kept_width, is_last, IS_FIRST, TOP_K, SHORT)
+        _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, SHORT)
     else:
-        _keep(own, own_places, target, own_kept, num_there, first, kept_width, is_last, IS_FIRST, TOP_K, GROUP)
+        _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, GROUP)

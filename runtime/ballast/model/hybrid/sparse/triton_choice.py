@@ -8,7 +8,7 @@ import torch
 
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
-from ballast.model.hybrid.sparse.sizes import GROUP, QUAD, IndexSizes, group_counts, kept_width, tokens_at_once
+from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, kept_width, tokens_at_once
 from ballast.model.hybrid.step import Step
 
 PROGRAMS_PER_PROCESSOR = 2
@@ -89,8 +89,8 @@ class TritonPositionChoice:
         given = scores
         for num_before, groups in enumerate(group_counts(width, top_k, group)):
             own = kept_width(groups, top_k)
-            kept = torch.empty((num_rows, 2, own), dtype=torch.int32, device=scores.device)
-            where = (first, width // QUAD, own // QUAD, num_before)
+            kept = torch.empty((2, num_rows, own), dtype=torch.int32, device=scores.device)
+            where = (first, width, own, num_before)
             choice_kernels.keep_highest[num_rows, groups](
                 given, step.positions, chosen, kept, *where, **keep_constants(self._sizes, self._spans, num_before == 0)
             )

@@ -50,7 +50,8 @@ def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
     if spec.index is not None:
         # Layers that share a choice need that of the whole step.
         chosen = (in_slices if all(spec.index.layers) else num_tokens) * spec.index.top_k * _POSITION_BYTES
-        return chosen + max(_latent_bytes(spec, in_slices), _choice_bytes(spec, spec.index, in_slices))
+        rounded = in_slices * spec.num_heads * spec.latent.latent_dim * _HALF_BYTES
+        return chosen + max(_latent_bytes(spec, in_slices) + rounded, _choice_bytes(spec, spec.index, in_slices))
     short = _latent_bytes(spec, in_slices)
     if sizes.long_from is None or num_tokens < sizes.long_from:
         return short

@@ -140,15 +140,13 @@ def tied(case: Case, seed: int) -> torch.Tensor:
     return scores.scatter(1, places, odd.repeat(len(case.query), 3)).to(case.query.device)
 
 
-@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize("group", [64, 128, 256])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(
-    device, tokens, lens, num_processors
-) -> None:
+def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(device, tokens, lens, group) -> None:
     case = make(tokens, lens, device)
     scores = tied(case, 2)
     chosen = torch.full((len(scores), INDEX.top_k), -1, dtype=torch.int32, device=device)
-    TritonPositionChoice(INDEX, num_processors, SMALL_SPANS).choose(scores, case.step, 0, chosen)
+    TritonPositionChoice(INDEX, 1, replace(SMALL_SPANS, group=group)).choose(scores, case.step, 0, chosen)
     for token, found in enumerate(case.seen(chosen)):
         seen = scores[token, : int(case.step.positions[token]) + 1].cpu()
         # NaN above all, zeros of both signs alike.
@@ -202,7 +200,7 @@ def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize("num_processors", [1, 36], ids=["whole", "split"])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
 def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processors, dtype) -> None:
     case = make(tokens, lens, device, dtype)
@@ -340,7 +338,7 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("name", [*COMPILED, "prompts", "singles"])
+@pytest.mark.parametrize("name", [*COMPILED, "attend"])
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capability, shared_bytes) -> None:
@@ -348,15 +346,13 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         function, known = COMPILED[name]
     else:
         function = chosen_kernels.attend
-        known = attend_constants(V32, getattr(choose_tilings(V32, shared_bytes), name), 2048)
+        known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, 2048)
     known = dict(known)
     options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
-    pointers = dict.fromkeys(("query", "sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
-    pointers |= dict.fromkeys(("cache", "keys"), "*fp16")
+    pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
+    pointers |= dict.fromkeys(("query", "cache", "keys"), "*fp16")
     pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")
     pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
-    if name == "score":
-        pointers["query"] = "*fp16"
     types = {arg: "constexpr" if arg in known else pointers.get(arg, "i32") for arg in function.arg_names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
     compiled = triton.compile(
@@ -365,5 +361,5 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         options=options,
     )
     assert compiled.metadata.shared <= shared_bytes
-    if name in ("score", "prompts", "singles"):
+    if name in ("score", "attend"):
         assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

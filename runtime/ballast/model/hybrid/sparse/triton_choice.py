@@ -38,6 +38,11 @@ class TritonPositionChoice:
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._spans = spans
 
+    @property
+    def group(self) -> int:
+        """Scores of which a program keeps the highest."""
+        return self._spans.group
+
     def __call__(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:

@@ -27,7 +27,15 @@ from numpy.typing import NDArray
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.weights.gguf import block_of
-from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.gguf_files import (
+    QWEN3_30B_SPEC,
+    R1_SPEC,
+    V2_LITE_SPEC,
+    V32_671B_SPEC,
+    add_metadata,
+    common_types,
+    metadata_of,
+)
 from support.models.random_blocks import QUANTIZED, random_blocks
 
 V2_LITE = replace(
@@ -45,7 +53,7 @@ V2_LITE = replace(
     expert_dim=1408,
 )
 
-SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
+SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
 
 _DRAWN_ROWS = 1 << 10
 """As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""

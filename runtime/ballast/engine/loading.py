@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from ballast._core import numa
 from ballast.engine.build import EngineSettings
@@ -171,8 +172,10 @@ def _load_hybrid(
         vram=settings.vram,
         pin_thread=settings.numa != "off",
     )
-    with pinned_ahead(settings.kv_host_bytes, PIECE_BYTES, take_pinned):
-        model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
+    # Else memory could be taken through another GPU, the first one, and some of its own with it.
+    use_device = partial(torch.cuda.set_device, options.device)
+    with pinned_ahead(settings.kv_host_bytes, PIECE_BYTES, take_pinned, use_device) as wait_for_memory:
+        model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, wait_for_memory)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     if settings.kv_host_bytes or settings.kv_disk_dir is not None:

@@ -66,8 +66,10 @@ def load_hybrid_model(
     packing: Packing,
     options: HybridOptions,
     report: Callable[[float], None] = lambda _: None,
+    wait_for_others: Callable[[], None] = lambda: None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model, on the thread that will run it; `report` gets the share done, 0…1.
+    """Load the model, on the thread that will run it; `report` gets the share done, 0…1. `wait_for_others` is called
+    before the CPU's experts and copies are timed, and ends what other threads do until then.
 
     Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
     whatever CUDA itself reports."""
@@ -120,7 +122,8 @@ def load_hybrid_model(
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
-    # Before anything on the CPU is timed: until now a compiler may have run.
+    # Before anything on the CPU is timed: until now a compiler may have run, and others may have.
+    wait_for_others()
     slices = slice_sizes_of(spec) if options.slices is None else options.slices
     expanded = expansion(pointwise.num_saturated, slices.long_tokens)
     short = replace(slices, long_from=None)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
+from ballast.engine.build import EngineSettings
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.copies.pinned_ahead import pinned_ahead, take_pinned
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
+from ballast.tiny import write_tiny_model
+from support.models.float_experts import FloatExperts
+from support.models.float_hybrid import float_linear, load_hybrid
+
+SETTINGS = EngineSettings(
+    cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=16, max_queue=2, block_tokens=16
+)
 
 
 class Taken:
@@ -70,6 +80,34 @@ def test_a_load_that_fails_does_not_wait_for_all_of_it() -> None:
     with pytest.raises(ValueError, match="a tensor is missing"):
         loads()
     assert (taken.num_bytes, taken.held) == (100, 0)
+
+
+def test_who_times_something_waits_for_it_on_the_way() -> None:
+    taken = Taken()
+    bound: list[int] = []
+    with pinned_ahead(1000, 100, taken.take, lambda: bound.append(threading.get_ident())) as wait:
+        wait()
+        assert (taken.num_bytes, taken.held) == (1000, 10), "others find nothing before the end"
+        assert set(bound) == taken.threads
+    assert taken.held == 0
+
+
+def test_nothing_is_timed_before_others_have_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    told: list[list[str]] = []
+    load_hybrid(
+        write_tiny_model(tmp_path, arch="v3", quant="f32").gguf,
+        torch.device("cpu"),
+        SETTINGS,
+        wait_for_others=lambda: told.append(list(caplog.messages)),
+        make_linear=float_linear,
+        make_experts=FloatExperts,
+        pcie_share=None,
+    )
+    [before] = told
+    assert "the cache holds all keys and latents" in before, "weights are loaded meanwhile"
+    assert "PCIe share measured" not in before
+    assert "PCIe share measured" in caplog.messages
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.load_options import HybridOptions
@@ -32,7 +32,7 @@ def load_hybrid(
     device: torch.device,
     settings: EngineSettings,
     *,
-    wait_for_others: Callable[[], None] = lambda: None,
+    ahead: PinnedAhead | None = None,
     **options: Any,
 ) -> HybridModel:
     """One thread computes the CPU's experts. `options` are `HybridOptions`'s, whatever the settings say of them."""
@@ -48,5 +48,5 @@ def load_hybrid(
         **options,
     )
     packing = Packing(kernels.ThreadPool(1), settings.cpu_isa, 2)
-    hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, wait_for_others=wait_for_others)
+    hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
     return hybrid

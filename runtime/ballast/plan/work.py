@@ -31,7 +31,15 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
         _expert_bytes(spec, num_tokens),
     )
     logits = max_batch_size * 2 * spec.vocab_size
-    return (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES + widest
+    rows = (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES
+    return rows + _shared_choice_bytes(spec, num_tokens) + widest
+
+
+def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """The choice of a whole step, kept for layers above that share it, so that it is there beside experts as well."""
+    if spec.index is None or all(spec.index.layers):
+        return 0
+    return num_tokens * spec.index.top_k * _POSITION_BYTES
 
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
@@ -48,8 +56,7 @@ def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
     if isinstance(spec.attention, GroupedSpec):
         return _grouped_bytes(spec, spec.attention, in_slices)
     if spec.index is not None:
-        # Layers that share a choice need that of the whole step.
-        chosen = (in_slices if all(spec.index.layers) else num_tokens) * spec.index.top_k * _POSITION_BYTES
+        chosen = in_slices * spec.index.top_k * _POSITION_BYTES if all(spec.index.layers) else 0
         rounded = in_slices * spec.num_heads * spec.latent.latent_dim * _HALF_BYTES
         return chosen + max(_latent_bytes(spec, in_slices) + rounded, _choice_bytes(spec, spec.index, in_slices))
     short = _latent_bytes(spec, in_slices)

@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import uvicorn
 import uvloop
@@ -24,7 +25,7 @@ from ballast.config.options import ServerConfig
 from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
 from ballast.process_exit import exit_now
-from ballast.server.http.connection import HttpConfig
+from ballast.server.http.connection import Connection, HttpConfig
 from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits
 
@@ -36,6 +37,9 @@ BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 5
 """How long connections may take to read their last bytes once no request runs."""
+
+LEAVE_LOOK_S = 0.02
+"""Between two looks whether every client has left."""
 
 MAX_OPEN_FILES = 65536
 
@@ -158,6 +162,9 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         await stopping.wait()
     for task in tasks:
         task.cancel()
+    if engine.state is EngineState.READY:
+        engine.announce_drain()
+        await servers[0].http.let_clients_go(limits.leave_s)
     stopped = await stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
     if not stopped:
         shutting_down.set_result(None)
@@ -282,6 +289,22 @@ class _HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stop_requested = asyncio.Event()
+
+    async def let_clients_go(self, within_s: float) -> None:
+        """Have each connection end with the reply in progress or with the next, and after `within_s` without one.
+
+        Nothing else sends on a client that keeps its connection: it may have sent its next request already.
+        """
+        cast(HttpConfig, self.config).is_leaving = True
+        connections = cast("set[Connection]", self.server_state.connections)
+        for connection in connections:
+            connection.end_with_reply()
+        for _ in range(math.ceil(within_s / LEAVE_LOOK_S)):
+            if not connections:
+                return
+            await asyncio.sleep(LEAVE_LOOK_S)
+        for connection in list(connections):
+            connection.shutdown()
 
     def stop(self) -> None:
         """Stop listening, wait for open replies, and return from serve()."""

@@ -162,10 +162,11 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         await stopping.wait()
     for task in tasks:
         task.cancel()
+    until = loop.time() + config.drain_timeout_s
     if engine.state is EngineState.READY:
         engine.announce_drain()
-        await servers[0].http.let_clients_go(limits.leave_s)
-    stopped = await stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
+        await servers[0].http.let_clients_go(config.drain_timeout_s, limits.leave_s)
+    stopped = await stop_engine(engine, max(0.0, until - loop.time()), limits.stuck_s)
     if not stopped:
         shutting_down.set_result(None)
     for server in servers:
@@ -290,21 +291,27 @@ class _HttpServer(uvicorn.Server):
         super().__init__(config)
         self._stop_requested = asyncio.Event()
 
-    async def let_clients_go(self, within_s: float) -> None:
-        """Have each connection end with the reply in progress or with the next, and after `within_s` without one.
+    async def let_clients_go(self, within_s: float, idle_s: float) -> None:
+        """Wait until every connection has ended, `within_s` at most: with the next reply that can announce it, or
+        after `idle_s` without a request.
 
-        Nothing else sends on a client that keeps its connection: it may have sent its next request already.
+        A client that keeps its connection learns from nothing else that the server stops. It may have sent its next
+        request when the present reply ends, so that one that has begun without the announcement is not the last.
         """
         cast(HttpConfig, self.config).is_leaving = True
         connections = cast("set[Connection]", self.server_state.connections)
         for connection in connections:
             connection.end_with_reply()
-        for _ in range(math.ceil(within_s / LEAVE_LOOK_S)):
-            if not connections:
-                return
+        loop = asyncio.get_running_loop()
+        idle_since: dict[Connection, float] = {}
+        until = loop.time() + within_s
+        while connections and (now := loop.time()) < until:
+            for connection in list(connections):
+                if not connection.is_idle:
+                    idle_since.pop(connection, None)
+                elif now - idle_since.setdefault(connection, now) >= idle_s:
+                    connection.shutdown()
             await asyncio.sleep(LEAVE_LOOK_S)
-        for connection in list(connections):
-            connection.shutdown()
 
     def stop(self) -> None:
         """Stop listening, wait for open replies, and return from serve()."""

@@ -121,6 +121,23 @@ def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
         assert server.wait(timeout_s=20) == 0, "it waits for nobody who has left"
 
 
+def test_a_reply_that_began_before_the_server_was_told_to_stop_is_not_its_connections_last():
+    """Nothing in it says that the connection ends: the client's next request may be on its way."""
+    with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for tokens, ending in ((30, None), (5, "close")):
+            request = post(server, max_tokens=tokens, stream=True)
+            kept.request("POST", request.selector, request.data, dict(request.headers))
+            reply = kept.getresponse()
+            assert (reply.status, reply.headers["Connection"]) == (200, ending)
+            if ending is None:
+                server.send_signal(signal.SIGTERM)
+                server.event("stopping")
+            assert frames(reply)[-1] == "[DONE]"
+        kept.close()
+        assert server.wait(timeout_s=20) == 0
+
+
 def test_a_connection_without_a_request_is_closed_when_the_server_leaves():
     with ServerProcess("--leave_s", "0.1", module=FAKE) as server:
         idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)

@@ -112,9 +112,14 @@ class Connection(HttpToolsProtocol):
         self.resume_writing()
         super().connection_lost(exc)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress, nor the beginning of one."""
+        return not self._busy and not self._num_unparsed
+
     def end_with_reply(self) -> None:
-        """End with the reply in progress, if there is one."""
-        if self._busy:
+        """End with the reply in progress, if there is one that has not begun: its head says so."""
+        if self._busy and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's own

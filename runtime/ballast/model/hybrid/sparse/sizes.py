@@ -44,7 +44,8 @@ def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int
     round would not halve what is kept."""
     if top_k > group // 2:
         raise ValueError(
-            f"a GPU chooses at most {group // 2} positions a token, and the model has top_k {top_k}; --device cpu computes it"
+            f"a GPU chooses at most {group // 2} positions a token, and the model's top_k is {top_k}; "
+            "--device cpu computes it"
         )
     counts = [-(-num_positions // group)]
     while counts[-1] > 1:

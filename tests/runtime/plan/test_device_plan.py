@@ -570,12 +570,13 @@ def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
     gguf = open_gguf(write_tiny_model(tmp_path, arch="v32", quant="q8_0").gguf)
     spec = read_spec(gguf)
     assert spec.index is not None
-    wide = replace(spec, index=replace(spec.index, top_k=MOST_CHOSEN + 1))
+    chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
+    wide = replace(spec, attention=replace(spec.latent, index=chosen))
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, wide)
     assert (config.machine.device, plan.device) == ("cpu", None)
     with pytest.raises(
-        ConfigError, match="8193 positions, and kernels on a GPU choose at most 8192; the CPU .* with dev"
+        ConfigError, match=r"8193 positions, and kernels on a GPU choose at most 8192; the CPU .* with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
 

@@ -128,7 +128,8 @@ def _border(order, num_there, TOP_K: tl.constexpr):
     # makes this wrong.
     num_by_score = 0
     while (low < high) & (num_by_score < 6):
-        middle = _order(_score(low) * 0.5 + _score(high) * 0.5)
+        # Infinities and NaN have no middle.
+        middle = _order(tl.maximum(_score(low), -3e38) * 0.5 + tl.minimum(_score(high), 3e38) * 0.5)
         middle = tl.minimum(tl.maximum(middle, low + 1), high)
         low, high, above = _narrowed(order, low, high, above, middle, TOP_K)
         num_by_score += 1

@@ -170,15 +170,14 @@ def _keep(
     equal_before = before >> 16
     is_kept = is_above | (is_equal & (equal_before < left))
     to = (before & 0xFFFF) + tl.minimum(equal_before, left)
+    if not is_last:
+        tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
+        target = kept + num_rows * kept_width
     if IS_FIRST:
         place = first_position + of_group
     else:
         place = tl.load(given + num_rows * width + of_group, mask=is_kept, other=0)
-    if is_last:
-        tl.store(target + to, place, mask=is_kept)
-    else:
-        tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
-        tl.store(kept + num_rows * kept_width + to, place, mask=is_kept)
+    tl.store(target + to, place, mask=is_kept)
 
 
 @triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])

@@ -66,7 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="v2-lite", help="default: %(default)s")
-    parser.add_argument("--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's first three")
+    parser.add_argument(
+        "--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's and V3.2's first three"
+    )
     parser.add_argument(
         "--experts",
         choices=[kind.name for kind in QUANTIZED],
@@ -83,7 +85,15 @@ def main() -> None:
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
-    write_random_model(options.file, replace(shape, num_layers=num_layers), options.seed, experts, options.hollow)
+    write_random_model(options.file, cut(shape, num_layers), options.seed, experts, options.hollow)
+
+
+def cut(shape: ModelSpec, num_layers: int) -> ModelSpec:
+    """The first layers."""
+    if shape.index is None:
+        return replace(shape, num_layers=num_layers)
+    index = replace(shape.index, layers=shape.index.layers[:num_layers])
+    return replace(shape, num_layers=num_layers, attention=replace(shape.latent, index=index))
 
 
 def write_random_model(

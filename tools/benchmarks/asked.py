@@ -424,6 +424,37 @@ SPARSE_ATTENTION = Question(
     command="python benchmarks/kernels/sparse_attention.py",
 )
 
+SPARSE_ATTENTION_GPU = Question(
+    name="sparse-attention-gpu",
+    title="Sparse attention beside dense attention, on a GPU",
+    about=(
+        "Attention in one layer of DeepSeek V3.2's shape, half precision in the cache: of tokens that are decoded "
+        "together, each at the end of a context of its own, and of the last 1,024 tokens of a prompt; dense attention "
+        "by Ballast's own kernels in the latent space. Sparse attention is the sum of what follows it: scores of all "
+        "positions, the choice of 2,048, attention to these. Projections are left out."
+    ),
+    file="hybrid_sparse_attention.jsonl",
+    rows=tuple(
+        Row(f"{label}, {length:,}", f"{case} of {length}")
+        for length in (4096, 32768, 131072)
+        for label, case in (
+            ("1 token", "1 tokens at the end"),
+            ("4 tokens", "4 tokens at the end"),
+            ("16 tokens", "16 tokens at the end"),
+            ("1,024 of a prompt", "the last 1024 tokens"),
+        )
+    ),
+    columns=(
+        Column("dense, µs", "dense_us"),
+        Column("sparse, µs", "sparse_us"),
+        Column("scores", "scores_us"),
+        Column("choice", "choice_us"),
+        Column("attention", "attention_us"),
+        Column("times faster", "times_faster", digits=1),
+    ),
+    command="python benchmarks/hybrid/sparse_attention.py",
+)
+
 QUESTIONS = (
     BESIDE_LLAMA,
     PREFILL,
@@ -438,6 +469,7 @@ QUESTIONS = (
     RESIDENT,
     AMX,
     SPARSE_ATTENTION,
+    SPARSE_ATTENTION_GPU,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,

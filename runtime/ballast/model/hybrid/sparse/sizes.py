@@ -10,6 +10,8 @@ _A_SCORE = 4
 """Bytes of a score."""
 GROUP = 16384
 """Scores of which one program of a GPU keeps the highest."""
+MOST_CHOSEN = GROUP // 2
+"""Highest top_k of a GPU: of a group, half are kept at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,9 @@ def most_score_bytes(num_tokens: int, num_positions: int) -> int:
 
 def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int]:
     """Groups of each round in which the highest of every group are kept, until one is left. Raises ValueError where a
-    round would not halve what is kept."""
+    round would not halve what is kept; the plan has found that before."""
     if top_k > group // 2:
-        raise ValueError(
-            f"a GPU chooses at most {group // 2} positions a token, and the model has top_k {top_k}; --device cpu computes it"
-        )
+        raise ValueError(f"top_k is {top_k}, and of groups of {group} at most half are kept")
     counts = [-(-num_positions // group)]
     while counts[-1] > 1:
         counts.append(-(-counts[-1] * top_k // group))

@@ -186,7 +186,8 @@ WHOLE_R1 = Question(
     about=(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights. Attention "
         "ran by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from "
-        "host memory and across PCIe together. Decode stays far below it: that is not solved yet."
+        "host memory and across PCIe together. On a machine with fast memory decode stays far below it: that is not "
+        "solved yet. Where memory is slower, it is nearer."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -196,6 +197,11 @@ WHOLE_R1 = Question(
             for sampled in ("", ", sampled")
         ),
         Row("prompt of 4,096 tokens", f"{_START}prefill 4096"),
+        *(
+            Row(f"slower memory, {streams}, sampled", f"whole.gguf, slower memory: decode B={batch}, sampled")
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+        ),
+        Row("slower memory, prompt of 4,096 tokens", "whole.gguf, slower memory: prefill 4096"),
     ),
     columns=(
         Column("tok/s", "tokens_per_s", digits=1),

@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference pictures image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -97,6 +97,9 @@ docs: setup ## the documentation as a site, in build/site
 
 pictures: setup browser ## take the documentation's pictures of the chat page anew
 	@$(BIN)/python -m tools.page.pictures
+
+dashboard-pictures: setup prometheus cluster-binaries ## draw the documentation's pictures of the dashboards anew; five minutes
+	@$(BIN)/python -m tools.dashboards.pictures
 
 wheel: setup ## a manylinux wheel and the sdist, in build/dist; its tag names this machine's glibc
 	@rm -rf build/dist && mkdir -p build/dist

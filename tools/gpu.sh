@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, soak, whole; in the order that is given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole; in the order that is given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -96,6 +96,18 @@ bench() {
   done
 }
 
+# Attention to chosen positions: a layer of DeepSeek V3.2's shape beside dense attention, and the engine with the model
+# cut to 8 layers, most of them holes, its context below and above what is chosen.
+sparse() {
+  local model="$out/v3.2-8.gguf"
+  "$python" benchmarks/hybrid/sparse_attention.py | tee "$out/sparse_attention.jsonl"
+  [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape v3.2 --layers 8 --hollow
+  "$python" benchmarks/engine/decode.py "$model" --device cuda:0 --batch 1 4 16 --prefill 4096 --steps 48 |
+    tee -a "$out/decode.jsonl"
+  "$python" benchmarks/engine/decode.py "$model" --device cuda:0 --batch 1 4 --prefill --prompt 8192 --steps 48 |
+    tee -a "$out/decode-8192.jsonl"
+}
+
 # Mixed load with cancels on a real server, which is to end with nothing held and nothing grown.
 soak() {
   "$python" benchmarks/hybrid/soak.py --device cuda:0 --seconds "${SOAK_S:-600}" | tee "$out/soak.jsonl"
@@ -127,8 +139,8 @@ start() {
 [ $# -gt 0 ] || { sed -n '2,17p' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | soak | whole) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, soak, whole" >&2; exit 2 ;;
+    build | test | sanitize | bench | sparse | soak | whole) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -5,7 +5,7 @@
 # runtimes and kubelets write wherever else they are sent, are empty ones in memory: the machine keeps its own.
 set -euo pipefail
 
-export NODE_FOLDERS="/run/netns /var/lib/cni /var/lib/kubelet"
+export NODE_FOLDERS="/run/netns /run/containerd /var/lib/cni /var/lib/kubelet /var/log/containers"
 export BALLAST_MACHINE_NETWORK
 BALLAST_MACHINE_NETWORK=$(readlink /proc/self/ns/net)
 

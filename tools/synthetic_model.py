@@ -27,7 +27,15 @@ from numpy.typing import NDArray
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.weights.gguf import block_of
-from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V2_LITE_SPEC, add_metadata, common_types, metadata_of
+from support.models.gguf_files import (
+    QWEN3_30B_SPEC,
+    R1_SPEC,
+    V2_LITE_SPEC,
+    V32_671B_SPEC,
+    add_metadata,
+    common_types,
+    metadata_of,
+)
 from support.models.random_blocks import QUANTIZED, random_blocks
 
 V2_LITE = replace(
@@ -45,7 +53,7 @@ V2_LITE = replace(
     expert_dim=1408,
 )
 
-SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
+SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
 
 _DRAWN_ROWS = 1 << 10
 """As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""
@@ -58,7 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="v2-lite", help="default: %(default)s")
-    parser.add_argument("--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's first three")
+    parser.add_argument(
+        "--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's and V3.2's first three"
+    )
     parser.add_argument(
         "--experts",
         choices=[kind.name for kind in QUANTIZED],
@@ -75,7 +85,15 @@ def main() -> None:
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
-    write_random_model(options.file, replace(shape, num_layers=num_layers), options.seed, experts, options.hollow)
+    write_random_model(options.file, cut(shape, num_layers), options.seed, experts, options.hollow)
+
+
+def cut(shape: ModelSpec, num_layers: int) -> ModelSpec:
+    """The first layers."""
+    if shape.index is None:
+        return replace(shape, num_layers=num_layers)
+    index = replace(shape.index, layers=shape.index.layers[:num_layers])
+    return replace(shape, num_layers=num_layers, attention=replace(shape.latent, index=index))
 
 
 def write_random_model(

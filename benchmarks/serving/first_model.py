@@ -23,12 +23,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from ballast.tiny import BUILT_IN
 from support.bench_record import bench_record
-from support.servers.hub_server import hub_server
+from support.servers.hub_server import BUILT_IN_NAME, built_in_files, hub_server
 from support.servers.process import JSON, ServerProcess
-
-NAME = "org/tiny:Q8_0"
 
 
 def main() -> None:
@@ -36,8 +33,7 @@ def main() -> None:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    files = {f"tiny-{NAME.partition(':')[2]}.gguf": BUILT_IN.gguf.read_bytes()}
-    files |= {file.name: file.read_bytes() for file in BUILT_IN.config_dir.iterdir()}
+    files = built_in_files()
     with hub_server(files) as (_, endpoint):
         rounds = [one_round(options.wheel.resolve(), endpoint) for _ in range(options.rounds)]
     figures: dict[str, object] = {name: [found[name] for found in rounds] for name in rounds[0]}
@@ -63,10 +59,10 @@ def one_round(wheel: Path, endpoint: str) -> dict[str, float]:
 
         run("venv_s", sys.executable, "-m", "venv", home / "env")
         run("install_s", home / "env/bin/pip", "install", "--quiet", wheel)
-        run("pull_s", home / "env/bin/ballast", "pull", NAME)
+        run("pull_s", home / "env/bin/ballast", "pull", BUILT_IN_NAME)
         begin = time.perf_counter()
         # The process has this one's variables too, of which none is Ballast's.
-        with ServerProcess(NAME, python=str(home / "env/bin/python"), environment=environment) as server:
+        with ServerProcess(BUILT_IN_NAME, python=str(home / "env/bin/python"), environment=environment) as server:
             seconds["ready_s"] = round(time.perf_counter() - begin, 1)
             begin = time.perf_counter()
             asked = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 40}

@@ -58,6 +58,8 @@ def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str,
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
         raise SpecError(refusal)
     source = service.spec.model.source.hugging_face
-    pull = [build(service, source, options, None) for build in (build_pull_policy, build_pull_job)] if source else []
+    pull = (
+        [build_pull_policy(service, source, options, None), build_pull_job(service, source, options)] if source else []
+    )
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
     return [*desired_children(service, options), *pull, *pods]

@@ -16,11 +16,14 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 
 def report(reason: str) -> None:
-    """Write why the process ends as the last line on standard error, and to the termination log."""
+    """Write why the process ends as the last line on standard error, and to the termination log.
+
+    What the log has already stays: a command may have written more there, for programs.
+    """
     reason = reason.encode(errors="backslashreplace").decode()  # a file's name may be no text
     sys.stderr.write(f"{reason}\n")
-    if TERMINATION_LOG.exists():
-        with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
+    with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
+        if TERMINATION_LOG.stat().st_size == 0:
             TERMINATION_LOG.write_text(reason.splitlines()[-1], encoding="utf-8")
 
 

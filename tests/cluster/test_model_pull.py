@@ -57,6 +57,34 @@ def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, names
     wait_for("Job and policy to go", lambda: not kube.list("jobs", namespace) + kube.list("networkpolicies", namespace))
 
 
+def test_a_pull_ends_with_the_last_service_that_names_it(kube: Kube, namespace: str) -> None:
+    make_claim(kube, namespace)
+    for name in ("first", "second"):
+        kube.apply("inferenceservices", pulled(name), namespace)
+    pulling_pod(kube, namespace)
+
+    def owners() -> set[str]:
+        [job] = kube.list("jobs", namespace)
+        return {owner["name"] for owner in job["metadata"].get("ownerReferences", [])}
+
+    wait_for("both to own it", lambda: owners() == {"first", "second"})
+    kube.delete("inferenceservices", "first", namespace)
+    wait_for("one to own it", lambda: owners() == {"second"})
+    kube.delete("inferenceservices", "second", namespace)
+    wait_for("the Job to go", lambda: not kube.list("jobs", namespace))
+    kube.delete("persistentvolumeclaims", "models", namespace)
+    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+
+
+def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str) -> None:
+    make_claim(kube, namespace)
+    kube.apply("inferenceservices", pulled("first"), namespace)
+    pulling_pod(kube, namespace)
+    kube.delete("persistentvolumeclaims", "models", namespace)
+    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+    wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
+
+
 def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("stuck"), namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.dashboards.answers import Choices, Window, answers, filled_in, marks
+from tools.dashboards.pictures import boards
 
 from support.cluster.cluster import Cluster
-from support.cluster.helm import CHART, Helm
+from support.cluster.helm import Helm
 from support.cluster.kube import Kube, Object, documents
 from support.cluster.prometheus import Prometheus
 from support.cluster.service.operator import OperatorProcess
@@ -27,6 +30,7 @@ from support.servers.process import ServerProcess
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")
 LOAD_TIMEOUT_S = 180
+CHOICES = Choices(rate_interval="10s")
 UNKNOWN_ON_SOME_MACHINES = {"ballast_numa_local_ratio", "ballast_numa_expert_bytes"}
 
 
@@ -133,28 +137,20 @@ def beside(number: int, work: Callable[[], None], stop: threading.Event) -> Iter
 
 
 def panels() -> list[tuple[str, str]]:
-    """Each query of each dashboard, named by its place."""
+    """Each query of each dashboard as Grafana sends it, named by its place."""
     return [
-        (f"{file.stem}: {panel['title']} {target['refId']}", target["expr"])
-        for file in sorted((CHART / "dashboards").glob("*.json"))
-        for panel in json.loads(file.read_text())["panels"]
+        (f"{name}: {panel['title']} {target['refId']}", filled_in(target["expr"], board, CHOICES))
+        for name, board in boards().items()
+        for panel in board["panels"]
         for target in panel.get("targets", ())
     ]
 
 
-def marks() -> list[str]:
+def marked() -> list[str]:
     """What marks moments in the dashboards; mostly there is none."""
-    boards = [json.loads(file.read_text()) for file in sorted((CHART / "dashboards").glob("*.json"))]
-    return [mark["expr"] for board in boards for mark in board["annotations"]["list"]]
-
-
-def filled_in(expression: str) -> str:
-    """As Grafana sends it with everything selected."""
-    choices = {"$__rate_interval": "10s", "$namespace": ".*", "$service": ".*", "$node_bandwidth": "200"}
-    for variable, value in choices.items():
-        expression = expression.replace(variable, value)
-    assert "$" not in expression
-    return expression
+    return [
+        filled_in(mark["expr"], board, CHOICES) for board in boards().values() for mark in board["annotations"]["list"]
+    ]
 
 
 def unknown_here(engine: ServerProcess) -> set[str]:
@@ -167,7 +163,7 @@ def unknown_here(engine: ServerProcess) -> set[str]:
 def test_every_name_in_dashboards_and_alerts_is_scraped(
     prometheus: Prometheus, engine: ServerProcess, rules: Object
 ) -> None:
-    expressions = [expression for _, expression in panels()] + marks()
+    expressions = [expression for _, expression in panels()] + marked()
     expressions += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     wanted = {name for expression in expressions for name in NAME.findall(re.sub(r'"[^"]*"', "", expression))}
     assert len(wanted) > 30
@@ -188,15 +184,27 @@ def test_every_query_of_the_dashboards_returns_numbers_under_load(
     assert len(asked) > 40
 
     def numbers(expression: str) -> bool:
-        return any(sample["value"][1] != "NaN" for sample in prometheus.query(filled_in(expression)))
+        return any(sample["value"][1] != "NaN" for sample in prometheus.query(expression))
 
     def none_is_empty() -> bool:
         assert [(name, query) for name, query in asked if not numbers(query)] == []
         return True
 
     wait_for("every query to return numbers", none_is_empty, LOAD_TIMEOUT_S, interval_s=1)
-    for mark in marks():
-        prometheus.query(filled_in(mark))  # raises where Prometheus cannot read it
+
+
+def test_every_panel_has_something_to_draw(prometheus: Prometheus, engine: ServerProcess) -> None:
+    """As the documentation's pictures ask for it, over a range of time."""
+    end = time.time()
+    window = Window(end - 10, end, 1)
+    unknown = unknown_here(engine)
+    for board in boards().values():
+        found = answers(board, prometheus, window, CHOICES)
+        asked = {panel["id"]: str(panel["targets"]) for panel in board["panels"] if panel["type"] != "row"}
+        assert set(found) == set(asked)
+        empty = [queries for number, queries in asked.items() if not found[number]]
+        assert [queries for queries in empty if not any(name in queries for name in unknown)] == []
+        marks(board, prometheus, window, CHOICES)  # raises where Prometheus cannot read it
 
 
 def test_keda_s_sample_counts_the_requests_of_its_own_namespace(prometheus: Prometheus) -> None:
@@ -224,9 +232,9 @@ def test_dashboards_are_what_grafana_s_sidecar_takes(tmp_path: Path) -> None:
     helm = Helm(tmp_path)
     maps = [body for body in helm.template("--set=monitoring.dashboards.enabled=true") if body["kind"] == "ConfigMap"]
     assert {body["metadata"]["labels"]["grafana_dashboard"] for body in maps} == {"1"}
-    boards = [json.loads(text) for body in maps for text in body["data"].values()]
-    assert {board["uid"] for board in boards} == {"ballast-service", "ballast-fleet"}
-    for board in boards:
+    installed = [json.loads(text) for body in maps for text in body["data"].values()]
+    assert {board["uid"] for board in installed} == {"ballast-service", "ballast-fleet"}
+    for board in installed:
         assert {variable["name"] for variable in board["templating"]["list"]} >= {"datasource", "namespace"}
         shown = [panel for panel in board["panels"] if panel["type"] != "row"]
         assert all(panel["description"] and panel["datasource"]["uid"] == "${datasource}" for panel in shown)

@@ -52,7 +52,7 @@ def test_the_job_pulls_what_the_engine_finds_without_a_hub(tmp_path, weights):
     with hub_server({"tiny-Q8_0.gguf": weights}) as (server, endpoint):
         hub = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, "endpoint": endpoint}
         one = service(model={"source": {"huggingFace": hub}})
-        job = build_pull_job(one, one.spec.model.source.hugging_face, ChildOptions(), None)
+        job = build_pull_job(one, one.spec.model.source.hugging_face, ChildOptions())
         [container] = job["spec"]["template"]["spec"]["containers"]
         words = [word if word != "10003" else "0" for word in container["args"]]  # another test may have that port
 

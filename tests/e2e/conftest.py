@@ -9,6 +9,7 @@ import pytest
 from support.cluster.kube import Kube
 from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
 from support.cluster.nodes.installed import InstalledNode
+from support.cluster.nodes.served import client_pod
 
 
 @pytest.fixture(scope="session")
@@ -26,20 +27,10 @@ def kube(installed: InstalledNode) -> Kube:
     return installed.kube
 
 
-@pytest.fixture(scope="session")
-def client_pod(installed: InstalledNode) -> str:
+@pytest.fixture(scope="session", name="client_pod")
+def started_client_pod(installed: InstalledNode) -> str:
     """Name of a pod in `default` that is not part of any service, with Python in it."""
-    container = {
-        "name": "main",
-        "image": RUNTIME_IMAGE,
-        "imagePullPolicy": "Never",
-        "command": ["sleep", "infinity"],
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
-    }
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
-    installed.kube.create("pods", {"metadata": {"name": "client"}, "spec": spec}, "default")
-    installed.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
-    return "client"
+    return client_pod(installed, RUNTIME_IMAGE)
 
 
 @pytest.hookimpl(wrapper=True)

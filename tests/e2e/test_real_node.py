@@ -60,7 +60,7 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
         assert placement["localPercent"] == 100
 
         columns = installed.kubectl("get", "bisvc", name).splitlines()[0].split()
-        assert columns[:5] == ["NAME", "READY", "REASON", "NUMA", "REPLICAS"]
+        assert columns[:7] == ["NAME", "AVAILABLE", "READY", "REASON", "NUMA", "DEVICE", "REPLICAS"]
 
 
 def test_a_model_on_a_claimed_volume_is_served_and_cannot_be_changed(

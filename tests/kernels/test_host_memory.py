@@ -23,11 +23,11 @@ class Registrar:
 
     def __init__(self, refuses: int | None = None) -> None:
         self.registered: dict[int, int] = {}
-        self._refuses = refuses
+        self.refuses = refuses
         self._num_calls = 0
 
     def register(self, address: int, num_bytes: int) -> None:
-        if self._num_calls == self._refuses:
+        if self._num_calls == self.refuses:
             raise OSError("cuMemHostRegister failed with code 2 of CUDA's driver")
         self._num_calls += 1
         assert address % PAGE == 0
@@ -129,6 +129,23 @@ def test_a_refused_piece_leaves_everything_pageable_and_says_so_once(experts, pi
     [record] = caplog.records
     assert record.pinned_bytes == piece * PAGE
     assert "code 2" in record.reason
+
+
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_a_refused_piece_is_tried_again_once_others_have_made_room(experts, is_enough: bool) -> None:
+    registrar = Registrar(refuses=2)
+    asked = []
+
+    def make_room() -> None:
+        asked.append(len(registrar.registered))
+        if is_enough:
+            registrar.refuses = None
+
+    with Pinning(registrar, make_room=make_room, piece_bytes=PAGE) as pinning:
+        pinning.add(experts[0])
+        pinned = pinning.finish()
+    assert asked == [2]
+    assert bool(pinned.num_bytes) == bool(registrar.registered) == is_enough
 
 
 def test_a_load_that_fails_leaves_nothing_registered(experts) -> None:

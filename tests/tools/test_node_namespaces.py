@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "tools/node-namespaces.sh"
-LEFT = ("/run/netns/cni-of-a-test", "/var/lib/cni/of-a-test", "/var/lib/kubelet/pki-of-a-test")
+LEFT = (
+    "/run/containerd/s-of-a-test",
+    "/run/netns/cni-of-a-test",
+    "/var/lib/cni/of-a-test",
+    "/var/lib/kubelet/pki-of-a-test",
+    "/var/log/containers/of-a-test",
+)
 
 
 def can_unshare() -> bool:

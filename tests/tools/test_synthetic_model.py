@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
-from tools.synthetic_model import V2_LITE, write_random_model
+from tools.synthetic_model import V2_LITE, cut, write_random_model
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
@@ -16,10 +16,12 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, common_types
+from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V32_671B_SPEC, common_types
+
+V32 = replace(cut(V32_671B_SPEC, 2), num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 
 
-@pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC], ids=["v2-lite", "qwen3-30b"])
+@pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC, V32], ids=["v2-lite", "qwen3-30b", "v3.2"])
 def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
     asked = replace(shape, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
     write_random_model(tmp_path / "model.gguf", asked, seed=0)

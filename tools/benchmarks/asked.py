@@ -186,7 +186,8 @@ WHOLE_R1 = Question(
     about=(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights. Attention "
         "ran by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from "
-        "host memory and across PCIe together. Decode stays far below it: that is not solved yet."
+        "host memory and across PCIe together. On a machine with fast memory decode stays far below it: that is not "
+        "solved yet. Where memory is slower, it is nearer."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -196,6 +197,11 @@ WHOLE_R1 = Question(
             for sampled in ("", ", sampled")
         ),
         Row("prompt of 4,096 tokens", f"{_START}prefill 4096"),
+        *(
+            Row(f"slower memory, {streams}, sampled", f"whole.gguf, slower memory: decode B={batch}, sampled")
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+        ),
+        Row("slower memory, prompt of 4,096 tokens", "whole.gguf, slower memory: prefill 4096"),
     ),
     columns=(
         Column("tok/s", "tokens_per_s", digits=1),
@@ -256,6 +262,31 @@ WHOLE_R1_START = Question(
     ),
     columns=(Column("weights, s", "weights_s"), Column("whole start, s", "start_s")),
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
+)
+
+WHOLE_QWEN3 = Question(
+    name="whole-qwen3-30b",
+    title="The whole of Qwen3-30B-A3B's shape, experts in host memory",
+    about=(
+        "All 48 layers, grouped-query attention on the GPU, 128 experts a layer in host memory, with the types of a "
+        "Q4_K_M file: the real shape, not the real weights. Such a file would fit this GPU; this is how it runs where "
+        "it does not. A prompt's experts are streamed across PCIe."
+    ),
+    file="engine_decode.jsonl",
+    rows=(
+        *(
+            Row(f"{streams}{sampled or ', greedy'}", f"qwen3-30b.gguf: decode B={batch}{sampled}")
+            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            for sampled in ("", ", sampled")
+        ),
+        Row("a prompt of 4,096 tokens", "qwen3-30b.gguf: prefill 4096"),
+    ),
+    columns=(
+        Column("tok/s", "tokens_per_s"),
+        Column("weights of a step, GPU's and CPU's, GB", "gb_read_per_step", digits=1),
+        Column("host memory's speed, GB/s", "memory_gb_per_s"),
+    ),
+    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --batch 1 4 16 --prefill 4096",
 )
 
 AMX = Question(
@@ -399,6 +430,37 @@ SPARSE_ATTENTION = Question(
     command="python benchmarks/kernels/sparse_attention.py",
 )
 
+SPARSE_ATTENTION_GPU = Question(
+    name="sparse-attention-gpu",
+    title="Sparse attention beside dense attention, on a GPU",
+    about=(
+        "Attention in one layer of DeepSeek V3.2's shape, half precision in the cache: of tokens that are decoded "
+        "together, each at the end of a context of its own, and of the last 1,024 tokens of a prompt; dense attention "
+        "by Ballast's own kernels in the latent space. Sparse attention is the sum of what follows it: scores of all "
+        "positions, the choice of 2,048, attention to these. Projections are left out."
+    ),
+    file="hybrid_sparse_attention.jsonl",
+    rows=tuple(
+        Row(f"{label}, {length:,}", f"{case} of {length}")
+        for length in (4096, 32768, 131072)
+        for label, case in (
+            ("1 token", "1 tokens at the end"),
+            ("4 tokens", "4 tokens at the end"),
+            ("16 tokens", "16 tokens at the end"),
+            ("1,024 of a prompt", "the last 1024 tokens"),
+        )
+    ),
+    columns=(
+        Column("dense, µs", "dense_us"),
+        Column("sparse, µs", "sparse_us"),
+        Column("scores", "scores_us"),
+        Column("choice", "choice_us"),
+        Column("attention", "attention_us"),
+        Column("times faster", "times_faster", digits=1),
+    ),
+    command="python benchmarks/hybrid/sparse_attention.py",
+)
+
 QUESTIONS = (
     BESIDE_LLAMA,
     PREFILL,
@@ -407,11 +469,13 @@ QUESTIONS = (
     WHOLE_R1,
     WHOLE_R1_Q4_K,
     WHOLE_R1_START,
+    WHOLE_QWEN3,
     ALL_ON_GPU,
     CPU_ALONE,
     RESIDENT,
     AMX,
     SPARSE_ATTENTION,
+    SPARSE_ATTENTION_GPU,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,
@@ -427,13 +491,13 @@ HIGHLIGHTS = (
     ),
     Highlight("the same, 16 streams together", WHOLE_R1_Q4_K, 2, Column("tok/s", "tokens_per_s")),
     Highlight("the same, a prompt of 4,096 tokens", WHOLE_R1_Q4_K, 8, Column("tok/s", "tokens_per_s")),
-    Highlight("the same, a prompt of 32,768 tokens", WHOLE_R1_Q4_K, 9, Column("tok/s", "tokens_per_s")),
     Highlight(
-        "a whole R1 in Q2_K, H100 held to 24 GiB, 32 cores of a Xeon: 1 stream",
-        WHOLE_R1,
+        "a whole Qwen3-30B in Q4_K_M, H100, experts in host memory, 16 cores of a Xeon: 1 stream",
+        WHOLE_QWEN3,
         0,
         Column("tok/s", "tokens_per_s"),
     ),
+    Highlight("the same, 16 streams together", WHOLE_QWEN3, 4, Column("tok/s", "tokens_per_s")),
     Highlight(
         "8 of R1's layers, H200, 16 cores: a prompt of 4,096 tokens",
         PREFILL,

@@ -264,7 +264,14 @@ SERVICE = Dashboard(
                     "kv_host_bytes and kv_disk_dir there is none (docs/howto/conversations.md).",
                     (Query(rate("ballast_kv_tier_hit_tokens_total", "tier"), "{{tier}}"),),
                     stacked=True,
-                    width=12,
+                ),
+                Panel(
+                    "Tokens not kept",
+                    "That were never copied there, a second, by tier: it takes no more, or the KV cache needed their room "
+                    "first. A prompt that begins with them is computed again. If it goes on, the disk is too slow for "
+                    "what is computed: docs/howto/conversations.md.",
+                    (Query(rate("ballast_kv_tier_dropped_tokens_total", "tier"), "{{tier}}"),),
+                    stacked=True,
                 ),
                 Panel(
                     "KV moved",
@@ -274,7 +281,6 @@ SERVICE = Dashboard(
                         Query(rate("ballast_kv_tier_fetched_bytes_total", "tier"), "from {{tier}}"),
                     ),
                     unit="Bps",
-                    width=12,
                 ),
             ),
         ),

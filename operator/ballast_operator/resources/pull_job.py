@@ -1,7 +1,8 @@
 """The Job that pulls a model of a hub onto a volume, and the policy that lets its pod out. Pure.
 
 Services that ask for the same share one: its name follows from what is pulled, from where, and onto what. It belongs to
-the claim, not to a service, so it stays, as what it pulled does, until the claim goes.
+those services while it goes on, so that a pull that nobody wants any more ends. Then it belongs to the claim: it stays,
+as what it pulled does, until the claim goes.
 """
 
 from __future__ import annotations
@@ -46,10 +47,8 @@ def pull_name(spec: InferenceServiceSpec, source: HuggingFaceSource) -> str:
     return f"ballast-pull-{short_hash([source.to_api(), node])}"
 
 
-def build_pull_job(
-    service: InferenceService, source: HuggingFaceSource, options: ChildOptions, claim: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The Job. `claim`: the live claim that owns it, None for a node's folder."""
+def build_pull_job(service: InferenceService, source: HuggingFaceSource, options: ChildOptions) -> dict[str, Any]:
+    """The Job as the first service that asks for it makes it."""
     spec, name = service.spec, pull_name(service.spec, source)
     template = {
         "metadata": {"labels": _labels(name)},
@@ -73,7 +72,7 @@ def build_pull_job(
         },
     }
     job_spec = {"backoffLimit": FOR_EVER, "completions": 1, "parallelism": 1, "template": template}
-    metadata = _metadata(service, name, claim)
+    metadata = _metadata(service, name, owner_service(service))
     metadata["annotations"] = {ANNOTATION_TEMPLATE: short_hash(job_spec), f"{GROUP}/model": source.name}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
 
@@ -96,7 +95,7 @@ def build_pull_policy(
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(service, name, claim),
+        "metadata": _metadata(service, name, owner_claim(claim)),
         "spec": {
             "podSelector": {"matchLabels": {LABEL_PULL: name}},
             "policyTypes": ["Ingress", "Egress"],
@@ -109,15 +108,27 @@ def build_pull_policy(
     }
 
 
+def owner_service(service: InferenceService) -> dict[str, str]:
+    """The reference to one of several owners, of which none controls the object."""
+    owner = service.owner_reference()
+    return {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}
+
+
+def owner_claim(claim: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """The reference to the claim; None for a node's folder."""
+    if claim is None:
+        return None
+    owned = claim["metadata"]
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": owned["name"], "uid": owned["uid"]}
+
+
 def _labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "ballast", "app.kubernetes.io/component": "pull", LABEL_PULL: name}
 
 
-def _metadata(service: InferenceService, name: str, claim: Mapping[str, Any] | None) -> dict[str, Any]:
+def _metadata(service: InferenceService, name: str, owner: Mapping[str, str] | None) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": name, "namespace": service.ref.namespace, "labels": _labels(name)}
-    if claim is not None:
-        owned = claim["metadata"]
-        owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": owned["name"], "uid": owned["uid"]}
+    if owner is not None:
         metadata["ownerReferences"] = [owner]
     return metadata
 

@@ -171,7 +171,7 @@ class MachineConfig(_Section):
         "auto",
         one_of("auto", "single", "off"),
         "auto: bind threads to cores of their own, spread over the NUMA nodes; single: keep them and the weights on "
-        "one node where it has enough cores, else as auto; off: let the system move them",
+        "one node, the GPU's before others, where it has enough cores, else as auto; off: let the system move them",
     )
     activation_bytes: int | None = option(
         None,

@@ -171,6 +171,8 @@ class Engine:
         self._state = EngineState.LOADING
         self._inbox: list[tuple[int, _Live]] = []
         self._aborts: list[int] = []
+        self._takes_requests = True
+        """Once it is ready."""
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
         self._num_waiting = 0
@@ -258,9 +260,16 @@ class Engine:
             self._wake.notify()
         return stream
 
+    def announce_drain(self) -> None:
+        """Tell by the state that the engine is about to drain. It takes requests until `begin_drain`."""
+        with self._lock:
+            if self._state is EngineState.READY:
+                self._state = EngineState.DRAINING
+
     def begin_drain(self) -> None:
         """Refuse new requests from now on. Requests that the engine holds continue."""
         with self._lock:
+            self._takes_requests = False
             if self._state in (EngineState.LOADING, EngineState.READY):
                 self._state = EngineState.DRAINING
 
@@ -364,7 +373,7 @@ class Engine:
         if self._state is EngineState.DEAD:
             assert self._failure is not None
             raise EngineDeadError.because_of(self._failure)
-        if self._state is not EngineState.READY:
+        if not self._takes_requests or self._state not in (EngineState.READY, EngineState.DRAINING):
             raise CapacityError(f"the server is {self._state}, try again later", status=503)
         num_tokens = sum(map(len, {request.prompt_ids for request in requests}))
         self._check_room(requests[0].priority, requests[0].client, len(requests), num_tokens)

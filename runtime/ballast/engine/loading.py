@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from ballast._core import numa
 from ballast.engine.build import EngineSettings
@@ -152,7 +153,7 @@ def _load_hybrid(
     import torch  # not installed for a server that uses the CPU alone
 
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
-    from ballast.model.hybrid.copies.pinned_ahead import pinned_ahead, take_pinned
+    from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import HybridOptions
 
@@ -171,8 +172,9 @@ def _load_hybrid(
         vram=settings.vram,
         pin_thread=settings.numa != "off",
     )
-    with pinned_ahead(settings.kv_host_bytes, PIECE_BYTES, take_pinned):
-        model, weights = load_hybrid_model(gguf_model, spec, packing, options, report)
+    use_device = partial(torch.cuda.set_device, options.device)
+    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, use_device=use_device) as ahead:
+        model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     if settings.kv_host_bytes or settings.kv_disk_dir is not None:

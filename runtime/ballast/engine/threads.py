@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ballast._core import kernels, numa
-from ballast.host.numa import plan_threads
+from ballast.host.numa import plan_threads, read_gpu_node
 from ballast.host.numa_mode import NumaMode
 
 log = logging.getLogger(__name__)
@@ -17,9 +17,11 @@ def start_threads(
     """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
 
     Unless mode is "off", the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False;
-    it should then be the thread that makes all calls. `topology` None: the machine's own.
+    it should then be the thread that makes all calls. `topology` None: the machine's own, and where its
+    GPU is attached.
     """
-    plan = plan_threads(topology or numa.read_topology(), num_threads, mode)
+    gpu_node = read_gpu_node() if topology is None else None
+    plan = plan_threads(topology or numa.read_topology(), num_threads, mode, gpu_node)
     refusal = ""
     if plan.placement is None:
         pool = kernels.ThreadPool(num_threads)

@@ -77,12 +77,12 @@ class NumaReport:
     """Probability that a resident byte of the weights is on the node of the thread that reads it; None if unknown."""
 
 
-def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> ThreadPlan:
+def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode, gpu_node: int | None = None) -> ThreadPlan:
     """Whether and where to pin `num_threads` threads. Pure.
 
     Threads are pinned if they fill the cores or span several nodes. Fewer threads on one node are not: two programs
-    that each use half of the cores would be pinned to the same half. With mode "single" the node with the most cores
-    takes all of them, if it has a core for each.
+    that each use half of the cores would be pinned to the same half. With mode "single" one node takes all of them, if
+    it has a core for each: `gpu_node`, that of the GPU, before the one with the most cores.
     """
     num_nodes = sum(1 for node in topology.nodes if node.cores)
     if mode == "off":
@@ -91,7 +91,7 @@ def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode) -> T
         return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cpus} CPUs")
     if num_nodes == 1 and num_threads < topology.num_cores:
         return ThreadPlan(None, f"there are {num_threads} threads for {topology.num_cores} cores of one node")
-    if mode == "single" and num_nodes > 1 and (node := _with_cores(topology, num_threads)) is not None:
+    if mode == "single" and num_nodes > 1 and (node := _with_cores(topology, num_threads, gpu_node)) is not None:
         alone = numa.place_threads(numa.Topology([node]), num_threads)
         return ThreadPlan(alone, f"{num_threads} threads have CPUs of node {node.index} alone")
     count = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
@@ -252,11 +252,11 @@ def _listed(status: str, key: str) -> tuple[int, ...]:
     return tuple(numa.parse_cpu_list(found[1])) if found else ()
 
 
-def _with_cores(topology: numa.Topology, num_threads: int) -> numa.Node | None:
-    """The node with the most cores, if it has one for each thread and memory that this process may use."""
-    near_memory = [node for node in topology.nodes if node.memory_allowed]
-    node = max(near_memory, key=lambda node: len(node.cores), default=None)
-    return node if node is not None and len(node.cores) >= num_threads else None
+def _with_cores(topology: numa.Topology, num_threads: int, first: int | None) -> numa.Node | None:
+    """The node `first`, else the one with the most cores, that has a core for each thread and memory that this process
+    may use."""
+    fitting = [node for node in topology.nodes if node.memory_allowed and len(node.cores) >= num_threads]
+    return max(fitting, key=lambda node: (node.index == first, len(node.cores)), default=None)
 
 
 def _near_memory(topology: numa.Topology, node: int | None) -> int | None:

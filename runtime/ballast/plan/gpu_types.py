@@ -1,4 +1,4 @@
-"""What a GPU cannot compute of a file, for want of kernels for its types: checked before anything is loaded."""
+"""What a GPU cannot compute of a file, for want of kernels for it: checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ballast.config.options import Config
 from ballast.errors import ConfigError
+from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import GPU_TYPES, Group, expected_tensors, group_of
 from ballast.weights.gguf import GgufModel
@@ -19,6 +20,11 @@ _OPTIONS_OF_EXPERTS = ("gpu_experts", "pcie_share", "stream_from_tokens")
 
 def why_not_on_gpu(gguf: GgufModel, spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute what every token needs: None if it can."""
+    if spec.index is not None and spec.index.top_k > MOST_CHOSEN:
+        return (
+            f"a token attends to {spec.index.top_k} positions, and kernels on a GPU choose at most {MOST_CHOSEN}; "
+            "the CPU chooses as many"
+        )
     found = _undecoded(gguf, spec, *_DENSE)
     if spec.tied_output and gguf.tensors["token_embd.weight"].ggml_type not in GPU_TYPES:
         found = found or "token_embd.weight"

@@ -4,7 +4,7 @@ which they are computed. Pure arithmetic."""
 from __future__ import annotations
 
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, slice_sizes_of
-from ballast.model.hybrid.sparse.sizes import CHOICE_BYTES, most_score_bytes
+from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.spec import GroupedSpec, IndexSpec, ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -31,7 +31,15 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
         _expert_bytes(spec, num_tokens),
     )
     logits = max_batch_size * 2 * spec.vocab_size
-    return (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES + widest
+    rows = (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES
+    return rows + _shared_choice_bytes(spec, num_tokens) + widest
+
+
+def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """The choice of a whole step, kept for layers above that share it, so that it is there beside experts as well."""
+    if spec.index is None or all(spec.index.layers):
+        return 0
+    return num_tokens * spec.index.top_k * _POSITION_BYTES
 
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
@@ -48,9 +56,9 @@ def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
     if isinstance(spec.attention, GroupedSpec):
         return _grouped_bytes(spec, spec.attention, in_slices)
     if spec.index is not None:
-        # Layers that share a choice need that of the whole step.
-        chosen = (in_slices if all(spec.index.layers) else num_tokens) * spec.index.top_k * _POSITION_BYTES
-        return chosen + max(_latent_bytes(spec, in_slices), _choice_bytes(spec, spec.index, in_slices))
+        chosen = in_slices * spec.index.top_k * _POSITION_BYTES if all(spec.index.layers) else 0
+        rounded = in_slices * spec.num_heads * spec.latent.latent_dim * _HALF_BYTES
+        return chosen + max(_latent_bytes(spec, in_slices) + rounded, _choice_bytes(spec, spec.index, in_slices))
     short = _latent_bytes(spec, in_slices)
     if sizes.long_from is None or num_tokens < sizes.long_from:
         return short
@@ -79,11 +87,12 @@ def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:
 
 def _choice_bytes(spec: ModelSpec, index: IndexSpec, num_tokens: int) -> int:
     """What an indexer makes of tokens: their products, twice as floats and once as the cache keeps them, and the scores
-    of as many as are scored at a time, with what counts them."""
+    of as many as are scored at a time, with what rounds keep of them."""
     products = index.num_heads * (index.key_dim + 1) + index.key_dim + (spec.latent.q_lora_rank or 0)
     products += spec.latent.latent_dim
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
-    return num_tokens * (own + CHOICE_BYTES) + most_score_bytes(num_tokens, spec.context_length)
+    scores = most_score_bytes(num_tokens, spec.context_length)
+    return num_tokens * own + scores + most_kept_bytes(num_tokens, spec.context_length, index.top_k)
 
 
 def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:

@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import uvicorn
 import uvloop
@@ -24,7 +25,7 @@ from ballast.config.options import ServerConfig
 from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
 from ballast.errors import BallastError, ConfigError, EngineDeadError
 from ballast.process_exit import exit_now
-from ballast.server.http.connection import HttpConfig
+from ballast.server.http.connection import Connection, HttpConfig
 from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits
 
@@ -36,6 +37,9 @@ BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 5
 """How long connections may take to read their last bytes once no request runs."""
+
+LEAVE_LOOK_S = 0.02
+"""Between two looks whether every client has left."""
 
 MAX_OPEN_FILES = 65536
 
@@ -158,7 +162,11 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         await stopping.wait()
     for task in tasks:
         task.cancel()
-    stopped = await stop_engine(engine, config.drain_timeout_s, limits.stuck_s)
+    until = loop.time() + config.drain_timeout_s
+    if engine.state is EngineState.READY:
+        engine.announce_drain()
+        await servers[0].http.let_clients_go(config.drain_timeout_s, limits.leave_s)
+    stopped = await stop_engine(engine, max(0.0, until - loop.time()), limits.stuck_s)
     if not stopped:
         shutting_down.set_result(None)
     for server in servers:
@@ -282,6 +290,28 @@ class _HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stop_requested = asyncio.Event()
+
+    async def let_clients_go(self, within_s: float, idle_s: float) -> None:
+        """Wait until every connection has ended, `within_s` at most: with the next reply that can announce it, or
+        after `idle_s` without a request.
+
+        A client that keeps its connection learns from nothing else that the server stops. It may have sent its next
+        request when the present reply ends, so that one that has begun without the announcement is not the last.
+        """
+        cast(HttpConfig, self.config).is_leaving = True
+        connections = cast("set[Connection]", self.server_state.connections)
+        for connection in connections:
+            connection.end_with_reply()
+        loop = asyncio.get_running_loop()
+        idle_since: dict[Connection, float] = {}
+        until = loop.time() + within_s
+        while connections and (now := loop.time()) < until:
+            for connection in list(connections):
+                if not connection.is_idle:
+                    idle_since.pop(connection, None)
+                elif now - idle_since.setdefault(connection, now) >= idle_s:
+                    connection.shutdown()
+            await asyncio.sleep(LEAVE_LOOK_S)
 
     def stop(self) -> None:
         """Stop listening, wait for open replies, and return from serve()."""

@@ -36,6 +36,9 @@ class ServerLimits:
     """After this long without progress although it has work, the engine counts as hung: /livez fails."""
     fatal_silence_s: float = 120.0
     """After this long it is declared dead, unless something else has restarted the process before."""
+    leave_s: float = 1.0
+    """How long a connection may be silent before it is closed once the server is told to stop. Another request over it
+    is answered until then, and its reply ends the connection, so that the next goes elsewhere."""
     stuck_s: float = 10.0
     """How long the engine may take to end its step once the time to drain is over."""
     max_bodies: int = 64

@@ -24,9 +24,9 @@ from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_c
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
-from ballast.model.hybrid.sparse.sizes import BITS, LAST, IndexSizes
+from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.sparse.triton_choice import MAX_SPLITS, Spans, TritonPositionChoice, score_constants
+from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import RequestTable, Step
 from support.kernels.attention_cases import attention_case
@@ -37,7 +37,7 @@ INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
 V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
-SMALL_SPANS = Spans(scored=16, counted=64)
+SMALL_SPANS = Spans(scored=16, group=64, short=32)
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
 STEPS = {
     "below what is chosen": ([1, 1, 5], [1, 24, 20]),
@@ -140,15 +140,13 @@ def tied(case: Case, seed: int) -> torch.Tensor:
     return scores.scatter(1, places, odd.repeat(len(case.query), 3)).to(case.query.device)
 
 
-@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize("group", [64, 128, 256])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(
-    device, tokens, lens, num_processors
-) -> None:
+def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(device, tokens, lens, group) -> None:
     case = make(tokens, lens, device)
     scores = tied(case, 2)
     chosen = torch.full((len(scores), INDEX.top_k), -1, dtype=torch.int32, device=device)
-    TritonPositionChoice(INDEX, num_processors, SMALL_SPANS).choose(scores, case.step, 0, chosen)
+    TritonPositionChoice(INDEX, 1, replace(SMALL_SPANS, group=group)).choose(scores, case.step, 0, chosen)
     for token, found in enumerate(case.seen(chosen)):
         seen = scores[token, : int(case.step.positions[token]) + 1].cpu()
         # NaN above all, zeros of both signs alike.
@@ -202,7 +200,7 @@ def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("num_processors", [1, 4], ids=["whole", "split"])
+@pytest.mark.parametrize("num_processors", [1, 36], ids=["whole", "split"])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
 def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processors, dtype) -> None:
     case = make(tokens, lens, device, dtype)
@@ -335,25 +333,12 @@ def alone_at(step: Step, token: int, blocks: torch.Tensor) -> tuple[torch.Tensor
 
 COMPILED = {
     "score": (choice_kernels.score, score_constants(V32_INDEX, Spans())),
-    **{
-        f"digit {digit}": (
-            choice_kernels.count_digit,
-            {"DIGIT": digit, "TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
-        )
-        for digit in range(3)
-    },
-    "count": (
-        choice_kernels.count_chosen,
-        {"TOP_K": 2048, "BITS": BITS, "LAST": LAST, "SPAN": 1024, "num_warps": 8},
-    ),
-    "write": (
-        choice_kernels.write_chosen,
-        {"TOP_K": 2048, "MAX_SPLITS": MAX_SPLITS, "SPAN": 1024, "num_warps": 8},
-    ),
+    "first round": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=True)),
+    "later rounds": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=False)),
 }
 
 
-@pytest.mark.parametrize("name", [*COMPILED, "prompts", "singles"])
+@pytest.mark.parametrize("name", [*COMPILED, "attend"])
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capability, shared_bytes) -> None:
@@ -361,15 +346,13 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         function, known = COMPILED[name]
     else:
         function = chosen_kernels.attend
-        known = attend_constants(V32, getattr(choose_tilings(V32, shared_bytes), name), 2048)
+        known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, 2048)
     known = dict(known)
     options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
-    pointers = dict.fromkeys(("query", "sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
-    pointers |= dict.fromkeys(("cache", "keys"), "*fp16")
-    tables = ("chosen", "positions", "owners", "blocks", "borders", "counts", "totals")
-    pointers |= dict.fromkeys(tables, "*i32")
-    if name == "score":
-        pointers["query"] = "*fp16"
+    pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
+    pointers |= dict.fromkeys(("query", "cache", "keys"), "*fp16")
+    pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")
+    pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
     types = {arg: "constexpr" if arg in known else pointers.get(arg, "i32") for arg in function.arg_names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
     compiled = triton.compile(
@@ -378,5 +361,5 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         options=options,
     )
     assert compiled.metadata.shared <= shared_bytes
-    if name in ("score", "prompts", "singles"):
+    if name in ("score", "attend"):
         assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

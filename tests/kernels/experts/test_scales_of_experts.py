@@ -88,14 +88,15 @@ def check(found: torch.Tensor, given: list[torch.Tensor], matrices: list[np.ndar
 
 
 @apart
-def test_those_copied_to_a_device_have_their_own(rng, device, experts) -> None:
+@pytest.mark.parametrize("ids_there", [(0, 4), (4,), tuple(range(NUM_EXPERTS))])
+def test_those_copied_to_a_device_have_their_own(rng, device, experts, ids_there: tuple[int, ...]) -> None:
     packed, matrices = experts
-    layer = place_experts(packed, [0, 4], ExpertPanels, device, is_readable=False)
+    layer = place_experts(packed, ids_there, ExpertPanels, device, is_readable=False)
     x, ids, weights = tokens_for(rng, device)
     assert layer.slots is not None
     slots = layer.slots[ids.long()]
     found = torch.stack([part(x, slots, weights) for part in layer.gpu_experts]).sum(0)
-    check(found, [x, ids, weights], matrices, {0, 4})
+    check(found, [x, ids, weights], matrices, set(ids_there))
 
 
 @apart

@@ -87,7 +87,17 @@ def test_a_pull_that_is_done_starts_the_pods():
     assert api.conditions["ModelPulled"] == ("True", "Pulled")
     assert len(api.written("create", "Pod")) == 1
     assert [pod["metadata"]["name"] for pod in api.written("delete", "Pod")] == ["pull-pod"], "it would hold the claim"
-    assert len(api.written("merge", "Job")) == 1
+    _, handed_over = api.written("merge", "Job")
+    assert [owner["uid"] for owner in handed_over["metadata"]["ownerReferences"]] == ["c"], "the record is the claim's"
+
+
+def test_a_claim_that_is_being_deleted_does_not_wait_for_its_pull():
+    api = api_with()
+    job = with_job(api)
+    api.objects["PersistentVolumeClaim", "models"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    run(api)
+    assert [gone["metadata"]["name"] for gone in api.written("delete", "Job")] == [job["metadata"]["name"]]
+    assert api.conditions["Ready"] == ("False", "ClaimMissing")
 
 
 def test_pods_of_an_earlier_spec_go_on_meanwhile():

@@ -25,8 +25,8 @@ def name_of(one):
     return pull_name(one.spec, one.spec.model.source.hugging_face)
 
 
-def job_of(one, claim=CLAIM):
-    return build_pull_job(one, one.spec.model.source.hugging_face, OPTIONS, claim)
+def job_of(one):
+    return build_pull_job(one, one.spec.model.source.hugging_face, OPTIONS)
 
 
 def policy_ports(one):
@@ -50,18 +50,18 @@ def test_a_folder_is_of_one_node():
     folder = {"pvc": None, "hostPath": {"path": "/srv/models"}}
     nodes = [{"nodeSelector": {"kubernetes.io/hostname": name}} for name in ("a", "b")]
     assert len({name_of(pulled(scheduling=node, **folder)) for node in nodes}) == 2
-    job = job_of(pulled(scheduling=nodes[0], **folder), None)
+    job = job_of(pulled(scheduling=nodes[0], **folder))
     assert job["spec"]["template"]["spec"]["volumes"][-1]["hostPath"] == {"path": "/srv/models", "type": "Directory"}
-    assert "ownerReferences" not in job["metadata"]
     with pytest.raises(SpecError, match=r"nodeSelector must have kubernetes\.io/hostname"):
         pulled(**folder)
 
 
-def test_it_belongs_to_the_claim_and_reserves_no_whole_cpu():
+def test_it_belongs_to_the_service_and_reserves_no_whole_cpu():
     one = pulled(scheduling={"tolerations": [{"key": "models", "operator": "Exists"}]})
     job = job_of(one)
     [owner] = job["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("PersistentVolumeClaim", "claim-uid")
+    assert (owner["kind"], owner["uid"]) == ("InferenceService", one.uid)
+    assert "controller" not in owner, "another service that names the same will own it, too"
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert container["image"] == "runtime:1-cpu"

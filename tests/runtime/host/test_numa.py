@@ -33,8 +33,10 @@ ONE_NODE = Topology([Node(0, [0, 1, 2, 3], [[0, 2], [1, 3]])])
 TWO_NODES = Topology([Node(0, [0, 1], [[0], [1]]), Node(1, [2, 3], [[2], [3]]), Node(2, [], [])])
 
 
-def placed(topology: Topology, num_threads: int, mode: NumaMode = "auto") -> list[tuple[int, list[int]]] | str:
-    plan = plan_threads(topology, num_threads, mode)
+def placed(
+    topology: Topology, num_threads: int, mode: NumaMode = "auto", gpu_node: int | None = None
+) -> list[tuple[int, list[int]]] | str:
+    plan = plan_threads(topology, num_threads, mode, gpu_node)
     return plan.reason if plan.placement is None else [(node.node, node.cpus) for node in plan.placement.nodes]
 
 
@@ -54,6 +56,16 @@ def test_single_keeps_threads_on_the_node_with_the_most_cores_if_they_fit() -> N
     no_memory = Topology([Node(0, [0, 1], [[0], [1]], False), Node(1, [2], [[2]])])
     assert placed(no_memory, 1, "single") == [(1, [2])]
     assert placed(no_memory, 2, "single") == placed(no_memory, 2, "auto"), "memory of the larger node is forbidden"
+
+
+def test_single_takes_the_gpus_node_before_a_larger_one_if_they_fit() -> None:
+    assert placed(TWO_NODES, 2, "single", gpu_node=1) == [(1, [2, 3])]
+    assert placed(TWO_NODES, 2, "auto", gpu_node=1) == placed(TWO_NODES, 2, "auto")
+    larger_second = Topology([Node(0, [0], [[0]]), Node(1, [1, 2], [[1], [2]])])
+    assert placed(larger_second, 1, "single", gpu_node=0) == [(0, [0])]
+    assert placed(larger_second, 2, "single", gpu_node=0) == [(1, [1, 2])], "the GPU's has too few cores"
+    no_memory = Topology([Node(0, [0], [[0]]), Node(1, [1], [[1]], False)])
+    assert placed(no_memory, 1, "single", gpu_node=1) == [(0, [0])], "memory of the GPU's node is forbidden"
 
 
 def test_threads_that_are_not_pinned_say_why() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ballast import cli
+from ballast import cli, process_exit
 from ballast.errors import ModelError
 from ballast.hub.errors import (
     BusyError,
@@ -67,6 +67,16 @@ def test_a_failure_is_reported_by_a_reason(served: tuple[HubServer, Hub], tmp_pa
     server.change = lambda body: bytes(len(body))
     code, said = reported(tmp_path)
     assert (code, said["reason"]) == (3, "WrongBytes")
+
+
+def test_the_report_stays_in_a_containers_termination_log(
+    served: tuple[HubServer, Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.json").touch()
+    monkeypatch.setattr(process_exit, "TERMINATION_LOG", tmp_path / "report.json")
+    served[0].token = "another"
+    code, said = reported(tmp_path)
+    assert (code, said["reason"]) == (2, "TokenRefused")
 
 
 def test_every_error_has_its_reason() -> None:

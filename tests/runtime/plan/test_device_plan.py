@@ -26,7 +26,7 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
-from ballast.model.hybrid.sparse.sizes import SCORE_BYTES
+from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
 from ballast.model.hybrid.weights import load_hybrid_weights
@@ -559,9 +559,28 @@ def test_a_gpu_takes_attention_to_chosen_positions(
     assert config.machine.device == "cuda:0"
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * (spec.num_layers * 576 + with_indexer * 128) * 2
-    kept = {"v32": 1024, "glm5": 16384}[arch]  # of a slice, where the layer alone attends to its choice
     scores = min(1024 * spec.context_length * 4, SCORE_BYTES)
-    assert work._attention_bytes(spec, 16384) >= kept * 32 * 4 + scores
+    assert work._attention_bytes(spec, 16384) >= scores + (1024 * 32 * 4 if arch == "v32" else 0)
+    kept = {"v32": 0, "glm5": 16384 * 32 * 4}[arch]  # what layers above share is there while experts are computed
+    rows = (16384 * 6 * spec.hidden + 2 * spec.vocab_size) * 4
+    assert work.step_bytes(spec, 16384, 1) == rows + kept + work._expert_bytes(spec, 16384)
+
+
+def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
+    tmp_path: Path, beside_a_gpu: None
+) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch="v32", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    assert spec.index is not None
+    chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
+    wide = replace(spec, attention=replace(spec.latent, index=chosen))
+    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
+    config, plan = settle(cli.serve_config(options), gguf, wide)
+    assert (config.machine.device, plan.device) == ("cpu", None)
+    with pytest.raises(
+        ConfigError, match=r"8193 positions, and kernels on a GPU choose at most 8192; the CPU .* with dev"
+    ):
+        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])

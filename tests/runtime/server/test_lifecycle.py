@@ -100,6 +100,55 @@ def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(n
         assert server.wait() == 0
 
 
+def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
+    """A client learns to go elsewhere from nothing but the reply: of an orchestrator it hears nothing."""
+    with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
+        kept, idle = (http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(2))
+        for connection in (kept, idle):
+            connection.request("GET", "/v1/models")
+            assert connection.getresponse().read()
+        request = post(server, max_tokens=5)
+        with urllib.request.urlopen(post(server, max_tokens=50, stream=True), timeout=30):
+            server.send_signal(signal.SIGTERM)
+            server.event("stopping")
+            assert server.get("/readyz")[0] == 503
+            kept.request("POST", request.selector, request.data, dict(request.headers))
+            reply = kept.getresponse()
+            assert (reply.status, reply.headers["Connection"]) == (200, "close")
+            assert json.loads(reply.read())["choices"][0]["finish_reason"] == "length"
+            assert Background(post(server)).result()[0] == 503, "who comes now goes elsewhere"
+        idle.close()
+        assert server.wait(timeout_s=20) == 0, "it waits for nobody who has left"
+
+
+def test_a_reply_that_began_before_the_server_was_told_to_stop_is_not_its_connections_last():
+    """Nothing in it says that the connection ends: the client's next request may be on its way."""
+    with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for tokens, ending in ((30, None), (5, "close")):
+            request = post(server, max_tokens=tokens, stream=True)
+            kept.request("POST", request.selector, request.data, dict(request.headers))
+            reply = kept.getresponse()
+            assert (reply.status, reply.headers["Connection"]) == (200, ending)
+            if ending is None:
+                server.send_signal(signal.SIGTERM)
+                server.event("stopping")
+            assert frames(reply)[-1] == "[DONE]"
+        kept.close()
+        assert server.wait(timeout_s=20) == 0
+
+
+def test_a_connection_without_a_request_is_closed_when_the_server_leaves():
+    with ServerProcess("--leave_s", "0.1", module=FAKE) as server:
+        idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        idle.request("GET", "/v1/models")
+        assert idle.getresponse().read()
+        server.send_signal(signal.SIGTERM)
+        assert idle.sock.recv(1) == b""
+        idle.close()
+        assert server.wait() == 0
+
+
 def test_requests_that_outlast_the_drain_get_an_error_and_the_exit_is_clean():
     with ServerProcess(*SLOW, "--drain_timeout_s", "0.5", module=FAKE) as server:
         whole = Background(post(server, max_tokens=1000))

@@ -46,6 +46,12 @@ class Prometheus(Process):
         found: list[dict[str, Any]] = self._ask("query", {"query": expression})["result"]
         return found
 
+    def query_range(self, expression: str, start: float, end: float, step_s: float) -> list[dict[str, Any]]:
+        """The series of a range query, from `start` to `end` in Unix seconds."""
+        window = {"start": str(start), "end": str(end), "step": str(step_s)}
+        found: list[dict[str, Any]] = self._ask("query_range", {"query": expression, **window})["result"]
+        return found
+
     def names(self) -> set[str]:
         """Every metric that was ever scraped."""
         return set(self._ask("label/__name__/values", {}))

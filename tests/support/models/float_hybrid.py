@@ -9,6 +9,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.load_options import HybridOptions
@@ -26,7 +27,14 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
 
 
-def load_hybrid(file: Path, device: torch.device, settings: EngineSettings, **options: Any) -> HybridModel:
+def load_hybrid(
+    file: Path,
+    device: torch.device,
+    settings: EngineSettings,
+    *,
+    ahead: PinnedAhead | None = None,
+    **options: Any,
+) -> HybridModel:
     """One thread computes the CPU's experts. `options` are `HybridOptions`'s, whatever the settings say of them."""
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
@@ -40,5 +48,5 @@ def load_hybrid(file: Path, device: torch.device, settings: EngineSettings, **op
         **options,
     )
     packing = Packing(kernels.ThreadPool(1), settings.cpu_isa, 2)
-    hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options)
+    hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
     return hybrid

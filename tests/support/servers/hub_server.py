@@ -14,7 +14,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
+from ballast.tiny import BUILT_IN
+
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
+BUILT_IN_NAME = "org/tiny:Q8_0"
+"""What `built_in_files` are pulled by."""
+
+
+def built_in_files() -> dict[str, bytes]:
+    """The built-in model as a repository has it: weights, and the files that go with them."""
+    files = {f"tiny-{BUILT_IN_NAME.partition(':')[2]}.gguf": BUILT_IN.gguf.read_bytes()}
+    return files | {file.name: file.read_bytes() for file in BUILT_IN.config_dir.iterdir()}
 
 
 class HubServer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
@@ -10,12 +12,19 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
 from ballast_operator.control.applying.outcome import Outcome
-from ballast_operator.control.deciding.pull import Pull, Trouble, is_ours, is_outdated, judge
+from ballast_operator.control.deciding.pull import Pull, Trouble, is_ours, is_outdated, judge, owners
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.observing.pull_objects import PullObjects, observe_pull, with_progress
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.pull_findings import find_pull
-from ballast_operator.resources.pull_job import ANNOTATION_PULLED, build_pull_job, build_pull_policy, pull_name
+from ballast_operator.resources.pull_job import (
+    ANNOTATION_PULLED,
+    build_pull_job,
+    build_pull_policy,
+    owner_claim,
+    owner_service,
+    pull_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,33 +60,50 @@ async def _bring_about(
 ) -> Pull:
     if source.pvc is not None and (seen.claim is None or "deletionTimestamp" in seen.claim["metadata"]):
         how = "does not exist" if seen.claim is None else "is being deleted"
+        if seen.job is not None and is_ours(seen.job) and seen.pods:  # which the claim waits for
+            await api.delete(JOB, seen.job, propagation="Background")
         return Pull(trouble=Trouble("ClaimMissing", f"PersistentVolumeClaim {source.pvc.claim_name} {how}"))
     for kind, live in ((JOB.name, seen.job), (NETWORK_POLICY.name, seen.policy)):
         if live is not None and not is_ours(live):
             outcome.conflicts.append(f"{kind} {live['metadata']['name']} exists already, made by somebody else")
             return Pull()
-    job, pull = build_pull_job(service, source, options, seen.claim), judge(seen.job, seen.pods)
+    job, pull = build_pull_job(service, source, options), judge(seen.job, seen.pods)
     if pull.done:
-        await _put_away(api, service, job["metadata"]["name"], pull, seen)
+        await _put_away(api, service, pull, seen)
         return pull
     policy = build_pull_policy(service, source, options, seen.claim)
     if seen.policy is None or seen.policy["spec"].get("egress") != policy["spec"].get("egress"):  # a proxy was named
         await api.apply(NETWORK_POLICY, policy)
     if seen.job is None:
         await _create(api, service, job)
-    elif "deletionTimestamp" not in seen.job["metadata"] and is_outdated(seen.job, job, pull):
+    elif "deletionTimestamp" in seen.job["metadata"]:
+        pass  # the next look makes another
+    elif is_outdated(seen.job, job, pull):
         await api.delete(JOB, seen.job, propagation="Background")
         log.info("pull is made anew", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
+    else:
+        await _hand_over(api, seen.job, owners(seen.job, owner_service(service), owner_claim(seen.claim)))
     return pull
 
 
-async def _put_away(api: Api, service: InferenceService, name: str, pull: Pull, seen: PullObjects) -> None:
-    """Keep what a pull said with its Job, and delete its pods: as long as one exists, the claim cannot be deleted."""
+async def _put_away(api: Api, service: InferenceService, pull: Pull, seen: PullObjects) -> None:
+    """Keep what a pull said with its Job, which is the claim's from now on, and delete its pods: as long as one exists,
+    the claim cannot be deleted."""
+    assert seen.job is not None
     if seen.pods:
         note = {"metadata": {"annotations": {ANNOTATION_PULLED: pull.report}}}
-        await api.merge(JOB, service.ref.namespace, name, note)
+        await api.merge(JOB, service.ref.namespace, seen.job["metadata"]["name"], note)
+    owner = owner_claim(seen.claim)
+    await _hand_over(api, seen.job, [] if owner is None else [owner])
     for pod in seen.pods:
         await api.delete(POD, pod)
+
+
+async def _hand_over(api: Api, job: Mapping[str, Any], to: list[Any]) -> None:
+    """Have the Job belong to these owners."""
+    metadata = job["metadata"]
+    if (metadata.get("ownerReferences") or []) != to:
+        await api.merge(JOB, metadata["namespace"], metadata["name"], {"metadata": {"ownerReferences": to}})
 
 
 async def _create(api: Api, service: InferenceService, job: dict[str, object]) -> None:

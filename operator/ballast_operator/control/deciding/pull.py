@@ -79,6 +79,14 @@ def is_ours(job: Mapping[str, Any]) -> bool:
     return bool((metadata.get("labels") or {}).get(LABEL_PULL) == metadata["name"])
 
 
+def owners(job: Mapping[str, Any], service: Mapping[str, str], claim: Mapping[str, str] | None) -> list[Any]:
+    """The owner references that a live Job is to have while it goes on: the services that name it, `service` too.
+    Not the claim's: what it owned would stay until it has gone, and it cannot go while the Job's pod exists."""
+    have = job["metadata"].get("ownerReferences") or []
+    kept = [owner for owner in have if claim is None or owner["uid"] != claim["uid"]]
+    return kept if any(owner["uid"] == service["uid"] for owner in kept) else [*kept, service]
+
+
 def is_outdated(job: Mapping[str, Any], wanted: Mapping[str, Any], pull: Pull) -> bool:
     """Whether a Job that gets nowhere was made from something else than what is wanted now: another image, say. While
     an attempt runs it is left alone: another service that shares the pull may have made it."""

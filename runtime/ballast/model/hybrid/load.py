@@ -21,6 +21,7 @@ from ballast.model.hybrid.attention.attention import Attention, PlainAttention, 
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
@@ -66,8 +67,10 @@ def load_hybrid_model(
     packing: Packing,
     options: HybridOptions,
     report: Callable[[float], None] = lambda _: None,
+    ahead: PinnedAhead | None = None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model, on the thread that will run it; `report` gets the share done, 0…1.
+    """Load the model, on the thread that will run it; `report` gets the share done, 0…1. `ahead`: memory that is pinned
+    meanwhile; it is waited for before anything is timed, and given back where experts are refused theirs.
 
     Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
     whatever CUDA itself reports."""
@@ -93,7 +96,7 @@ def load_hybrid_model(
     made: list[Linear] = []
     make_linear = _noted(options.make_linear or _panel_linears(device), made)
     pinned = PinnedMemory()
-    with _pinning(device) as pinning:
+    with _pinning(device, ahead) as pinning:
 
         def is_taken(index: int, experts: kernels.Experts) -> bool:
             is_on_device = whole.take(index, experts)
@@ -121,6 +124,8 @@ def load_hybrid_model(
     on_host = list(in_host.values())
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     # Before anything on the CPU is timed: until now a compiler may have run.
+    if ahead is not None:
+        ahead.wait()
     slices = slice_sizes_of(spec) if options.slices is None else options.slices
     expanded = expansion(pointwise.num_saturated, slices.long_tokens)
     short = replace(slices, long_from=None)
@@ -174,10 +179,11 @@ def load_hybrid_model(
     return model, weights
 
 
-def _pinning(device: torch.device) -> AbstractContextManager[Pinning | None]:
+def _pinning(device: torch.device, ahead: PinnedAhead | None) -> AbstractContextManager[Pinning | None]:
     if device.type != "cuda":
         return nullcontext()
-    return Pinning(CudaRegistrar(), lambda: torch.cuda.set_device(device))
+    make_room = None if ahead is None else ahead.give_back
+    return Pinning(CudaRegistrar(), lambda: torch.cuda.set_device(device), make_room)
 
 
 def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:

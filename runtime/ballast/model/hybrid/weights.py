@@ -236,7 +236,10 @@ class _Loader:
         weight, shift = f"{prefix}.k_norm.weight", f"{prefix}.k_norm.bias"
         length = float(np.linalg.norm(self.tensors.vector(shift)))
         self._note("index key", self._rotation * (largest_normed(self.tensors.vector(weight)) + length))
-        head_weights = torch.from_numpy(kernels.unpack(self.tensors.matrix(f"{prefix}.proj.weight")))
+        proj = self.tensors.matrix(f"{prefix}.proj.weight")
+        head_weights = torch.from_numpy(kernels.unpack(proj))
+        if proj.scales.size:
+            head_weights *= float(proj.scales[0])
         return IndexerWeights(
             query_up=self.matrix(f"{prefix}.attn_q_b.weight"),
             norm=IndexNorm(self.vector(weight), self.vector(shift), self._spec.index.pairs_apart),

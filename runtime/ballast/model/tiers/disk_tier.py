@@ -198,7 +198,8 @@ class DiskTier:
                 self._notify()
                 is_whole = num_read == len(part)
             with self._lock:
-                if self._fetches.pop(fetch.seq, None) is not None:
+                if self._fetches.get(fetch.seq) is fetch:  # else it was given up, and the sequence may fetch again
+                    del self._fetches[fetch.seq]
                     is_damaged = is_copied and not is_whole
                     self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
             self._notify()

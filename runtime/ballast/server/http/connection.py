@@ -35,6 +35,8 @@ class HttpConfig(uvicorn.Config):
     def __init__(self, app: ASGIApp, limits: ServerLimits, tls: ssl.SSLContext | None, **settings: Any) -> None:
         super().__init__(app, http=Connection, **settings)
         self.limits = limits
+        self.is_leaving = False
+        """Whether the server is about to stop: each reply ends its connection, and new ones bring no work."""
         self._tls = tls
 
     def load(self) -> None:
@@ -79,6 +81,7 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = config.limits
+        self._has_come_late = config.is_leaving
         self._end_timer: LateTimer | None = None
         self._stall_timer: LateTimer | None = None
         self._num_unparsed = 0
@@ -108,6 +111,16 @@ class Connection(HttpToolsProtocol):
         self._stop_end_timer()
         self.resume_writing()
         super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress, nor the beginning of one."""
+        return not self._busy and not self._num_unparsed
+
+    def end_with_reply(self) -> None:
+        """End with the reply in progress, if there is one that has not begun: its head says so."""
+        if self._busy and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's own
         """The client sends nothing more. Returns whether the connection stays open, for a reply that is on its way.
@@ -146,10 +159,15 @@ class Connection(HttpToolsProtocol):
             # The parser would treat the body as data of the other protocol.
             self._refuse(HTTPException(400, "this server speaks only HTTP/1.1; leave the Upgrade header out"))
             return
+        if self._has_come_late and self.parser.get_method() == b"POST":
+            self._refuse(CapacityError("the server is draining, try again later", status=503))
+            return
         self._stop_end_timer()
         if b"://" in self.url:
             self._take_host_from_target()
         super().on_headers_complete()
+        if cast(HttpConfig, self.config).is_leaving:
+            self.cycle.keep_alive = False
 
     def _take_host_from_target(self) -> None:
         """A target with a host, as proxies are asked, counts more than a Host header (RFC 9112, section 3.2.2)."""

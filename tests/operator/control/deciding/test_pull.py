@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ballast_operator.control.deciding.pull import Pull, Trouble, is_outdated, judge
+from ballast_operator.control.deciding.pull import Pull, Trouble, is_outdated, judge, owners
 
 JOB = {"metadata": {"name": "p", "annotations": {"serving.ballast.dev/pull-template": "a"}}, "status": {}}
 
@@ -24,6 +24,18 @@ def ended(message, code=3, reason="Error"):
 
 def said(reason, message="why"):
     return ended(json.dumps({"reason": reason, "message": message}))
+
+
+def test_a_pull_that_goes_on_belongs_to_the_services_alone():
+    claim, first, second = ({"kind": "k", "name": uid, "uid": uid} for uid in ("claim", "first", "second"))
+    for have, service, wanted in (
+        ([], first, [first]),
+        ([first], second, [first, second]),
+        ([first, second], first, [first, second]),
+        ([claim], first, [first]),
+    ):
+        assert owners({"metadata": {"ownerReferences": have}}, service, claim) == wanted
+        assert owners({"metadata": {"ownerReferences": have}}, service, None)[-1:] == wanted[-1:]
 
 
 def finished(kind, **more):

@@ -169,11 +169,11 @@ def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
 MakeCore = Callable[..., EngineCore]
 
 
-def load(folder: Path, device: torch.device, **options: Any) -> HybridModel:
+def load(folder: Path, device: torch.device, arch: str = "v3", **options: Any) -> HybridModel:
     torch.set_num_threads(1)
     on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
-    file = write_tiny_model(folder, arch="v3", mla="split", quant=quant).gguf
+    file = write_tiny_model(folder, arch=arch, mla="split", quant=quant).gguf
     return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
 
 
@@ -264,12 +264,17 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
 
 
 @pytest.mark.parametrize("has_prefill_lane", [False, True])
-@pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (0, True)], ids=["host", "disk"])
+@pytest.mark.parametrize(
+    ("arch", "host_blocks", "on_disk"),
+    [("v3", ENOUGH, False), ("v3", 0, True), ("glm5", ENOUGH, False)],
+    ids=["host", "disk", "index keys"],
+)
 def test_logits_are_those_of_blocks_that_never_left(
-    device: torch.device, tmp_path: Path, host_blocks: int, on_disk: bool, has_prefill_lane: bool
+    device: torch.device, tmp_path: Path, arch: str, host_blocks: int, on_disk: bool, has_prefill_lane: bool
 ) -> None:
-    """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks."""
-    model = load(tmp_path, device, stream_from_tokens=12 if has_prefill_lane else 0)
+    """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks. Of index keys
+    all positions are scored, of which a quarter is chosen."""
+    model = load(tmp_path, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
     model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
     settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
     config = with_tiers(scheduler_config(settings), model)

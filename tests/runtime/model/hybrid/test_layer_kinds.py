@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType as T
 
+from ballast.engine.build import EngineSettings
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
+from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.gguf_files import GLM52_SPEC, R1_SPEC, common_types, write_hollow_model
 
 NUM_ROUTED = R1_SPEC.num_layers - R1_SPEC.num_dense_layers
 
@@ -49,3 +53,24 @@ def test_each_combination_of_types_is_there_at_an_odd_and_an_even_place(r1: Gguf
 
 def test_a_layer_with_other_copies_is_of_another_kind(r1: GgufModel) -> None:
     assert set(kinds(r1, l30=2)) - set(kinds(r1)) == {33}
+
+
+def test_a_choice_that_layers_share_is_made_before_it_is_attended_to(tmp_path: Path) -> None:
+    """Of GLM-5.2, in which layers 0, 1 and every fourth one choose."""
+    model = open_gguf(write_hollow_model(tmp_path / "glm.gguf", GLM52_SPEC, common_types(GLM52_SPEC)))
+    found = one_of_each_kind(model, GLM52_SPEC, {})
+    assert found[0] == 0
+    assert {len(GLM52_SPEC.planes[index]) for index in found} == {1, 2}
+
+
+def test_warm_up_goes_through_these_layers_alone(tmp_path: Path) -> None:
+    """Layer 3 takes the choice of layer 0: those between are left out."""
+    settings = EngineSettings(
+        cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=40, max_queue=1
+    )
+    file = write_tiny_model(tmp_path, arch="glm5", quant="q4_k").gguf
+    hybrid = load_hybrid(file, torch.device("cpu"), settings, make_linear=float_linear)
+    caches = hybrid._kv.layers
+    assert [layer.index_keys is not None for layer in caches] == [True, True, True, False, False, True]
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), [0, 3])
+    assert [bool(layer.rows.any()) for layer in caches] == [True, False, False, True, False, False]

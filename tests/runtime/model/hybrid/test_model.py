@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from gguf import GGMLQuantizationType, GGUFReader
 
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings, scheduler_config
@@ -47,6 +48,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.tensors import GPU_TYPES
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.gpu_experts import GpuExperts
+from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
@@ -54,6 +56,7 @@ from support.generate import generate
 from support.kernels.attention_cases import attention_case
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.random_blocks import dequantized
 from support.oracles.divergence import divergences, log_probabilities
 from support.oracles.forced_positions import ForcedPositions
 from support.oracles.forced_routing import ForcedRouting
@@ -211,6 +214,24 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, a
     pair = pair_on_cpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tiny_model,
+        "type_for",
+        lambda name, *args: (
+            GGMLQuantizationType.NVFP4 if name.endswith("indexer.proj.weight") else type_for(name, *args)
+        ),
+    )
+    file = write_tiny_model(tmp_path, arch="v32", quant="nvfp4").gguf
+    hybrid = load(file, CPU, make_linear=float_linear)
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
+    name = "blk.0.indexer.proj"
+    whole = dequantized(tensors[f"{name}.weight"], GGMLQuantizationType.NVFP4) * tensors[f"{name}.scale"]
+    indexer = hybrid._weights.layers[0].attention.indexer
+    found = indexer.head_weights(torch.eye(whole.shape[1])).T
+    np.testing.assert_allclose(found.numpy(), whole, rtol=1e-6)
 
 
 def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(tmp_path: Path) -> None:

@@ -101,6 +101,36 @@ def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
     assert tier.poll().fetched == [Fetched(9, 0)]
 
 
+def test_a_sequence_that_fetches_again_while_its_first_read_lasts_is_told_once(
+    device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preempted after the first fetch was given up, it asks for the same blocks."""
+    read, is_reading, goes_on = tier._file.read, threading.Event(), threading.Event()
+
+    def slow(block: int, into: Bytes) -> bool:
+        is_reading.set()
+        assert goes_on.wait(30)
+        return read(block, into)
+
+    monkeypatch.setattr(tier._file, "read", slow)
+    device.may_end.set()
+    tier.fetch(7, [moved(1, 5)])
+    assert is_reading.wait(30)
+    tier.cancel(7)
+    assert tier.poll().fetched == [Fetched(7, 0)]
+    tier.fetch(7, [moved(1, 6), moved(2, 7)])
+    tier.fetch(8, [moved(1, 5)])
+    goes_on.set()
+    ends: list[Fetched] = []
+
+    def has_last() -> bool:
+        ends.extend(tier.poll().fetched)
+        return Fetched(8, 1) in ends
+
+    wait_for("the last", has_last)
+    assert ends == [Fetched(7, 2), Fetched(8, 1)]
+
+
 def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture) -> None:
     device.error = RuntimeError("the device is full")
     tier.fetch(7, [moved(1, 5)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.cluster.binaries import ROOT, program
@@ -33,16 +35,37 @@ class InstalledNode:
         return self.control_plane.kube
 
     def start(self) -> None:
+        self.start_node()
+        self.install()
+
+    def start_node(self) -> None:
+        """The cluster, and the images on its node."""
         self.control_plane.start()
         self.node.start_containerd(self._images)
         self.node.join(self.control_plane)
         self.node.add_devices(self.control_plane)
+
+    def install(self) -> None:
+        """Definition and operator; returns when one of its pods leads."""
         self.kubectl("apply", "-f", str(CRD))
         installation = self.folder / "operator.yaml"
         installation.write_text(_operator_command("install", "--operator-image", OPERATOR_IMAGE))
         self.kubectl("apply", "-f", str(installation))
         self.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "status", "deployment/ballast-operator", "--timeout=120s")
         wait_for("an operator to lead", self._has_leader)
+
+    @contextmanager
+    def second_node(self) -> Iterator[Node]:
+        """Another node with the same images, on the same CPUs; gone afterwards."""
+        node = Node(self.folder / "second-node", number=1)
+        try:
+            node.join_network()
+            node.start_containerd(self._images)
+            node.join(self.control_plane)
+            yield node
+        finally:
+            node.stop()
+            self.kubectl("delete", f"node/{node.name}", "--ignore-not-found", "--timeout=60s")
 
     def stop(self) -> None:
         self.control_plane.stop()

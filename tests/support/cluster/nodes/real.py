@@ -2,7 +2,7 @@
 
 The tests themselves run in namespaces of their own (tools/node-namespaces.sh): what is changed here of network,
 mounts and /var/lib/kubelet the machine never sees. The kubelet would set kernel parameters of the whole machine; it
-finds files in their place.
+finds files in their place. Further nodes share network and CPUs with the first, and have all else of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from support.cluster.binaries import program
@@ -20,12 +21,15 @@ from support.cluster.process import Process
 from support.cluster.waiting import wait_for
 
 ADDRESS = "10.55.0.1"
+"""Of the first node; those of the next follow."""
 MACHINE_NETWORK = "BALLAST_MACHINE_NETWORK"
 """Variable by which tools/e2e.sh names the machine's own network namespace, which must not be this one."""
 PAUSE_IMAGE = "localhost/ballast-pause:e2e"
 COMMANDS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "unshare", "buildah", "debootstrap")
 PACKAGES = "containerd runc containernetworking-plugins iptables conntrack iproute2 buildah debootstrap"
 CNI_FOLDER = Path("/usr/lib/cni")
+CGROUPS = Path("/sys/fs/cgroup")
+KUBELET_FOLDER = Path("/var/lib/kubelet")
 COMMAND_TIMEOUT_S = 120
 IMPORT_TIMEOUT_S = 1200
 """An image with CUDA's libraries is written twice, as it came and unpacked."""
@@ -51,24 +55,28 @@ def missing_here() -> list[str]:
 
 
 class Node:
-    """One node named `name`; it and its control plane live in the caller's namespaces."""
+    """The node `node-<number>`; nodes and their control plane live in the caller's namespaces."""
 
-    def __init__(self, folder: Path, name: str = "node-0") -> None:
+    def __init__(self, folder: Path, number: int = 0) -> None:
         if os.environ.get(MACHINE_NETWORK) in (None, str(Path("/proc/self/ns/net").readlink())):
             raise RuntimeError("a node needs namespaces of its own: start the tests by tools/e2e.sh")
         self.folder = folder
-        self.name = name
+        self.name = f"node-{number}"
+        self.address = str(IPv4Address(ADDRESS) + number)
         self.logs = folder / "logs"
-        for part in ("logs", "var-lib-kubelet", "kernel", "cni", "containerd"):
+        for part in ("logs", "var-lib-kubelet", "kernel", "cni", "containerd", "pod-logs"):
             (folder / part).mkdir(parents=True, exist_ok=True)
+        self._number = number
         self._socket = folder / "containerd" / "containerd.sock"
         self._processes: list[Process] = []
+        self._mounts: Process | None = None
+        """Holds the mounts of a further node."""
 
     def make_network(self) -> None:
-        """Give this namespace the node's address, and the kubelet its folders."""
-        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
+        """Give this namespace the node's address, and the kubelet its folders. Of the first node."""
+        KUBELET_FOLDER.mkdir(parents=True, exist_ok=True)
         _run("mount", "--make-rshared", "/")
-        _run("mount", "--bind", self.folder / "var-lib-kubelet", "/var/lib/kubelet")
+        _run("mount", "--bind", self.folder / "var-lib-kubelet", KUBELET_FOLDER)
         kernel = {
             "vm/overcommit_memory": "1",
             "vm/panic_on_oom": "0",
@@ -82,7 +90,7 @@ class Node:
         for command in (
             "ip link set lo up",
             "ip link add node0 type veth peer name node1",
-            f"ip addr add {ADDRESS}/24 dev node0",
+            f"ip addr add {self.address}/24 dev node0",
             "ip link set node0 up",
             "ip link set node1 up",
             "ip route add default via 10.55.0.254 dev node0",
@@ -90,11 +98,28 @@ class Node:
         ):
             _run(*command.split())
 
+    def join_network(self) -> None:
+        """Add an address to the first node's, and a /var/lib/kubelet that only this node's processes see: a kubelet
+        empties its folder of device plugins, which has no other place."""
+        _run("ip", "addr", "add", f"{self.address}/24", "dev", "node0")
+        # What the first node unmounts goes here, too; what is mounted here stays here.
+        self._mounts = self._spawn("mounts", "unshare", "--mount", "--propagation", "slave", "sleep", "infinity")
+        ours, own = (Path(f"/proc/{pid}/ns/mnt") for pid in ("self", self._mounts.pid))
+        wait_for("mounts of its own", lambda: ours.readlink() != own.readlink())
+        _run(*self._entering(), "mount", "--make-rshared", "/")
+        _run(*self._entering(), "mount", "--bind", self.folder / "var-lib-kubelet", KUBELET_FOLDER)
+        for hierarchy in _hierarchies():
+            top = hierarchy / self.name
+            top.mkdir(exist_ok=True)
+            for of_the_machine in ("cpuset.cpus", "cpuset.mems"):
+                if (hierarchy / of_the_machine).exists():
+                    (top / of_the_machine).write_text((hierarchy / of_the_machine).read_text())
+
     def start_containerd(self, images: list[Path]) -> None:
         """Start it with these docker archives loaded."""
         config = self.folder / "containerd" / "config.toml"
         config.write_text(_containerd_config(self.folder))
-        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_cni_config(self.folder)))
+        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_cni_config(self.folder, self._number)))
         self._spawn("containerd", "containerd", "--config", config)
         wait_for("containerd", lambda: self.ctr("version", check=False))
         for image in images:
@@ -105,7 +130,7 @@ class Node:
         return _run("ctr", "-a", self._socket, "-n", "k8s.io", *argv, check=check, timeout_s=timeout_s)
 
     def join(self, control_plane: ControlPlane) -> None:
-        """Start kubelet and kube-proxy; return when the node is Ready."""
+        """Start the kubelet, and the network's kube-proxy; return when the node is Ready."""
         config = self.folder / "kubelet.json"
         config.write_text(json.dumps(self._kubelet_config(control_plane)))
         credentials = kubeconfig(
@@ -120,9 +145,11 @@ class Node:
             f"--config={config}",
             f"--kubeconfig={credentials}",
             f"--hostname-override={self.name}",
-            f"--node-ip={ADDRESS}",
+            f"--node-ip={self.address}",
         )
         wait_for(f"node {self.name} to be Ready", lambda: self._is_ready(control_plane), READY_TIMEOUT_S)
+        if self._number:
+            return
         proxy = self.folder / "kube-proxy.json"
         proxy.write_text(json.dumps(self._proxy_config(control_plane)))
         self._spawn("kube-proxy", program("kube-proxy"), f"--config={proxy}")
@@ -139,14 +166,14 @@ class Node:
 
     def stop(self) -> None:
         """End every container and process, and give the machine back as it was."""
-        for process in reversed([p for p in self._processes if p.name != "containerd"]):
+        for process in reversed([p for p in self._processes if p.name not in ("containerd", "mounts")]):
             process.stop()
         if self._socket.exists():
             self._end_containers()
-        for process in self._processes:
+        for process in reversed(self._processes):
             process.stop()
-        for controller in Path("/sys/fs/cgroup").iterdir():
-            _remove_cgroups(controller / "kubepods")
+        for hierarchy in _hierarchies():
+            _remove_cgroups(hierarchy / (self.name if self._number else "kubepods"))
 
     def _end_containers(self) -> None:
         for task in self.ctr("tasks", "ls", "-q", check=False).split():
@@ -162,10 +189,14 @@ class Node:
         return [line for line in lines if "RUNNING" in line]
 
     def _spawn(self, name: str, *argv: str | Path) -> Process:
-        process = Process(name, argv, self.logs)
+        process = Process(name, (*self._entering(), *argv), self.logs)
         process.start()
         self._processes.append(process)
         return process
+
+    def _entering(self) -> tuple[str, ...]:
+        """The words before a command that is to see this node's mounts."""
+        return () if self._mounts is None else ("nsenter", f"--mount=/proc/{self._mounts.pid}/ns/mnt", "--")
 
     def _is_ready(self, control_plane: ControlPlane) -> bool:
         for process in self._processes:
@@ -175,7 +206,7 @@ class Node:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def _kubelet_config(self, control_plane: ControlPlane) -> dict[str, object]:
-        cert, key = control_plane.pki.server("kubelet-server", self.name, ADDRESS)
+        cert, key = control_plane.pki.server(f"kubelet-server-{self._number}", self.name, self.address)
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -185,12 +216,15 @@ class Node:
                 "x509": {"clientCAFile": str(control_plane.pki.ca)},
             },
             "authorization": {"mode": "Webhook"},
-            "address": ADDRESS,
+            "address": self.address,
+            "healthzPort": 0,
+            "podLogsDir": str(self.folder / "pod-logs"),
             "tlsCertFile": str(cert),
             "tlsPrivateKeyFile": str(key),
             "containerRuntimeEndpoint": f"unix://{self._socket}",
             "failCgroupV1": False,
             "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.name}" if self._number else "/",
             "enforceNodeAllocatable": ["pods"],
             "kubeReserved": {"cpu": f"{CPU_RESERVED_MILLIS}m", "memory": f"{MEMORY_RESERVED_MIB}Mi"},
             "evictionHard": {"memory.available": f"{MEMORY_EVICTION_MIB}Mi", "nodefs.available": "1%"},
@@ -213,7 +247,7 @@ class Node:
             "clientConnection": {"kubeconfig": str(control_plane.client_config("system:kube-proxy"))},
             "mode": "iptables",
             "clusterCIDR": control_plane.pod_cidr,
-            "bindAddress": ADDRESS,
+            "bindAddress": self.address,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
             "hostnameOverride": self.name,
@@ -256,19 +290,31 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 """
 
 
-def _cni_config(folder: Path) -> dict[str, object]:
+def _cni_config(folder: Path, number: int) -> dict[str, object]:
     ipam = {
         "type": "host-local",
-        "ranges": [[{"subnet": "10.244.0.0/24"}]],
+        "ranges": [[{"subnet": f"10.244.{number}.0/24"}]],
         "dataDir": str(folder / "cni-ipam"),
         "routes": [{"dst": "0.0.0.0/0"}],
     }
-    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}
+    bridge = {
+        "type": "bridge",
+        "bridge": f"cni{number}",
+        "isGateway": True,
+        "ipMasq": True,
+        "hairpinMode": True,
+        "ipam": ipam,
+    }
     return {
         "cniVersion": "0.4.0",
         "name": "pods",
         "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
     }
+
+
+def _hierarchies() -> list[Path]:
+    """The roots of the machine's control groups: one a controller in version 1, one in all in version 2."""
+    return [CGROUPS] if (CGROUPS / "cgroup.controllers").exists() else list(CGROUPS.iterdir())
 
 
 def _remove_cgroups(top: Path) -> None:

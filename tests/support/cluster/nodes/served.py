@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from support.cluster.binaries import ROOT
@@ -52,12 +52,28 @@ def address_of(installed: InstalledNode, service: str) -> str:
     return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}/v1/chat/completions"
 
 
+def client_pod(installed: InstalledNode, image: str) -> str:
+    """Start a pod in `default` that is not part of any service, with Python in it; its name."""
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+    }
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    installed.kube.create("pods", {"metadata": {"name": "client"}, "spec": spec}, NAMESPACE)
+    installed.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+    return "client"
+
+
 @contextmanager
-def served(installed: InstalledNode, service: Object) -> Iterator[str]:
-    """The service applied and Ready; afterwards deleted, with nothing left of it."""
+def served(installed: InstalledNode, service: Object, meanwhile: Callable[[], object] = lambda: None) -> Iterator[str]:
+    """The service applied and Ready, with what is to be seen in between; afterwards deleted, nothing left of it."""
     name = service["metadata"]["name"]
     installed.kube.apply("inferenceservices", service, NAMESPACE)
     try:
+        meanwhile()
         installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
         yield name
     finally:

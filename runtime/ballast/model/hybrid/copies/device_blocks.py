@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ballast.model.hybrid.copies.pinned_ahead import free_pinned
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.streams import new_stream
 
@@ -58,7 +59,7 @@ class DeviceBlocks:
     def free_memory(self) -> None:
         """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
         if self._device.type == "cuda":
-            torch._C._host_emptyCache()  # torch 2.11 has no other name for it
+            free_pinned()
 
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 import torch
 
@@ -21,33 +22,64 @@ Take = Callable[[int], object]
 """Takes so many bytes, which are given back when nothing refers to the result. Raises RuntimeError."""
 
 
-@contextmanager
-def pinned_ahead(num_bytes: int, piece_bytes: int, take: Take) -> Iterator[None]:
-    """A context in which a thread takes `num_bytes` in pieces; leaving it waits for the thread. With `take_pinned`, the
-    pieces are then in torch's cache of such memory, from which whoever asks for a piece next has it at once. What the
-    system refuses is left to whoever needs it."""
-    pieces: list[object] = []
-    is_over = threading.Event()
-
-    def fill() -> None:
-        try:
-            while (len(pieces) + 1) * piece_bytes <= num_bytes and not is_over.is_set():
-                pieces.append(take(piece_bytes))
-        except RuntimeError as error:
-            log.info("less memory is pinned ahead", extra={"why": first_line(error)})
-
-    thread = threading.Thread(target=fill, name="ballast-pin-ahead", daemon=True)
-    thread.start()
-    try:
-        yield
-    except BaseException:
-        is_over.set()
-        raise
-    finally:
-        thread.join()
-        pieces.clear()
-
-
 def take_pinned(num_bytes: int) -> torch.Tensor:
     """From the system, or torch's cache of what it had from there."""
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+def free_pinned() -> None:
+    """Gives the system back what torch keeps of such memory for whoever asks next."""
+    torch._C._host_emptyCache()  # torch 2.11 has no other name for it
+
+
+class PinnedAhead:
+    """A context in which a thread takes memory in pieces. Leaving it waits for the thread, but not for all pieces where
+    it is left by an error. With `take_pinned`, the pieces are then in torch's cache of such memory, from which whoever
+    asks for a piece next has it at once. What the system refuses is left to whoever needs it."""
+
+    def __init__(
+        self,
+        num_bytes: int,
+        piece_bytes: int,
+        take: Take = take_pinned,
+        free: Callable[[], None] = free_pinned,
+        use_device: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`use_device` binds the thread to the device: else it might take memory through another one."""
+        self._num_pieces = num_bytes // piece_bytes
+        self._piece_bytes = piece_bytes
+        self._take, self._free, self._use_device = take, free, use_device
+        self._pieces: list[object] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="ballast-pin-ahead", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error_type is not None:
+            self._is_over.set()
+        self.wait()
+        self._pieces.clear()
+
+    def wait(self) -> None:
+        """Until the thread has ended: it would slow down what is timed meanwhile."""
+        self._thread.join()
+
+    def give_back(self) -> None:
+        """Take no more, and give the system back what there is: somebody needs it more. From any thread."""
+        self._is_over.set()
+        self.wait()
+        self._pieces.clear()
+        self._free()
+
+    def _fill(self) -> None:
+        try:
+            self._use_device()
+            while len(self._pieces) < self._num_pieces and not self._is_over.is_set():
+                self._pieces.append(self._take(self._piece_bytes))
+        except RuntimeError as error:
+            log.info("less memory is pinned ahead", extra={"why": first_line(error)})

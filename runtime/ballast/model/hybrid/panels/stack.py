@@ -93,4 +93,5 @@ def scales_on(
             raise ValueError(f"a matrix of {kind.name} has scales {scales}, which no kernel on a GPU applies")
         return None
     of_all = np.broadcast_to(scales if scales.size else np.ones(1, np.float32), num_experts)
-    return torch.from_numpy(of_all[chosen].copy()).to(device)
+    places = chosen if isinstance(chosen, slice) else list(chosen)  # a tuple would be one place of several axes
+    return torch.from_numpy(of_all[places].copy()).to(device)

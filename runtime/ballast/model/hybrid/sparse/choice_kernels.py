@@ -1,10 +1,10 @@
-"""Triton kernels of a choice of positions: scores, the border between what is chosen and what is not, and the positions
-themselves, in a few launches that wait for nothing.
+"""Triton kernels of a choice of positions: scores, and rounds that keep the highest of groups until one group is left.
 
-The border is the order of the lowest score that is chosen. Its digits, 11, 11 and 10 bits, are found from the highest
-one by counting, as the CPU does: many programs count shares of a token's scores, and each launch reads what the one
-before has counted. Scores of equal order are told apart by their positions, so no launch depends on which program comes
-first. Positions and blocks are read from device memory, so that a captured launch serves every step.
+A group is what a program has in registers. Of each the top_k highest are kept, in their order, with their positions:
+what is not among them is not among those of the whole row either. So groups need not know of each other, nothing is
+counted in memory, and no launch depends on which program comes first; most rows take one round, at most 131,072
+positions two. The border in a group is the order of the lowest score that is kept, which is found by halving the range
+that it lies in. Positions and blocks are read from device memory, so that a captured launch serves every step.
 
 A token that sees no more than may be chosen is not scored. Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.reduce_kernels import plus
+from ballast.model.hybrid.reduce_kernels import larger, plus, smaller
 
 
 @triton.jit
@@ -98,152 +98,104 @@ def _order(score):
 
 
 @triton.jit
-def _digits(borders, counts, row, DIGIT: tl.constexpr, TOP_K: tl.constexpr, BITS: tl.constexpr, LAST: tl.constexpr):
-    """(the border's digits before DIGIT, how many are left to be chosen of those that begin with these). The digit
-    before is found from its counts, and what was before it is read."""
-    if DIGIT == 0:
-        border = tl.full((), 0, tl.uint32)
-        left = tl.full((), TOP_K, tl.int32)
+def _border(order, num_there, TOP_K: tl.constexpr):
+    """(border, left): to be kept are all above the border, and the first `left` at it. Orders of 0 are not there."""
+    low = tl.reduce(tl.where(order == 0, 0xFFFFFFFF, order).to(tl.uint32), 0, smaller)
+    high = tl.reduce(order, 0, larger)
+    keeps_all = num_there <= TOP_K
+    low = tl.where(keeps_all, 0, low).to(tl.uint32)
+    high = tl.where(keeps_all, 0, high).to(tl.uint32)
+    above = tl.where(keeps_all, TOP_K, 0)
+    while low < high:
+        # At least TOP_K are not below low; of those above high there are `above`, fewer than TOP_K.
+        middle = high - (high - low) // 2
+        at_least = tl.reduce((order >= middle).to(tl.int32), 0, plus)
+        is_low = at_least > TOP_K
+        is_found = at_least == TOP_K
+        low = tl.where(is_low, middle, tl.where(is_found, middle - 1, low)).to(tl.uint32)
+        high = tl.where(is_low, high, middle - 1).to(tl.uint32)
+        above = tl.where(is_low, above, at_least)
+    return low, TOP_K - above
+
+
+@triton.jit
+def _keep(
+    given,
+    kept,
+    target,
+    num_there,
+    first_position,
+    num_rows,
+    width,
+    kept_width,
+    is_last,
+    IS_FIRST: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Keep the highest of a group of at most SIZE."""
+    of_group = tl.arange(0, SIZE)
+    is_there = of_group < num_there
+    if IS_FIRST:
+        order = _order(tl.load(given + of_group, mask=is_there, other=0.0))
+        order = tl.where(is_there, order, 0).to(tl.uint32)
     else:
-        if DIGIT == 1:
-            before = tl.full((), 0, tl.uint32)
-            before_left = tl.full((), TOP_K, tl.int32)
-        else:
-            before = tl.load(borders + (row * 3 + DIGIT - 2) * 2).to(tl.uint32, bitcast=True)
-            before_left = tl.load(borders + (row * 3 + DIGIT - 2) * 2 + 1)
-        digit = tl.arange(0, 1 << BITS)
-        count = tl.load(counts + ((row * 3 + DIGIT - 1) << BITS) + digit)
-        at_least = tl.associative_scan(count, 0, plus, reverse=True)
-        found = tl.reduce((at_least >= before_left).to(tl.int32), 0, plus) - 1
-        above = tl.reduce(tl.where(digit == found, at_least - count, 0), 0, plus)
-        left = before_left - above
-        border = (before << (LAST if DIGIT == 3 else BITS)) | found.to(tl.uint32)
-        if tl.program_id(1) == 0:
-            tl.store(borders + (row * 3 + DIGIT - 1) * 2, border.to(tl.int32, bitcast=True))
-            tl.store(borders + (row * 3 + DIGIT - 1) * 2 + 1, left)
-    return border, left
+        order = tl.load(given + of_group, mask=is_there, other=0).to(tl.uint32, bitcast=True)
+    border, left = _border(order, num_there, TOP_K)
+    is_above = order > border
+    is_equal = is_there & (order == border)
+    # Both in one sum, which neither half of a number overflows.
+    both = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
+    before = tl.associative_scan(both, 0, plus) - both
+    equal_before = before >> 16
+    is_kept = is_above | (is_equal & (equal_before < left))
+    to = (before & 0xFFFF) + tl.minimum(equal_before, left)
+    if IS_FIRST:
+        place = first_position + of_group
+    else:
+        place = tl.load(given + num_rows * width + of_group, mask=is_kept, other=0)
+    if is_last:
+        tl.store(target + to, place, mask=is_kept)
+    else:
+        tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
+        tl.store(kept + num_rows * kept_width + to, place, mask=is_kept)
 
 
-@triton.jit(do_not_specialize=["first_token", "capacity", "num_splits"])
-def count_digit(
-    scores,  # float32 [rows, capacity]
+@triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])
+def keep_highest(
+    given,  # first round: float32 [rows, width], scores; later ones: int32 [2, rows, width], as `kept` was written
     positions,  # int32 [T]
-    borders,  # int32 [rows, 3, 2]: after each digit, the border so far and how many are left
-    counts,  # int32 [rows, 3, 1 << BITS], of each digit's scores by it; zeros before
+    chosen,  # int32 [T, TOP_K], written where a row is one group
+    kept,  # int32 [2, rows, kept_width], elsewhere: orders and positions, TOP_K each group
     first_token,
-    capacity,
-    num_splits,
-    DIGIT: tl.constexpr,
+    width,
+    kept_width,
+    num_before,  # rounds before this one
+    IS_FIRST: tl.constexpr,
     TOP_K: tl.constexpr,
-    BITS: tl.constexpr,
-    LAST: tl.constexpr,  # bits of the third digit
-    SPAN: tl.constexpr,
+    GROUP: tl.constexpr,  # at least 2 TOP_K
+    SHORT: tl.constexpr,  # what shorter groups are padded to
 ):
-    """Count the scores that begin with the border's digits before DIGIT by their next one. Grid: rows, splits."""
+    """A round. Grid: rows, groups. A row of one group is done, and later rounds leave it alone."""
     row = tl.program_id(0).to(tl.int64)
-    num_positions = tl.load(positions + first_token + row) + 1
-    if num_positions <= TOP_K:
-        return
-    first_position, end = _share(num_positions, num_splits, SPAN)
-    border, _ = _digits(borders, counts, row, DIGIT, TOP_K, BITS, LAST)
-    digit = tl.arange(0, 1 << BITS)
-    found = tl.full((1 << BITS,), 0, tl.int32)
-    for begin in range(first_position, end, SPAN):
-        position = begin + tl.arange(0, SPAN)
-        is_there = position < end
-        order = _order(tl.load(scores + row * capacity + position, mask=is_there, other=0.0))
-        if DIGIT == 0:
-            own = order >> (BITS + LAST)
-        elif DIGIT == 1:
-            is_there = is_there & (order >> (BITS + LAST) == border)
-            own = (order >> LAST) & ((1 << BITS) - 1)
-        else:
-            is_there = is_there & (order >> LAST == border)
-            own = order & ((1 << LAST) - 1)
-        found += tl.histogram(own.to(tl.int32), 1 << BITS, mask=is_there)
-    tl.atomic_add(counts + ((row * 3 + DIGIT) << BITS) + digit, found, mask=found > 0, sem="relaxed")
-
-
-@triton.jit(do_not_specialize=["first_token", "capacity", "num_splits"])
-def count_chosen(
-    scores,
-    positions,
-    borders,
-    counts,
-    totals,  # int32 [rows, splits, 2]: of each split, scores above the border and at it
-    first_token,
-    capacity,
-    num_splits,
-    TOP_K: tl.constexpr,
-    BITS: tl.constexpr,
-    LAST: tl.constexpr,
-    SPAN: tl.constexpr,
-):
-    """Grid: rows, splits. Other arguments as for `count_digit`."""
-    row = tl.program_id(0).to(tl.int64)
-    num_positions = tl.load(positions + first_token + row) + 1
-    if num_positions <= TOP_K:
-        return
-    first_position, end = _share(num_positions, num_splits, SPAN)
-    border, _ = _digits(borders, counts, row, 3, TOP_K, BITS, LAST)
-    above = tl.full((SPAN,), 0, tl.int32)
-    equal = tl.full((SPAN,), 0, tl.int32)
-    for begin in range(first_position, end, SPAN):
-        position = begin + tl.arange(0, SPAN)
-        is_there = position < end
-        order = _order(tl.load(scores + row * capacity + position, mask=is_there, other=0.0))
-        above += (is_there & (order > border)).to(tl.int32)
-        equal += (is_there & (order == border)).to(tl.int32)
-    own = totals + (row * num_splits + tl.program_id(1)) * 2
-    tl.store(own, tl.reduce(above, 0, plus))
-    tl.store(own + 1, tl.reduce(equal, 0, plus))
-
-
-@triton.jit(do_not_specialize=["first_token", "capacity", "num_splits"])
-def write_chosen(
-    scores,
-    positions,
-    borders,
-    totals,
-    chosen,  # int32 [T, TOP_K]
-    first_token,
-    capacity,
-    num_splits,
-    TOP_K: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,  # a power of two
-    SPAN: tl.constexpr,
-):
-    """Grid: rows, splits. Other arguments as for `count_chosen`."""
-    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
     token = first_token + row
-    num_positions = tl.load(positions + token) + 1
-    first_position, end = _share(num_positions, num_splits, SPAN)
-    own = chosen + token * TOP_K
-    if num_positions <= TOP_K:
-        for begin in range(first_position, end, SPAN):
-            position = begin + tl.arange(0, SPAN)
-            tl.store(own + position, position, mask=position < end)
+    num_given = tl.load(positions + token) + 1
+    is_done = num_given < 0
+    for _ in range(num_before):
+        is_done = is_done | (num_given <= GROUP)
+        full = (num_given - 1) // GROUP
+        num_given = full * TOP_K + tl.minimum(num_given - full * GROUP, TOP_K)
+    first = group * GROUP
+    num_there = tl.minimum(num_given - first, GROUP)
+    if is_done | (num_there <= 0):
         return
-    border = tl.load(borders + (row * 3 + 2) * 2).to(tl.uint32, bitcast=True)
-    left = tl.load(borders + (row * 3 + 2) * 2 + 1)
-    split = tl.arange(0, MAX_SPLITS)
-    is_before = split < tl.program_id(1)
-    total = totals + (row * num_splits + split) * 2
-    above = tl.reduce(tl.load(total, mask=is_before, other=0), 0, plus)
-    equal = tl.reduce(tl.load(total + 1, mask=is_before, other=0), 0, plus)
-    for begin in range(first_position, end, SPAN):
-        position = begin + tl.arange(0, SPAN)
-        is_there = position < end
-        order = _order(tl.load(scores + row * capacity + position, mask=is_there, other=0.0))
-        is_above = is_there & (order > border)
-        is_equal = is_there & (order == border)
-        # Both in one sum, which neither half of a number overflows.
-        both = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
-        up_to = tl.associative_scan(both, 0, plus)
-        above_before = above + ((up_to - both) & 0xFFFF)
-        equal_before = equal + ((up_to - both) >> 16)
-        is_taken = is_above | (is_equal & (equal_before < left))
-        tl.store(own + above_before + tl.minimum(equal_before, left), position, mask=is_taken)
-        of_span = tl.reduce(both, 0, plus)
-        above += of_span & 0xFFFF
-        equal += of_span >> 16
+    num_rows = tl.num_programs(0).to(tl.int64)
+    own = given + row * width + first
+    own_kept = kept + row * kept_width + group * TOP_K
+    target = chosen + token * TOP_K
+    is_last = num_given <= GROUP
+    if num_there <= SHORT:
+        _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, SHORT)
+    else:
+        _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, GROUP)

@@ -24,9 +24,34 @@ def _share(num_chosen, num_splits, KEYS: tl.constexpr):
     return _ceil_div(_ceil_div(num_chosen, KEYS), num_splits) * KEYS
 
 
-@triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_splits"])
+@triton.jit
+def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
+    """Where the cache has the chosen positions at `place`; 0 from `end` on."""
+    is_there = place < end
+    position = tl.load(chosen + place, mask=is_there, other=0)
+    block = tl.load(blocks + position // BLOCK_TOKENS, mask=is_there, other=0)
+    return block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS
+
+
+@triton.jit(do_not_specialize=["num_numbers"])
+def round_query(
+    query,  # float32 [num_numbers]
+    rounded,  # [num_numbers], of the cache's type
+    scale,
+    num_numbers,
+    SIZE: tl.constexpr,
+):
+    """Times scale, for `attend`: rounded in its registers, they would not be read from shared memory where they are
+    multiplied, and leave too few registers for products that follow each other at once."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    is_there = at < num_numbers
+    number = tl.load(query + at, mask=is_there, other=0.0) * scale
+    tl.store(rounded + at, number.to(rounded.dtype.element_ty), mask=is_there)
+
+
+@triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_tiles"])
 def attend(
-    query,  # float32 [T, heads, KEY + MORE_KEY]
+    query,  # [T, heads, KEY + MORE_KEY], times scores' scale and log2(e), of the cache's type
     cache,  # [slots, KEY + MORE_KEY], of which the first KEY are the value
     chosen,  # int32 [T, TOP_K]
     positions,  # int32 [T]; a token that sees n positions has chosen min(n, TOP_K)
@@ -34,10 +59,9 @@ def attend(
     blocks,  # int32 [requests, max_blocks]
     sums,  # float32 [splits, T, heads, KEY], each split's average of values
     peaks,  # float32 [splits, T, heads], base-2 logarithms of the splits' weights
-    scale,  # of scores, times log2(e)
     num_heads,
     max_blocks,
-    num_splits,
+    num_tiles,  # of a token's heads
     TOP_K: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     KEY: tl.constexpr,
@@ -47,17 +71,18 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Grid: tokens, splits, tiles of heads. A split without positions writes nothing."""
-    token = tl.program_id(0).to(tl.int64)
+    """Grid: tiles of tokens' heads, those of a token beside each other; splits. A split without positions writes
+    nothing."""
+    token = (tl.program_id(0) // num_tiles).to(tl.int64)
     split = tl.program_id(1)
     num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
-    share = _share(num_chosen, num_splits, KEYS)
+    share = _share(num_chosen, tl.num_programs(1), KEYS)
     first_key = split * share
     end_key = tl.minimum(first_key + share, num_chosen)
     if first_key >= end_key:
         return
 
-    head = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(0) % num_tiles * ROWS + tl.arange(0, ROWS)
     is_head = head < num_heads
     of_key = tl.arange(0, PADDED_KEY)
     of_more = tl.arange(0, PADDED_MORE)
@@ -66,21 +91,21 @@ def attend(
     row_query = query + (token * num_heads + head)[:, None] * (KEY + MORE_KEY)
     own_query = tl.load(row_query + of_key[None, :], mask=is_head[:, None] & in_key[None, :], other=0.0)
     more_query = tl.load(row_query + KEY + of_more[None, :], mask=is_head[:, None] & in_more[None, :], other=0.0)
-    own_query = (own_query * scale).to(cache.dtype.element_ty)
-    more_query = (more_query * scale).to(cache.dtype.element_ty)
+    own_chosen = chosen + token * TOP_K
     own_blocks = blocks + tl.load(owners + token).to(tl.int64) * max_blocks
+    of_keys = tl.arange(0, KEYS)
 
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.full((ROWS,), 0.0, tl.float32)
     attended = tl.full((ROWS, PADDED_KEY), 0.0, tl.float32)
+    slot = _slots(own_chosen, own_blocks, first_key + of_keys, end_key, BLOCK_TOKENS)
     for first in range(first_key, end_key, KEYS):
-        place = first + tl.arange(0, KEYS)
-        is_key = place < end_key
-        position = tl.load(chosen + token * TOP_K + place, mask=is_key, other=0)
-        block = tl.load(own_blocks + position // BLOCK_TOKENS, mask=is_key, other=0)
-        row = cache + (block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS)[:, None] * (KEY + MORE_KEY)
+        is_key = first + of_keys < end_key
+        row = cache + slot[:, None] * (KEY + MORE_KEY)
         own_key = tl.load(row + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
         more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
+        # Found while these rows are on their way, so that no rows wait for it.
+        slot = _slots(own_chosen, own_blocks, first + KEYS + of_keys, end_key, BLOCK_TOKENS)
         scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
         scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
         scores = tl.where(is_key[None, :], scores, float("-inf"))
@@ -95,7 +120,7 @@ def attend(
 
     has_seen = total > 0.0
     safe_total = tl.where(has_seen, total, 1.0)
-    at = (split * tl.num_programs(0) + token) * num_heads + head
+    at = (split * (tl.num_programs(0) // num_tiles) + token) * num_heads + head
     kept = is_head[:, None] & in_key[None, :]
     tl.store(sums + at[:, None] * KEY + of_key[None, :], attended / safe_total[:, None], mask=kept)
     tl.store(peaks + at, tl.where(has_seen, peak + tl.log2(safe_total), float("-inf")), mask=is_head)
@@ -110,27 +135,25 @@ def merge(
     num_splits,
     TOP_K: tl.constexpr,
     KEY: tl.constexpr,
-    PADDED_KEY: tl.constexpr,
     KEYS: tl.constexpr,
+    SPLITS: tl.constexpr,  # most splits, a power of two
+    WIDTH: tl.constexpr,
 ):
-    """Grid: tokens, heads."""
+    """Grid: tokens, heads, runs of WIDTH of their values."""
     token = tl.program_id(0).to(tl.int64)
     num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
     used = _ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
     num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
     row = token * tl.num_programs(1) + tl.program_id(1)
-    of_key = tl.arange(0, PADDED_KEY)
-    in_key = of_key < KEY
-    peak = tl.load(peaks + row)
-    total = peak * 0.0 + 1.0
-    result = tl.load(sums + row * KEY + of_key, mask=in_key, other=0.0)
-    for split in range(1, used):
-        place = split * num_rows + row
-        other = tl.load(peaks + place)
-        new_peak = tl.maximum(peak, other)
-        fade = tl.exp2(peak - new_peak)
-        weight = tl.exp2(other - new_peak)
-        result = result * fade + weight * tl.load(sums + place * KEY + of_key, mask=in_key, other=0.0)
-        total = total * fade + weight
-        peak = new_peak
-    tl.store(attended + row * KEY + of_key, result / total, mask=in_key)
+    split = tl.arange(0, SPLITS)
+    is_used = split < used
+    of_value = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
+    is_value = of_value < KEY
+    place = split * num_rows + row
+    peak = tl.load(peaks + place, mask=is_used, other=float("-inf"))
+    sum_of = tl.load(
+        sums + place[:, None] * KEY + of_value[None, :], mask=is_used[:, None] & is_value[None, :], other=0.0
+    )
+    weight = tl.exp2(peak - tl.reduce(peak, 0, larger))
+    result = tl.reduce(sum_of * weight[:, None], 0, plus) / tl.reduce(weight, 0, plus)
+    tl.store(attended + row * KEY + of_value, result, mask=is_value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.step import RequestTable, Step
 
 _MORE = 40
-"""Positions beyond what is chosen that the tried request sees."""
+"""Positions beyond full groups and what is chosen that the longer tried request sees."""
 _STEPS_OF_SCORES = 4.0
 """Of a score's unit, to which tried scores are rounded, so that many are equal."""
 
@@ -69,7 +69,8 @@ class _Results(NamedTuple):
 
 
 class Trial:
-    """Two tokens at the end of a context that is longer than what is chosen, as a prompt's and as single ones."""
+    """Two tokens at the end of a context whose choice takes every kind of round, as a prompt's and as single ones. The
+    context is a few blocks over and over, so that many scores are equal."""
 
     def __init__(
         self,
@@ -82,8 +83,7 @@ class Trial:
     ) -> None:
         self._choose, self._attend = choose, attend
         self._index, self._sizes = index, sizes
-        self._length = index.top_k + _MORE
-        num_blocks = -(-self._length // index.block_tokens)
+        num_blocks = -(-index.top_k // index.block_tokens)
         rng = torch.Generator(device).manual_seed(0)
 
         def some(*shape: int) -> torch.Tensor:
@@ -94,7 +94,14 @@ class Trial:
         self._index_query = some(2, index.num_heads, index.key_dim).to(kv_dtype)
         self._weights = some(2, index.num_heads)
         self._query = some(2, sizes.num_heads, sizes.key_dim)
-        self._steps = [_tried_step(self._length, num_blocks, device, of_one=of_one) for of_one in (True, False)]
+        # Three groups, of which the last is short, and two.
+        length = 2 * choose.group + index.top_k + _MORE
+        blocks = torch.arange(num_blocks, 0, -1, dtype=torch.int32, device=device)
+        blocks = blocks.repeat(-(-length // (num_blocks * index.block_tokens)))
+        self._steps = [
+            _tried_step([length], [0, 2], [length - 2, length - 1], blocks),
+            _tried_step([length - choose.group, length], [0, 1, 2], [length - choose.group - 1, length - 1], blocks),
+        ]
 
     def run(self) -> list[_Results]:
         """Of each step."""
@@ -128,16 +135,15 @@ class Trial:
         return None
 
 
-def _tried_step(length: int, num_blocks: int, device: torch.device, *, of_one: bool) -> tuple[Step, torch.Tensor]:
-    """Two tokens, and the request of each: the last two of one request, or the last of two requests that have the same
-    blocks, in any order."""
+def _tried_step(
+    lens: Sequence[int], begins: Sequence[int], positions: Sequence[int], blocks: torch.Tensor
+) -> tuple[Step, torch.Tensor]:
+    """Two tokens, and the request of each; requests that have the same blocks."""
 
-    def sent(*values: int) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
+    def sent(values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=blocks.device)
 
-    order = torch.arange(num_blocks, 0, -1, dtype=torch.int32, device=device)
-    begins = np.array([0, 2] if of_one else [0, 1, 2], np.int32)
-    lens = np.array([length] if of_one else [length - 1, length], np.int32)
-    requests = RequestTable(begins, lens, sent(*begins), sent(*lens), order.repeat(len(lens), 1))
-    step = Step(sent(length - 2, length - 1), sent(0, 0), sent(0).long(), requests)
-    return step, sent(0, 0) if of_one else sent(0, 1)
+    host = np.array(begins, np.int32), np.array(lens, np.int32)
+    requests = RequestTable(*host, sent(begins), sent(lens), blocks.repeat(len(lens), 1))
+    owners = sent([0, 0] if len(lens) == 1 else [0, 1])
+    return Step(sent(positions), sent([0, 0]), sent([0]).long(), requests), owners

@@ -8,10 +8,10 @@ SCORE_BYTES = 128 << 20
 """Most memory for scores, unless a single token needs more; a step's tokens are scored in pieces that fit."""
 _A_SCORE = 4
 """Bytes of a score."""
-DIGITS, BITS, LAST = 3, 11, 10
-"""A score's order is a number of three digits: bits of the first two, and of the last."""
-CHOICE_BYTES = DIGITS * (1 << BITS) * 4 + DIGITS * 2 * 4
-"""Of a token beside its scores while it chooses: a count of each digit's values, and the border after each."""
+GROUP = 16384
+"""Scores of which one program of a GPU keeps the highest."""
+MOST_CHOSEN = GROUP // 2
+"""Highest top_k of a GPU: of a group, half are kept at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,25 @@ def tokens_at_once(num_positions: int) -> int:
 def most_score_bytes(num_tokens: int, num_positions: int) -> int:
     """Most bytes of scores that as many tokens have alive at once, where each may see at most so many positions."""
     return min(num_tokens * num_positions * _A_SCORE, max(SCORE_BYTES, num_positions * _A_SCORE))
+
+
+def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int]:
+    """Groups of each round in which the highest of every group are kept, until one is left. Raises ValueError where a
+    round would not halve what is kept; the plan has found that before."""
+    if top_k > group // 2:
+        raise ValueError(f"top_k is {top_k}, and of groups of {group} at most half are kept")
+    counts = [-(-num_positions // group)]
+    while counts[-1] > 1:
+        counts.append(-(-counts[-1] * top_k // group))
+    return counts
+
+
+def kept_width(num_groups: int, top_k: int) -> int:
+    """Of a row, what a round of so many groups keeps; the last one writes the choice itself."""
+    return num_groups * top_k if num_groups > 1 else 0
+
+
+def most_kept_bytes(num_tokens: int, num_positions: int, top_k: int) -> int:
+    """Most bytes of what rounds keep of as many tokens' scores, an order and a position each."""
+    widths = sum(kept_width(groups, top_k) for groups in group_counts(num_positions, top_k))
+    return min(num_tokens, tokens_at_once(num_positions)) * widths * 2 * _A_SCORE

@@ -8,7 +8,7 @@ import torch
 
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
-from ballast.model.hybrid.sparse.sizes import BITS, DIGITS, LAST, IndexSizes, tokens_at_once
+from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, kept_width, tokens_at_once
 from ballast.model.hybrid.step import Step
 
 PROGRAMS_PER_PROCESSOR = 2
@@ -24,8 +24,10 @@ class Spans:
     """Positions that a program takes at a time."""
 
     scored: int = 128
-    counted: int = 1024
-    """At most 32768: both counts of a span are kept in halves of a number."""
+    group: int = GROUP
+    """Scores of which the highest are kept, at most 32768: two counts of a group are halves of one number."""
+    short: int = GROUP // 4
+    """What a group of no more is padded to."""
 
 
 class TritonPositionChoice:
@@ -35,6 +37,11 @@ class TritonPositionChoice:
         self._sizes = sizes
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._spans = spans
+
+    @property
+    def group(self) -> int:
+        """Scores of which a program keeps the highest."""
+        return self._spans.group
 
     def __call__(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
@@ -63,7 +70,7 @@ class TritonPositionChoice:
         """Scores [rows, capacity] of as many tokens from `first` on, for those that see more than may be chosen."""
         sizes, blocks = self._sizes, step.requests.blocks
         num_rows, capacity = scores.shape
-        num_splits = self._splits(num_rows, capacity, self._spans.scored)
+        num_splits = self._splits(num_rows, capacity)
         choice_kernels.score[num_rows, num_splits](
             query,
             weights,
@@ -82,24 +89,20 @@ class TritonPositionChoice:
 
     def choose(self, scores: torch.Tensor, step: Step, first: int, chosen: torch.Tensor) -> None:
         """What scores [rows, capacity] of tokens from `first` on choose, into their rows of `chosen` [T, top_k]."""
-        num_rows, capacity = scores.shape
-        num_splits = self._splits(num_rows, capacity, self._spans.counted)
-        grid = (num_rows, num_splits)
-        counts = torch.zeros((num_rows, DIGITS, 1 << BITS), dtype=torch.int32, device=scores.device)
-        borders = torch.empty((num_rows, DIGITS, 2), dtype=torch.int32, device=scores.device)
-        totals = torch.empty((num_rows, num_splits, 2), dtype=torch.int32, device=scores.device)
-        known = {"TOP_K": self._sizes.top_k, "SPAN": self._spans.counted, "num_warps": 8}
-        digits = known | {"BITS": BITS, "LAST": LAST}
-        where = (first, capacity, num_splits)
-        for digit in range(DIGITS):
-            choice_kernels.count_digit[grid](scores, step.positions, borders, counts, *where, DIGIT=digit, **digits)
-        choice_kernels.count_chosen[grid](scores, step.positions, borders, counts, totals, *where, **digits)
-        choice_kernels.write_chosen[grid](
-            scores, step.positions, borders, totals, chosen, *where, MAX_SPLITS=MAX_SPLITS, **known
-        )
+        num_rows, width = scores.shape
+        top_k, group = self._sizes.top_k, self._spans.group
+        given = scores
+        for num_before, groups in enumerate(group_counts(width, top_k, group)):
+            own = kept_width(groups, top_k)
+            kept = torch.empty((2, num_rows, own), dtype=torch.int32, device=scores.device)
+            where = (first, width, own, num_before)
+            choice_kernels.keep_highest[num_rows, groups](
+                given, step.positions, chosen, kept, *where, **keep_constants(self._sizes, self._spans, num_before == 0)
+            )
+            given, width = kept, own
 
-    def _splits(self, num_rows: int, capacity: int, span: int) -> int:
-        return min(-(-self._wanted_programs // num_rows), -(-capacity // span), MAX_SPLITS)
+    def _splits(self, num_rows: int, capacity: int) -> int:
+        return min(-(-self._wanted_programs // num_rows), -(-capacity // self._spans.scored), MAX_SPLITS)
 
 
 def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
@@ -115,3 +118,8 @@ def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
         "num_warps": 4,
         "num_stages": 3,
     }
+
+
+def keep_constants(sizes: IndexSizes, spans: Spans, is_first: bool) -> dict[str, int]:
+    """The constants and options that `keep_highest` is compiled with, for the first round or later ones."""
+    return {"IS_FIRST": is_first, "TOP_K": sizes.top_k, "GROUP": spans.group, "SHORT": spans.short, "num_warps": 16}

@@ -6,14 +6,19 @@ import math
 
 import torch
 
-from ballast.model.hybrid.attention.paged import MAX_SPLITS, PROGRAMS_PER_PROCESSOR, Tiling, Tilings, kernel_constants
+from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import chosen_kernels
 from ballast.model.hybrid.step import Step
 
-_OPTIONS = ("num_warps", "num_stages")
-_MERGED = ("KEY", "PADDED_KEY", "KEYS")
-_ATTENDED = (*_MERGED, "BLOCK_TOKENS", "MORE_KEY", "PADDED_MORE", "ROWS", *_OPTIONS)
+MAX_SPLITS = 32
+"""Most programs that share what a token has chosen."""
+_MERGED_WIDTH = 128
+_ROUNDED_SIZE = 2048
+_ATTENDED = (
+    *("BLOCK_TOKENS", "KEY", "MORE_KEY", "PADDED_KEY", "PADDED_MORE", "ROWS", "KEYS"),
+    *("num_warps", "num_stages"),
+)
 
 
 class TritonChosenAttention:
@@ -22,23 +27,26 @@ class TritonChosenAttention:
 
     def __init__(self, sizes: LatentSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
-        self._tilings = tilings
-        self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
+        self._tiling = tilings.prompts  # whatever the step: heads of one token are as many rows
+        self._num_processors = num_processors
 
     def __call__(
         self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `ChosenAttention`."""
-        blocks, sizes = step.requests.blocks, self._sizes
+        blocks, sizes, tiling = step.requests.blocks, self._sizes, self._tiling
         (num_tokens, num_heads), top_k = query.shape[:2], chosen.shape[1]
-        tiling = self._tilings.singles if step.requests.adds_one_each else self._tilings.prompts
-        num_tiles = -(-num_heads // tiling.rows)
-        wanted = -(-self._wanted_programs // (num_tokens * num_tiles))
-        num_splits = min(wanted, MAX_SPLITS, -(-top_k // tiling.keys))
+        num_tiles = num_tokens * -(-num_heads // tiling.rows)
+        # A processor holds one program: a few more than there are processors would take twice as long.
+        num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-top_k // tiling.keys)))
+        rounded = torch.empty_like(query, dtype=cache.dtype)
+        chosen_kernels.round_query[-(-query.numel() // _ROUNDED_SIZE),](
+            query, rounded, sizes.scale * math.log2(math.e), query.numel(), SIZE=_ROUNDED_SIZE
+        )
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_tokens, num_heads))
-        chosen_kernels.attend[num_tokens, num_splits, num_tiles](
-            query,
+        chosen_kernels.attend[num_tiles, num_splits](
+            rounded,
             cache,
             chosen,
             step.positions,
@@ -46,19 +54,17 @@ class TritonChosenAttention:
             blocks,
             sums,
             peaks,
-            sizes.scale * math.log2(math.e),
             num_heads,
             blocks.shape[1],
-            num_splits,
+            num_tiles // num_tokens,
             **attend_constants(sizes, tiling, top_k),
         )
         if num_splits == 1:
             return sums[0]
         attended = torch.empty_like(sums[0])
-        known = kernel_constants(sizes, tiling)
-        merged = {name: known[name] for name in _MERGED}
-        chosen_kernels.merge[num_tokens, num_heads](
-            sums, peaks, step.positions, attended, num_splits, TOP_K=top_k, **merged
+        chosen_kernels.merge[num_tokens, num_heads, -(-sizes.v_dim // _MERGED_WIDTH)](
+            *(sums, peaks, step.positions, attended, num_splits),
+            **merge_constants(sizes, tiling, top_k),
         )
         return attended
 
@@ -67,3 +73,8 @@ def attend_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str
     """The constants and options that `attend` is compiled with."""
     known = kernel_constants(sizes, tiling)
     return {"TOP_K": top_k} | {name: known[name] for name in _ATTENDED}
+
+
+def merge_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:
+    """The constants that `merge` is compiled with."""
+    return {"TOP_K": top_k, "KEY": sizes.v_dim, "KEYS": tiling.keys, "SPLITS": MAX_SPLITS, "WIDTH": _MERGED_WIDTH}

@@ -154,10 +154,17 @@ class Pinning:
     why."""
 
     def __init__(
-        self, registrar: Registrar, use_device: Callable[[], None] = lambda: None, *, piece_bytes: int = PIECE_BYTES
+        self,
+        registrar: Registrar,
+        use_device: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        """`use_device` binds the thread to the device."""
+        """`use_device` binds the thread to the device. `make_room` gives back what is pinned for less important ends:
+        the first piece that is refused is tried once more after it."""
         self._registrar = registrar
+        self._make_room = make_room
         self._piece_bytes = piece_bytes
         self._thread = ThreadPoolExecutor(1, "ballast-pin", use_device)
         self._layers: list[kernels.Experts] = []
@@ -203,11 +210,21 @@ class Pinning:
         if self._refusal is not None:
             return
         try:
-            self._registrar.register(*piece)
+            self._register_with_room(piece)
         except OSError as error:
             self._refusal = error
         else:
             self._pieces.append(piece)
+
+    def _register_with_room(self, piece: numa.Range) -> None:
+        try:
+            self._registrar.register(*piece)
+        except OSError:
+            if self._make_room is None:
+                raise
+            make_room, self._make_room = self._make_room, None
+            make_room()
+            self._registrar.register(*piece)
 
 
 def _unregister(registrar: Registrar, pieces: Sequence[numa.Range], _experts: Sequence[kernels.Experts]) -> None:

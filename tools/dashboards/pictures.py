@@ -1,0 +1,52 @@
+"""Draws the dashboards as the documentation shows them: a fleet under load, asked by a real Prometheus.
+
+    python -m tools.dashboards.pictures [DIRECTORY]      docs/pictures/dashboards unless given
+
+Takes five minutes, and needs Prometheus and the cluster's programs (`make prometheus cluster-binaries`). These are no
+screenshots of Grafana: the panels come from the chart's files, the lines from Prometheus.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tools.dashboards.answers import Choices, Json, Window, answers, marks
+from tools.dashboards.drawing import draw
+from tools.dashboards.staged import SERVICES, fleet, load
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARDS = ROOT / "charts/ballast/dashboards"
+PICTURES = ROOT / "docs/pictures/dashboards"
+LOAD_S, STEP_S = 240, 2
+RATE_INTERVAL = "15s"
+CHOSEN = {"service": {"service": SERVICES[0]}}
+"""What is chosen at a dashboard's top."""
+
+
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0]) if arguments else PICTURES
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as working, fleet(Path(working)) as (prometheus, servers):
+        start = time.time()
+        with load(servers):
+            time.sleep(LOAD_S)
+            window = Window(start, start + LOAD_S, STEP_S)
+            for name, board in boards().items():
+                choices = Choices(RATE_INTERVAL, CHOSEN.get(name, {}))
+                found = answers(board, prometheus, window, choices)
+                svg = draw(board, found, marks(board, prometheus, window, choices), window)
+                (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    return 0
+
+
+def boards() -> dict[str, Json]:
+    """The chart's dashboards, by the names of their files."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(BOARDS.glob("*.json"))}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

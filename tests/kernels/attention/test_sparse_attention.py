@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention.paged import Tiling
+from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
@@ -27,7 +27,7 @@ from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
-from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants, chosen_tiling
+from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import RequestTable, Step
 from support.kernels.attention_cases import attention_case
 from support.kernels.interpreted import interpreted
@@ -36,7 +36,7 @@ SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=
 INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
 V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
-SMALL_TILES = Tiling(32, 16, 4, 1)
+SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
 SMALL_SPANS = Spans(scored=16, group=64, short=32)
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
 STEPS = {
@@ -346,7 +346,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         function, known = COMPILED[name]
     else:
         function = chosen_kernels.attend
-        known = attend_constants(V32, chosen_tiling(V32, shared_bytes), 2048)
+        known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, 2048)
     known = dict(known)
     options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
     pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}

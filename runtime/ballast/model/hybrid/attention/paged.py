@@ -142,12 +142,6 @@ def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
 
 def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
     """The fastest tilings that fit a processor's shared memory. Raises ValueError where none does."""
-    wanted = _LATENT if isinstance(sizes, LatentSizes) else _GROUPED
-    return Tilings(*(fitting_tiling(sizes, shared_bytes, tiling) for tiling in (wanted.prompts, wanted.singles)))
-
-
-def fitting_tiling(sizes: Sizes, shared_bytes: int, wanted: Tiling) -> Tiling:
-    """The wanted tiling, or the first of smaller ones that fits. Raises ValueError where none does."""
     first, second = _key_parts(sizes)
     key = _tile_side(first) + (_tile_side(second) if second else 0)
     of_values = _tile_side(sizes.v_dim) if sizes.values_at else 0
@@ -157,10 +151,16 @@ def fitting_tiling(sizes: Sizes, shared_bytes: int, wanted: Tiling) -> Tiling:
         cached = tiling.keys * tiling.num_stages * (key + of_values)
         return (tiling.rows * key + cached + tiling.rows * tiling.keys) * 2 <= shared_bytes
 
-    for tiling in (wanted, *(smaller for smaller in _SMALLER if smaller.rows <= wanted.rows)):
-        if fits(tiling):
-            return tiling
-    raise ValueError(f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; --device cpu computes them")
+    def fitting(wanted: Tiling) -> Tiling:
+        for tiling in (wanted, *(smaller for smaller in _SMALLER if smaller.rows <= wanted.rows)):
+            if fits(tiling):
+                return tiling
+        raise ValueError(
+            f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; --device cpu computes them"
+        )
+
+    wanted = _LATENT if isinstance(sizes, LatentSizes) else _GROUPED
+    return Tilings(fitting(wanted.prompts), fitting(wanted.singles))
 
 
 def _key_parts(sizes: Sizes) -> tuple[int, int]:

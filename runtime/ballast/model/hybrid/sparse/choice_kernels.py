@@ -91,8 +91,9 @@ def score(
 @triton.jit
 def _order(score):
     """Whole numbers that are ordered as scores are: -0 is 0, NaN is above all."""
-    bits = (score + 0.0).to(tl.int32, bitcast=True)
-    order = (bits ^ ((bits >> 31) | -0x80000000)).to(tl.uint32, bitcast=True)
+    normal = tl.where(score == 0.0, 0.0, score)
+    bits = normal.to(tl.uint32, bitcast=True)
+    order = tl.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
     return tl.where(score != score, 0xFFFFFFFF, order).to(tl.uint32)
 
 
@@ -116,8 +117,7 @@ def _narrowed(order, low, high, above, middle, TOP_K: tl.constexpr):
 
 @triton.jit
 def _border(order, num_there, TOP_K: tl.constexpr):
-    """(border, left): to be kept are all above the border, and the first `left` at it, mostly none. Orders of 0 are not
-    there."""
+    """(border, left): to be kept are all above the border, and the first `left` at it. Orders of 0 are not there."""
     low = tl.reduce(tl.where(order == 0, 0xFFFFFFFF, order).to(tl.uint32), 0, smaller)
     high = tl.reduce(order, 0, larger)
     keeps_all = num_there <= TOP_K
@@ -156,44 +156,39 @@ def _keep(
     """Keep the highest of a group of at most SIZE."""
     of_group = tl.arange(0, SIZE)
     is_there = of_group < num_there
-    # Four at a time, which rows have room for.
-    is_read = of_group < _ceil_div(num_there, 4) * 4
     if IS_FIRST:
-        order = _order(tl.load(given + of_group, mask=is_read, other=0.0))
+        order = _order(tl.load(given + of_group, mask=is_there, other=0.0))
+        order = tl.where(is_there, order, 0).to(tl.uint32)
     else:
-        order = tl.load(given + of_group, mask=is_read, other=0).to(tl.uint32, bitcast=True)
-    order = tl.where(is_there, order, 0).to(tl.uint32)
+        order = tl.load(given + of_group, mask=is_there, other=0).to(tl.uint32, bitcast=True)
     border, left = _border(order, num_there, TOP_K)
-    # The first `left` at the border are those before `end`.
-    is_equal = order == border
-    end = 0
-    beyond = tl.where(left > 0, SIZE, 0)
-    while end < beyond:
-        middle = (end + beyond) // 2
-        is_short = tl.reduce((is_equal & (of_group < middle)).to(tl.int32), 0, plus) < left
-        end = tl.where(is_short, middle + 1, end)
-        beyond = tl.where(is_short, beyond, middle)
-    is_kept = (order > border) | (is_equal & (of_group < end))
-    to = tl.associative_scan(is_kept.to(tl.int32), 0, plus) - 1
+    is_above = order > border
+    is_equal = is_there & (order == border)
+    # Both in one sum, which neither half of a number overflows.
+    both = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
+    before = tl.associative_scan(both, 0, plus) - both
+    equal_before = before >> 16
+    is_kept = is_above | (is_equal & (equal_before < left))
+    to = (before & 0xFFFF) + tl.minimum(equal_before, left)
     if not is_last:
         tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
         target = kept + num_rows * kept_width
     if IS_FIRST:
         place = first_position + of_group
     else:
-        place = tl.load(given + num_rows * width + of_group, mask=is_read, other=0)
+        place = tl.load(given + num_rows * width + of_group, mask=is_kept, other=0)
     tl.store(target + to, place, mask=is_kept)
 
 
-@triton.jit(do_not_specialize=["first_token", "quads", "kept_quads", "num_before"])
+@triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])
 def keep_highest(
-    given,  # first round: float32 [rows, 4 quads], scores; later ones: int32 [2, rows, 4 quads], as `kept` was written
+    given,  # first round: float32 [rows, width], scores; later ones: int32 [2, rows, width], as `kept` was written
     positions,  # int32 [T]
     chosen,  # int32 [T, TOP_K], written where a row is one group
-    kept,  # int32 [2, rows, 4 kept_quads], elsewhere: orders and positions, TOP_K each group
+    kept,  # int32 [2, rows, kept_width], elsewhere: orders and positions, TOP_K each group
     first_token,
-    quads,
-    kept_quads,
+    width,
+    kept_width,
     num_before,  # rounds before this one
     IS_FIRST: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -215,7 +210,6 @@ def keep_highest(
     if is_done | (num_there <= 0):
         return
     num_rows = tl.num_programs(0).to(tl.int64)
-    width, kept_width = quads * 4, kept_quads * 4
     own = given + row * width + first
     own_kept = kept + row * kept_width + group * TOP_K
     target = chosen + token * TOP_K

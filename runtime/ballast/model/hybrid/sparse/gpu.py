@@ -12,13 +12,14 @@ import triton
 
 from ballast.errors import first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.attention.paged import choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
-from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, chosen_tiling
+from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.step import RequestTable, Step
 
 _MORE = 40
@@ -43,7 +44,7 @@ def sparse_kernels(
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     num_processors = about["multiprocessor_count"]
     choose = TritonPositionChoice(index, num_processors)
-    attend = TritonChosenAttention(sizes, chosen_tiling(sizes, about["max_shared_mem"]), num_processors)
+    attend = TritonChosenAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), num_processors)
     trial = Trial(choose, attend, index, sizes, kv_dtype, device)
     try:
         with parallel_compile():

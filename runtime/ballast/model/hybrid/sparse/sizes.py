@@ -10,8 +10,6 @@ _A_SCORE = 4
 """Bytes of a score."""
 GROUP = 16384
 """Scores of which one program of a GPU keeps the highest."""
-QUAD = 4
-"""Scores that are read at once: rows of them, and of what is kept of them, are multiples of it."""
 MOST_CHOSEN = GROUP // 2
 """Highest top_k of a GPU: of a group, half are kept at most."""
 
@@ -56,7 +54,7 @@ def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int
 
 def kept_width(num_groups: int, top_k: int) -> int:
     """Of a row, what a round of so many groups keeps; the last one writes the choice itself."""
-    return -(-num_groups * top_k // QUAD) * QUAD if num_groups > 1 else 0
+    return num_groups * top_k if num_groups > 1 else 0
 
 
 def most_kept_bytes(num_tokens: int, num_positions: int, top_k: int) -> int:

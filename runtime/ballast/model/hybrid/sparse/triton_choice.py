@@ -8,7 +8,7 @@ import torch
 
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
-from ballast.model.hybrid.sparse.sizes import GROUP, QUAD, IndexSizes, group_counts, kept_width, tokens_at_once
+from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, kept_width, tokens_at_once
 from ballast.model.hybrid.step import Step
 
 PROGRAMS_PER_PROCESSOR = 2
@@ -25,7 +25,7 @@ class Spans:
 
     scored: int = 128
     group: int = GROUP
-    """Scores of which the highest are kept."""
+    """Scores of which the highest are kept, at most 32768: two counts of a group are halves of one number."""
     short: int = GROUP // 4
     """What a group of no more is padded to."""
 
@@ -95,7 +95,7 @@ class TritonPositionChoice:
         for num_before, groups in enumerate(group_counts(width, top_k, group)):
             own = kept_width(groups, top_k)
             kept = torch.empty((2, num_rows, own), dtype=torch.int32, device=scores.device)
-            where = (first, width // QUAD, own // QUAD, num_before)
+            where = (first, width, own, num_before)
             choice_kernels.keep_highest[num_rows, groups](
                 given, step.positions, chosen, kept, *where, **keep_constants(self._sizes, self._spans, num_before == 0)
             )

@@ -6,14 +6,11 @@ import math
 
 import torch
 
-from ballast.model.hybrid.attention.paged import Tiling, fitting_tiling, kernel_constants
+from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import chosen_kernels
 from ballast.model.hybrid.step import Step
 
-_TILING = Tiling(64, 32, 8, 3)
-"""Heads of one token in any step, and few rows at a time, so that the next ones are on their way meanwhile: with two
-stages they are asked for after a product, and waited for before the next."""
 MAX_SPLITS = 32
 """Most programs that share what a token has chosen."""
 _MERGED_WIDTH = 128
@@ -28,9 +25,9 @@ class TritonChosenAttention:
     """`ChosenAttention` for one model's sizes, on one device; numbers are rounded to the cache's type before they are
     multiplied."""
 
-    def __init__(self, sizes: LatentSizes, tiling: Tiling, num_processors: int) -> None:
+    def __init__(self, sizes: LatentSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
-        self._tiling = tiling
+        self._tiling = tilings.prompts  # whatever the step: heads of one token are as many rows
         self._num_processors = num_processors
 
     def __call__(
@@ -70,11 +67,6 @@ class TritonChosenAttention:
             **merge_constants(sizes, tiling, top_k),
         )
         return attended
-
-
-def chosen_tiling(sizes: LatentSizes, shared_bytes: int) -> Tiling:
-    """The fastest tiling that fits a processor's shared memory. Raises ValueError where none does."""
-    return fitting_tiling(sizes, shared_bytes, _TILING)
 
 
 def attend_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:

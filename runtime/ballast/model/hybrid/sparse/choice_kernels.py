@@ -98,24 +98,6 @@ def _order(score):
 
 
 @triton.jit
-def _score(order):
-    """The score of an order."""
-    bits = tl.where(order >> 31 != 0, order ^ 0x80000000, order ^ 0xFFFFFFFF)
-    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _narrowed(order, low, high, above, middle, TOP_K: tl.constexpr):
-    """Halve the range of the border: at least TOP_K are not below low; `above`, fewer than TOP_K, are above high."""
-    at_least = tl.reduce((order >= middle).to(tl.int32), 0, plus)
-    is_low = at_least > TOP_K
-    is_found = at_least == TOP_K
-    low = tl.where(is_low, middle, tl.where(is_found, middle - 1, low)).to(tl.uint32)
-    high = tl.where(is_low, high, middle - 1).to(tl.uint32)
-    return low, high, tl.where(is_low, above, at_least)
-
-
-@triton.jit
 def _border(order, num_there, TOP_K: tl.constexpr):
     """(border, left): to be kept are all above the border, and the first `left` at it. Orders of 0 are not there."""
     low = tl.reduce(tl.where(order == 0, 0xFFFFFFFF, order).to(tl.uint32), 0, smaller)
@@ -124,17 +106,15 @@ def _border(order, num_there, TOP_K: tl.constexpr):
     low = tl.where(keeps_all, 0, low).to(tl.uint32)
     high = tl.where(keeps_all, 0, high).to(tl.uint32)
     above = tl.where(keeps_all, TOP_K, 0)
-    # Scores are spread more evenly than their exponents, which the first halves of a range of orders are; no spread
-    # makes this wrong.
-    num_by_score = 0
-    while (low < high) & (num_by_score < 6):
-        # Infinities and NaN have no middle.
-        middle = _order(tl.maximum(_score(low), -3e38) * 0.5 + tl.minimum(_score(high), 3e38) * 0.5)
-        middle = tl.minimum(tl.maximum(middle, low + 1), high)
-        low, high, above = _narrowed(order, low, high, above, middle, TOP_K)
-        num_by_score += 1
     while low < high:
-        low, high, above = _narrowed(order, low, high, above, high - (high - low) // 2, TOP_K)
+        # At least TOP_K are not below low; of those above high there are `above`, fewer than TOP_K.
+        middle = high - (high - low) // 2
+        at_least = tl.reduce((order >= middle).to(tl.int32), 0, plus)
+        is_low = at_least > TOP_K
+        is_found = at_least == TOP_K
+        low = tl.where(is_low, middle, tl.where(is_found, middle - 1, low)).to(tl.uint32)
+        high = tl.where(is_low, high, middle - 1).to(tl.uint32)
+        above = tl.where(is_low, above, at_least)
     return low, TOP_K - above
 
 
@@ -170,14 +150,15 @@ def _keep(
     equal_before = before >> 16
     is_kept = is_above | (is_equal & (equal_before < left))
     to = (before & 0xFFFF) + tl.minimum(equal_before, left)
-    if not is_last:
-        tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
-        target = kept + num_rows * kept_width
     if IS_FIRST:
         place = first_position + of_group
     else:
         place = tl.load(given + num_rows * width + of_group, mask=is_kept, other=0)
-    tl.store(target + to, place, mask=is_kept)
+    if is_last:
+        tl.store(target + to, place, mask=is_kept)
+    else:
+        tl.store(kept + to, order.to(tl.int32, bitcast=True), mask=is_kept)
+        tl.store(kept + num_rows * kept_width + to, place, mask=is_kept)
 
 
 @triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])

@@ -56,8 +56,11 @@ def test_pages_fit_a_desk_and_a_phone_and_options_do_not_break(site: Path) -> No
                 )
                 assert broken == [], name
         page.set_viewport_size({"width": 1280, "height": 800})
-        page.goto(f"file://{site}/howto/chat/index.html")
-        assert all(page.locator("article img").evaluate_all("all => all.map((one) => one.naturalWidth > 0)"))
+        for name in ("chat", "dashboards"):
+            page.goto(f"file://{site}/howto/{name}/index.html")
+            assert (
+                page.locator("article img").evaluate_all("all => all.map((one) => one.naturalWidth > 0)") == [True] * 2
+            )
 
 
 def test_links_of_pages_outside_the_site_lead_to_files() -> None:

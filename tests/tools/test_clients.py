@@ -1,10 +1,11 @@
-"""The checks of other people's clients are run on loopback alone."""
+"""The checks of other people's clients are run on loopback alone, and by their names."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tools.clients.__main__ import main
 
 RUN = Path(__file__).resolve().parents[1] / "clients" / "run.py"
 CHECK = """
@@ -34,3 +35,11 @@ def test_a_client_that_looks_for_another_machine_fails_its_checks(tmp_path, leak
     )
     assert (run.returncode == 0) == (host is None), run.stderr
     assert host is None or f"it wanted to reach {host}" in run.stderr
+
+
+def test_an_unknown_client_is_named_with_those_that_are_known(capsys):
+    assert main(["aider", "opennai"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("clients: there is no opennai; known are ")
+    assert " aider," in said
+    assert said.count("\n") == 1

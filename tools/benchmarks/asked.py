@@ -436,8 +436,8 @@ SPARSE_ATTENTION_GPU = Question(
     about=(
         "Attention in one layer of DeepSeek V3.2's shape, half precision in the cache: of tokens that are decoded "
         "together, each at the end of a context of its own, and of the last 1,024 tokens of a prompt; dense attention "
-        "by Ballast's own kernels in the latent space. Sparse attention is the sum of what follows it: scores of all "
-        "positions, the choice of 2,048, attention to these. Projections are left out."
+        "by Ballast's own kernels in the latent space. The parts of sparse attention, each measured by itself, are "
+        "scores of all positions, the choice of 2,048 and attention to these. Projections are left out."
     ),
     file="hybrid_sparse_attention.jsonl",
     rows=tuple(
@@ -461,6 +461,28 @@ SPARSE_ATTENTION_GPU = Question(
     command="python benchmarks/hybrid/sparse_attention.py",
 )
 
+V32_LAYERS = Question(
+    name="v32-layers",
+    title="Eight layers of DeepSeek V3.2, experts in host memory",
+    about=(
+        "V3.2's shape cut to 8 layers, 5 of which have experts, in Q4_K_M, decoded greedily after 64 tokens of "
+        "context; what of the experts crosses PCIe is as measured at the start. Contexts are below the 2,048 positions "
+        "that are chosen, but for the second half of the prompt."
+    ),
+    file="engine_decode.jsonl",
+    rows=(
+        Row("prompt of 4,096 tokens", "v32.gguf: prefill 4096"),
+        Row("1 stream", "v32.gguf: decode B=1"),
+        Row("4 streams", "v32.gguf: decode B=4"),
+        Row("16 streams", "v32.gguf: decode B=16"),
+    ),
+    columns=(Column("tok/s", "tokens_per_s"),),
+    command=(
+        "python tools/synthetic_model.py v32.gguf --shape v3.2 --layers 8 --hollow\n"
+        "python benchmarks/engine/decode.py v32.gguf --device cuda:0 --batch 1 4 16 --prefill 4096"
+    ),
+)
+
 QUESTIONS = (
     BESIDE_LLAMA,
     PREFILL,
@@ -476,6 +498,7 @@ QUESTIONS = (
     AMX,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
+    V32_LAYERS,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,

@@ -47,7 +47,12 @@ OFFLINE = {
 
 
 def main(names: list[str]) -> int:
-    names = names or [*node.names(), *sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))]
+    known = [*node.names(), *sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"clients: there is no {', no '.join(unknown)}; known are {', '.join(known)}", file=sys.stderr)
+        return 2
+    names = names or known
     with servers() as urls, ThreadPoolExecutor(AT_ONCE) as pool:
         passed = list(pool.map(lambda name: check(name, urls), names))
     failed = [name for name, ok in zip(names, passed, strict=True) if not ok]

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tools.dashboards.answers import Choices, Json, Window, answers, marks
+from tools.dashboards.answers import Choices, Json, Mark, Series, Source, Window, answers, marks
 from tools.dashboards.drawing import draw
 from tools.dashboards.staged import SERVICES, fleet, load
 
@@ -31,16 +31,20 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]) if arguments else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as working, fleet(Path(working)) as (prometheus, servers):
-        start = time.time()
         with load(servers):
+            start = time.time()
             time.sleep(LOAD_S)
             window = Window(start, start + LOAD_S, STEP_S)
-            for name, board in boards().items():
-                choices = Choices(RATE_INTERVAL, CHOSEN.get(name, {}))
-                found = answers(board, prometheus, window, choices)
-                svg = draw(board, found, marks(board, prometheus, window, choices), window)
-                (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+            asked = [(name, board, *ask(prometheus, name, board, window)) for name, board in boards().items()]
+    for name, board, found, moments in asked:
+        (folder / f"{name}.svg").write_text(draw(board, found, moments, window), encoding="utf-8")
     return 0
+
+
+def ask(source: Source, name: str, board: Json, window: Window) -> tuple[dict[int, list[Series]], list[Mark]]:
+    """What fills the panels of the dashboard, and what is marked in them."""
+    choices = Choices(RATE_INTERVAL, CHOSEN.get(name, {}))
+    return answers(board, source, window, choices), marks(board, source, window, choices)
 
 
 def boards() -> dict[str, Json]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
+
+from support.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -29,8 +28,8 @@ WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties":
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0] if arguments else ROOT / "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
-    with server() as url, sync_playwright() as playwright, chromium(playwright) as browser:
-        take(browser, url, folder)
+    with ServerProcess() as server, sync_playwright() as playwright, chromium(playwright) as browser:
+        take(browser, server.url, folder)
     return 0
 
 
@@ -42,18 +41,6 @@ def chromium(playwright: Playwright, *options: str) -> Browser:
     # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but this project's pages.
     options = ("--no-sandbox", "--disable-dev-shm-usage", *options)
     return playwright.chromium.launch(executable_path=path, args=list(options))
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    """The address of a server with the built-in model, which ends with the block."""
-    command = [str(Path(sys.executable).with_name("ballast")), "serve", "--port", "0", "--log_format", "json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            yield next(f"http://127.0.0.1:{line['port']}" for line in map(json.loads, process.stderr) if "port" in line)
-        finally:
-            process.terminate()
 
 
 def take(browser: Browser, url: str, folder: Path) -> None:

@@ -24,7 +24,7 @@ from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_c
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
-from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, IndexSizes, group_counts, most_kept_bytes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
@@ -190,6 +190,23 @@ def test_a_choice_is_that_of_the_cpus_kernels(pool) -> None:
     ties = tied(case, 3)
     ours = highest(ties, case.step.positions + 1, INDEX.top_k)
     assert len(set(map(tuple, case.seen(ours)))) > 4
+
+
+def test_rounds_keep_the_highest_of_groups_until_one_group_is_left() -> None:
+    rounds = {length: group_counts(length, 2048) for length in (1, 16384, 16385, 131072, 163840, 1048576)}
+    assert rounds == {
+        1: [1],
+        16384: [1],
+        16385: [2, 1],
+        131072: [8, 1],
+        163840: [10, 2, 1],
+        1048576: [64, 8, 1],
+    }
+    # 1,024 tokens are scored 256 at a time.
+    assert most_kept_bytes(1024, 131072, 2048) == 256 * 8 * 2048 * 8
+    assert group_counts(1 << 20, MOST_CHOSEN)[-1] == 1
+    with pytest.raises(ValueError, match="top_k is 8193, and of groups of 16384 at most half are kept"):
+        group_counts(20000, MOST_CHOSEN + 1)
 
 
 def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:

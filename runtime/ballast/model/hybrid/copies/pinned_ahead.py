@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -33,9 +34,9 @@ def free_pinned() -> None:
 
 
 class PinnedAhead:
-    """A context in which a thread takes memory in pieces. Leaving it waits for the thread, but not for all pieces where
-    it is left by an error. With `take_pinned`, the pieces are then in torch's cache of such memory, from which whoever
-    asks for a piece next has it at once. What the system refuses is left to whoever needs it."""
+    """A context in which a thread takes memory in pieces. Leaving it waits for all of them. With `take_pinned`, they
+    are then in torch's cache of such memory, from which whoever asks for a piece next has it at once; where the context
+    is left by an error, they are given back. What the system refuses is left to whoever needs it."""
 
     def __init__(
         self,
@@ -61,7 +62,9 @@ class PinnedAhead:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error_type is not None:
-            self._is_over.set()
+            with suppress(RuntimeError):  # of a device that is lost: the error itself is told
+                self.give_back()
+            return
         self.wait()
         self._pieces.clear()
 
@@ -73,8 +76,9 @@ class PinnedAhead:
         """Take no more, and give the system back what there is: somebody needs it more. From any thread."""
         self._is_over.set()
         self.wait()
-        self._pieces.clear()
-        self._free()
+        if self._pieces:
+            self._pieces.clear()
+            self._free()
 
     def _fill(self) -> None:
         try:

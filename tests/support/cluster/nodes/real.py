@@ -172,6 +172,7 @@ class Node:
             self._end_containers()
         for process in reversed(self._processes):
             process.stop()
+        _unmount_below(self.folder)
         for hierarchy in _hierarchies():
             _remove_cgroups(hierarchy / (self.name if self._number else "kubepods"))
 
@@ -315,6 +316,14 @@ def _cni_config(folder: Path, number: int) -> dict[str, object]:
 def _hierarchies() -> list[Path]:
     """The roots of the machine's control groups: one a controller in version 1, one in all in version 2."""
     return [CGROUPS] if (CGROUPS / "cgroup.controllers").exists() else list(CGROUPS.iterdir())
+
+
+def _unmount_below(folder: Path) -> None:
+    """What containers had mounted stays mounted where they were killed, and the folder could not be removed."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for path in reversed(mounted):
+        if Path(path).is_relative_to(folder):
+            _run("umount", "--lazy", path, check=False)
 
 
 def _remove_cgroups(top: Path) -> None:

@@ -13,7 +13,8 @@ PULL = "serving.ballast.dev/pull"
 
 
 def make_claim(kube: Kube, namespace: str) -> None:
-    """A claim with a volume of its own."""
+    """A claim that is bound to a volume of its own. A pod that the scheduler sees before it knows of the volume may
+    wait for minutes until it is looked at again."""
     of_the_volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"]}
     volume = {
         "metadata": {"name": namespace},
@@ -28,6 +29,10 @@ def make_claim(kube: Kube, namespace: str) -> None:
     asked = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
     claim = {"metadata": {"name": "models"}, "spec": {**asked, "volumeName": namespace}}
     kube.create("persistentvolumeclaims", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}, namespace)
+    wait_for(
+        "a bound claim",
+        lambda: kube.get("persistentvolumeclaims", "models", namespace)["status"].get("phase") == "Bound",
+    )
 
 
 def pulled(name: str, **source: object) -> Object:

@@ -12,9 +12,7 @@ and prints none.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable
 
 import torch
 
@@ -25,11 +23,11 @@ from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attent
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.switched_off import SwitchedOff
 from support.bench_record import bench_record
+from support.gpu_times import median_us
 from support.kernels.attention_cases import AttentionCase, attention_case
 
 DEVICE = torch.device("cuda:0")
 COLD_BYTES = 256 << 20
-REPEATS = 5
 
 
 def main() -> None:
@@ -95,19 +93,6 @@ def prefill(name: str, attend: Attention, sizes: Sizes, prompt: int) -> None:
 def named(sizes: Sizes) -> str:
     groups = "" if isinstance(sizes, LatentSizes) else f" in {sizes.num_kv_heads} groups"
     return f"{sizes.num_heads} heads{groups}"
-
-
-def median_us(run: Callable[[], object]) -> float:
-    run()
-    times: list[float] = []
-    for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
 
 
 def record(case: str, us: float, **figures: float) -> None:

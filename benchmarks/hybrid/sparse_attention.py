@@ -13,7 +13,6 @@ Prints one JSON line a case; without a GPU it says so and prints none.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 
@@ -27,6 +26,7 @@ from ballast.model.hybrid.sparse.gpu import sparse_kernels
 from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
 from ballast.model.switched_off import SwitchedOff
 from support.bench_record import bench_record
+from support.gpu_times import median_us
 from support.kernels.attention_cases import attention_case
 
 DEVICE = torch.device("cuda:0")
@@ -34,7 +34,6 @@ SIZES = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_token
 INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
 COLD_BYTES = 512 << 20
 READ_BYTES = 4 << 30
-REPEATS = 5
 
 
 def main() -> None:
@@ -139,19 +138,6 @@ def layer_us(num_layers: int, run: Callable[[int], object], *, is_captured: bool
     with torch.cuda.graph(graph):
         layers()
     return median_us(graph.replay) / num_layers
-
-
-def median_us(run: Callable[[], object]) -> float:
-    run()
-    times: list[float] = []
-    for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

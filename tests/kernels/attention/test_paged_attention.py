@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.attention import PlainAttention, largest_query
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from support.kernels.attention_cases import AttentionCase, attention_case
+from support.kernels.compiled import compiled_for
 from support.kernels.interpreted import interpreted
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
@@ -93,17 +91,9 @@ def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) 
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
     known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind))
-    options = {name: known.pop(name) for name in ("num_warps", "num_stages")}
     pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
-    function = paged_kernels.attend
-    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in function.arg_names}
-    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
-    compiled = triton.compile(
-        ASTSource(function, types, constexprs=known, attrs=aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options=options,
-    )
+    compiled = compiled_for(capability, paged_kernels.attend, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
     assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
 

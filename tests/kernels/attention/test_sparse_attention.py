@@ -13,9 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from ballast._core import kernels
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
@@ -30,6 +27,7 @@ from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoic
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import RequestTable, Step
 from support.kernels.attention_cases import attention_case
+from support.kernels.compiled import compiled_for
 from support.kernels.interpreted import interpreted
 
 SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=16)
@@ -364,19 +362,11 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
     else:
         function = chosen_kernels.attend
         known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, 2048)
-    known = dict(known)
-    options = {option: known.pop(option) for option in ("num_warps", "num_stages") if option in known}
     pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
     pointers |= dict.fromkeys(("query", "cache", "keys"), "*fp16")
     pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")
     pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
-    types = {arg: "constexpr" if arg in known else pointers.get(arg, "i32") for arg in function.arg_names}
-    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(types.values()) if kind[0] == "*"}
-    compiled = triton.compile(
-        ASTSource(function, types, constexprs=known, attrs=aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options=options,
-    )
+    compiled = compiled_for(capability, function, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
     if name in ("score", "attend"):
         assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

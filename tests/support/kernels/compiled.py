@@ -1,0 +1,27 @@
+"""Compiles Triton kernels for GPUs that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+
+def compiled_for(
+    capability: int, function: JITFunction[Any], known: Mapping[str, Any], types: Mapping[str, str]
+) -> Any:
+    """The kernel for NVIDIA's GPUs of a compute capability, as 90. `known`: its constants, and among them num_warps and
+    num_stages. `types`: of its other arguments, which are "i32" unless named. Pointers are multiples of 16."""
+    constants = dict(known)
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages") if name in constants}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
+    aligned = {(index,): [["tt.divisibility", 16]] for index, kind in enumerate(signature.values()) if kind[0] == "*"}
+    return triton.compile(
+        ASTSource(function, signature, constexprs=constants, attrs=aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options=options,
+    )

@@ -15,7 +15,7 @@ def median_us(run: Callable[[], object]) -> float:
     run()
     times: list[float] = []
     for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
         begin.record()
         run()
         end.record()

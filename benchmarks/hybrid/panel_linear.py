@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
 from ballast.model.hybrid.panels.matmul import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from support.bench_record import bench_record
+from support.gpu_times import captured_us
 from support.models.random_blocks import dequantized, random_blocks
 
 LINEARS = {
@@ -39,7 +40,6 @@ EXPERTS, HIDDEN, WIDTH = 8, 7168, 2048
 COLD_BYTES = 150 << 20
 ROWS = 256
 """Rows that are distinct; a matrix repeats them."""
-CALLS = 8
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def measure_linear(name: str, kind: T, rows: int, cols: int, token_counts: Seque
         x = torch.randn(tokens, cols, device=device)
         exact, bound = x.double() @ weight.T, x.double().abs() @ weight.abs().T
         for by_int_gemm in (False, True) if tokens < MIN_CUBLAS_TOKENS else (False,):
-            micros = micros_per_call([partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in linears])
+            micros = captured_us([partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in linears])
             found = linears[0].multiply(x, by_int_gemm=by_int_gemm)[:, :ROWS].double()
             report(
                 f"{name}, {kind.name} {rows} x {cols}, {tokens} tokens" + ", by exact codes" * by_int_gemm,
@@ -93,13 +93,13 @@ def measure_experts() -> None:
     for tokens, used in ((1, 8), (4, 8), (16, 8), (256, 1), (1024, 1), (4096, 1)):
         ids = torch.stack([(torch.arange(used) + token) % EXPERTS for token in range(tokens)]).int().to(device)
         x, weights = torch.randn(tokens, HIDDEN, device=device), torch.rand(tokens, used, device=device)
-        micros = micros_per_call([partial(on_device, x, ids, weights)])
+        micros = captured_us([partial(on_device, x, ids, weights)])
         flops = 6 * tokens * used * HIDDEN * WIDTH
         report(f"{EXPERTS} experts on the device, {tokens} tokens, {used} each", micros, num_bytes, flops)
     on_host = experts_in([part.pin_memory() for part in panels])
     ids = torch.arange(EXPERTS, dtype=torch.int32, device=device)[None]
     x, weights = torch.randn(1, HIDDEN, device=device), torch.rand(1, EXPERTS, device=device)
-    micros = micros_per_call([partial(on_host, x, ids, weights)])
+    micros = captured_us([partial(on_host, x, ids, weights)])
     report(f"{EXPERTS} experts in host memory, a token", micros, num_bytes, 6 * EXPERTS * HIDDEN * WIDTH)
 
 
@@ -110,26 +110,6 @@ def packed(kind: T, rows: int, cols: int) -> tuple[kernels.Matrix, torch.Tensor]
     whole = kernels.Matrix(np.tile(data, (rows // ROWS, 1)), kind, rows, cols)
     weight = torch.from_numpy(dequantized(data, kind).reshape(ROWS, cols).astype(np.float64)).cuda()
     return kernels.pack(pool, whole, kernels.usable_isas()[0], activation_bytes=1), weight
-
-
-def micros_per_call(calls: Sequence[Callable[[], object]]) -> float:
-    """The median of three replays."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for index in range(CALLS):
-            calls[index % len(calls)]()
-    for _ in range(4):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / CALLS)
-    return sorted(times[1:])[1]
 
 
 def report(case: str, micros: float, num_bytes: int, flops: int, **figures: float) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from support.bench_record import bench_record
+from support.gpu_times import captured_us
 from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 SHAPES = {
@@ -43,7 +44,6 @@ SHAPES = {
 """(experts, those of a token, hidden, width, type of gate and up, type of down)"""
 CHOICES = 4
 """Choices of experts that take turns."""
-CALLS = 8
 COPIED_BYTES = 1 << 30
 DEVICE = torch.device("cuda:0")
 
@@ -67,7 +67,7 @@ def main() -> None:
 def measure_copy() -> None:
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
-    micros = micros_per_call([partial(target.copy_, source)])
+    micros = captured_us([partial(target.copy_, source)])
     report("a copy within the memory", us=round(micros, 1), gb_per_s=round(2 * COPIED_BYTES / micros / 1e3))
 
 
@@ -84,7 +84,7 @@ def measure_experts(name: str, token_counts: Sequence[int]) -> None:
             x, scores = torch.randn(num_tokens, hidden, device=DEVICE), torch.rand(num_tokens, num_used, device=DEVICE)
             calls.append(partial(experts, x, ids, scores))
             distinct += ids.unique().numel()
-        micros = micros_per_call(calls)
+        micros = captured_us(calls)
         error = error_of(experts(x, ids, scores), x, scores, weights)
         report(
             f"{name}, {kind.name} and {down_kind.name}, {num_tokens} tokens",
@@ -112,26 +112,6 @@ def error_of(found: torch.Tensor, x: torch.Tensor, scores: torch.Tensor, weights
     gated = x.double() @ gate.T
     exact = (torch.nn.functional.silu(gated) * (x.double() @ up.T)) @ down.T * scores.double().sum(1, keepdim=True)
     return float(((found.double() - exact).norm(dim=1) / exact.norm(dim=1)).max())
-
-
-def micros_per_call(calls: Sequence[Callable[[], object]]) -> float:
-    """The median of three replays."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for index in range(CALLS):
-            calls[index % len(calls)]()
-    for _ in range(4):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / CALLS)
-    return sorted(times[1:])[1]
 
 
 def report(case: str, **figures: float) -> None:

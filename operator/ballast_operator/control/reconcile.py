@@ -25,6 +25,7 @@ from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
 from ballast_operator.control.deciding.other_installs import Rivalry, status_managers
 from ballast_operator.control.deciding.ownership import conflict
+from ballast_operator.control.deciding.pull import next_look_s
 from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.observe import Observed, observe
@@ -33,7 +34,7 @@ from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
-from ballast_operator.control.state import OperatorState, version_of
+from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
 from ballast_operator.resources.pod import Attempt, build_pod
@@ -48,7 +49,6 @@ REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
 """First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
-PULLING_S = 10.0
 GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
 """Finalizers of the garbage collector, which works on the service."""
 UNSURE = ("Ready",)
@@ -111,7 +111,7 @@ class Reconciler:
         self._remember(service, seen, version, evidence)
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
-        return _next_look(service, evidence, status, self.state.of(ref).unreached)
+        return _next_look(service, evidence, status, self.state.of(ref), self.clock())
 
     async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
         """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
@@ -311,6 +311,9 @@ class Reconciler:
         bodies = [*seen.children.values(), *(pod.body for pod in seen.pods), *ours]
         state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
         state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
+        pulls = evidence.pulled is not None and not evidence.pulled.holds
+        since = self.clock() if state.pulling_since is None else state.pulling_since
+        state.pulling_since = since if pulls else None
 
 
 def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -318,13 +321,15 @@ def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
     return {**status, "conditions": {found["type"]: found for found in status.get("conditions") or ()}}
 
 
-def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, Any], unreached: int) -> float:
+def _next_look(
+    service: InferenceService, evidence: Evidence, status: dict[str, Any], state: ServiceState, now: float
+) -> float:
     if evidence.conflicts or evidence.refusals or evidence.no_capacity:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]
-    if evidence.pulled is not None and not evidence.pulled.holds:
-        waits.append(PULLING_S)  # Jobs are not watched
+    if state.pulling_since is not None:
+        waits.append(next_look_s(now - state.pulling_since))
     if evidence.rivals is not None:
         waits.append(UNSURE_S)  # they may be gone
     if evidence.rollout.retry_in_s is not None:
@@ -332,7 +337,7 @@ def _next_look(service: InferenceService, evidence: Evidence, status: dict[str, 
     if evidence.unserved is not None:
         waits.append(UNSURE_S)  # the endpoints are watched
     elif evidence.service_failure is not None:
-        waits.append(backoff_s(FIRST_REACH_S, REFUSED_S, unreached - 1))
+        waits.append(backoff_s(FIRST_REACH_S, REFUSED_S, state.unreached - 1))
     elif any(pod.running and not pod.ready for pod in current):
         waits.append(LOADING_S)
     elif not all(finding["status"] == "True" for finding in status["conditions"] if finding["type"] in UNSURE):

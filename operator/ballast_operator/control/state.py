@@ -35,6 +35,8 @@ class ServiceState:
     """Of the status that the last pass made."""
     abandoned_uid: str | None = None
     """Of the service whose namespace is being deleted or is gone: nothing is written for it any more."""
+    pulling_since: float | None = None
+    """The loop time at which its model was first seen not to be pulled yet; None once it is."""
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
 

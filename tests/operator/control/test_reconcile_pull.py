@@ -43,7 +43,7 @@ def with_job(api, *, done=False, container=None, image=None):
 
 def test_the_job_and_its_policy_come_first_and_no_pod_before_it_is_done():
     api = api_with()
-    assert run(api) == 10
+    assert run(api) == 1, "it may be done soon"
     assert [(verb, kind) for verb, kind, _ in api.writes if kind in ("Job", "NetworkPolicy", "Pod")] == [
         ("apply", "NetworkPolicy"),
         ("create", "Job"),
@@ -60,7 +60,7 @@ def test_progress_is_asked_of_the_pod():
 
     api = api_with()
     with_job(api)
-    assert run(api, Pulling()) == 10
+    assert run(api, Pulling()) == 1
     conditions = api.objects["InferenceService", "s"]["status"]["conditions"]
     assert "30 % are there" in next(c["message"] for c in conditions if c["type"] == "ModelPulled")
     assert api.written("create", "Job") == []

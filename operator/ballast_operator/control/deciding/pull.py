@@ -12,6 +12,9 @@ from ballast_operator.resources.pull_job import ANNOTATION_PULLED, ANNOTATION_TE
 STARTING = ("", "ContainerCreating", "PodInitializing")
 """Reasons for which a container waits that come with every start."""
 BACKING_OFF = "CrashLoopBackOff"
+FIRST_LOOK_S, LAST_LOOK_S = 1.0, 10.0
+LATE_SHARE = 0.25
+"""Of how long a pull took, by which its end may be noticed late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,12 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
     if scheduled.get("status") == "False":
         return Pull(trouble=Trouble("Unschedulable", scheduled.get("message", "")))
     return Pull()
+
+
+def next_look_s(since_s: float) -> float:
+    """Seconds until a pull that was first seen `since_s` seconds ago is looked at again. Jobs are not watched; a small
+    model is pulled in seconds, a large one in hours."""
+    return min(max(since_s * LATE_SHARE, FIRST_LOOK_S), LAST_LOOK_S)
 
 
 def is_ours(job: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ballast_operator.control.deciding.pull import Pull, Trouble, is_outdated, judge, owners
+from ballast_operator.control.deciding.pull import Pull, Trouble, is_outdated, judge, next_look_s, owners
 
 JOB = {"metadata": {"name": "p", "annotations": {"serving.ballast.dev/pull-template": "a"}}, "status": {}}
 
@@ -40,6 +40,15 @@ def test_a_pull_that_goes_on_belongs_to_the_services_alone():
 
 def finished(kind, **more):
     return {**JOB, "status": {"conditions": [{"type": kind, "status": "True", **more}]}}
+
+
+def test_the_end_of_a_pull_is_noticed_soon_and_a_long_one_is_seldom_asked():
+    at_s, looks = 0.0, 0
+    while at_s < 3600:
+        wait_s = next_look_s(at_s)
+        assert wait_s <= max(1.0, 0.25 * at_s)
+        at_s, looks = at_s + wait_s, looks + 1
+    assert looks < 400
 
 
 def test_a_pull_begins():

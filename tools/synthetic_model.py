@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ballast.model.spec import LatentSpec, ModelSpec
 from ballast.model.tensors import expected_tensors
+from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from support.models.gguf_files import (
     QWEN3_30B_SPEC,
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument(
         "--experts",
         choices=[kind.name for kind in QUANTIZED],
-        help="type of routed experts whose rows are whole blocks of it",
+        help="type of routed experts; where rows are no whole blocks of it, what llama.cpp's quantiser takes instead",
     )
     parser.add_argument("--hollow", action="store_true", help="most of the file is a hole")
     parser.add_argument("--seed", type=int, default=0)
@@ -103,8 +104,8 @@ def write_random_model(
     A hollow file has holes for most tensors."""
     rng, types = np.random.default_rng(seed), common_types(spec)
     if experts is not None:
-        block, shapes = gguf.GGML_QUANT_SIZES[experts][0], expected_tensors(spec)
-        types |= {name: experts for name in types if "_exps." in name and shapes[name][-1] % block == 0}
+        shapes = expected_tensors(spec)
+        types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
     vocabulary = {
         "tokenizer.ggml.model": "none",

@@ -55,3 +55,13 @@ def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Pat
     for name in ("blk.4.ffn_gate_inp.weight", "blk.1.attn_output.weight", "token_embd.weight", "output.weight"):
         assert gguf.data(name).any(), name
     assert file.stat().st_blocks * 512 < sum(info.num_bytes for info in gguf.tensors.values()) / 2
+
+
+def test_experts_whose_rows_are_no_whole_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:
+    asked = replace(cut(V2_LITE, 2), vocab_size=512, hidden=256, ffn_dim=512, num_heads=2, num_experts=8, expert_dim=96)
+    file = tmp_path / "model.gguf"
+    write_random_model(file, asked, seed=0, experts=GgmlType.IQ2_XXS)
+    gguf = open_gguf(file)
+    check_tensors(gguf, read_spec(gguf))
+    types = {name: gguf.tensors[f"blk.1.ffn_{name}_exps.weight"].ggml_type for name in ("gate", "up", "down")}
+    assert types == {"gate": GgmlType.IQ2_XXS, "up": GgmlType.IQ2_XXS, "down": GgmlType.IQ4_NL}

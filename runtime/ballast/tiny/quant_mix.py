@@ -70,10 +70,13 @@ def type_for(name: str, num_dims: int, cols: int, quant: str) -> GGMLQuantizatio
     if quant == _MIX:
         preferred = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K
         return preferred if _fits(preferred, cols) else _T.Q8_0
-    ggml_type = _PLAIN[quant][0]
-    if not _fits(ggml_type, cols):
-        ggml_type = _FALLBACK.get(ggml_type, _T.F16)
-    return ggml_type if _fits(ggml_type, cols) else _T.F16
+    return fitting_type(_PLAIN[quant][0], cols)
+
+
+def fitting_type(preferred: GGMLQuantizationType, cols: int) -> GGMLQuantizationType:
+    """`preferred`; where rows of `cols` weights are no whole blocks of it, what llama.cpp's quantiser takes then."""
+    fallback = preferred if _fits(preferred, cols) else _FALLBACK.get(preferred, _T.F16)
+    return fallback if _fits(fallback, cols) else _T.F16
 
 
 def file_type(quant: str) -> LlamaFileType:

@@ -13,7 +13,7 @@ from support.vm.table import Table
 
 @pytest.fixture(scope="session")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"))
+    guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"), cpus_per_node=2)
     guest.start()
     try:
         yield guest

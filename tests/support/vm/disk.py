@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.cluster.binaries import ROOT, program
-from support.vm.image import write_image
+from support.vm.image import add_images
 
 SUITE = "bookworm"
 PACKAGES = ("python3", "ca-certificates", "kmod", "iproute2", "containerd", "containernetworking-plugins")
@@ -28,8 +28,6 @@ DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_le
 """What stands between the kernel and its disk, in the order in which they load."""
 DISK_BYTES = 6 * 2**30
 """Of a sparse file: some 2 GB are written."""
-IMAGE = Path("/opt/images/runtime.tar")
-"""The runtime's image and that of empty pods, in the guest."""
 STEP_TIMEOUT_S = 900
 HERE = Path(__file__).parent
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast" / "numa-vm"
@@ -81,8 +79,8 @@ def build(wheel: Path) -> None:
         complete.write_text(contents)
     _say("the disk")
     _project(tree, wheel)
-    _say("the image of its pods")
-    write_image(tree, tree / IMAGE.relative_to("/"))
+    _say("the images of its pods")
+    add_images(tree)
     FOLDER.mkdir(parents=True, exist_ok=True)
     files.disk.unlink(missing_ok=True)
     with files.disk.open("wb") as file:

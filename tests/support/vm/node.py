@@ -23,9 +23,8 @@ from support.cluster.nodes.settings import (
 from support.cluster.pki import kubeconfig
 from support.cluster.process import Process
 from support.cluster.waiting import wait_for
-from support.vm.disk import IMAGE
 from support.vm.guest import ADDRESS, HOST, NODES, Guest
-from support.vm.image import PAUSE_IMAGE
+from support.vm.image import PAUSE_IMAGE, RUNTIME_IMAGE, STORE
 
 NAME = "two-nodes"
 CPUS_PER_NODE = 4
@@ -33,13 +32,13 @@ GPU_NODE = 1
 """NUMA node of the GPU: CPUs are taken from node 0 first where nothing draws them away."""
 MEMORY_RESERVED_MIB = 400
 """Kept from pods, with what evictions keep free: half of it of each NUMA node."""
-FOLDER = Path("/var/lib/node")
+FOLDER = STORE.parents[1]
 SOCKET = FOLDER / "containerd" / "containerd.sock"
 PROGRAMS = Path("/opt/node")
 KUBELET_FOLDER = Path("/var/lib/kubelet")
 CPU_STATE, MEMORY_STATE = "cpu_manager_state", "memory_manager_state"
 DEVICE_STATE = "device-plugins/kubelet_internal_checkpoint"
-IMPORT_TIMEOUT_S, READY_TIMEOUT_S = 600, 300
+READY_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class GuestNode:
         """Process ids of the kubelet and of what needs it."""
 
     def start(self) -> None:
-        """Start containerd with the runtime's image, and what leads from the host to pods and Services."""
+        """Start containerd, which has the runtime's image, and what leads from the host to pods and Services."""
         self._lead_to_pods()
         files = {
             "containerd/config.toml": containerd_config(FOLDER, PAUSE_IMAGE),
@@ -73,8 +72,7 @@ class GuestNode:
         for name, content in files.items():
             self.guest.write(str(FOLDER / name), content.encode())
         self.guest.start_process("containerd", ["containerd", "--config", str(FOLDER / "containerd/config.toml")])
-        wait_for("containerd", lambda: self._ctr("version", check=False).count("Version:") == 2, interval_s=0.5)
-        self._ctr("images", "import", str(IMAGE), timeout_s=IMPORT_TIMEOUT_S)
+        wait_for("containerd", self._has_images, READY_TIMEOUT_S, interval_s=0.5)
 
     def stop(self) -> None:
         """End what runs on the host. The rest ends with the guest."""
@@ -123,14 +121,14 @@ class GuestNode:
     def _start(self, name: str, *words: str) -> None:
         self._running[name] = self.guest.start_process(name, [str(PROGRAMS / name), *words])
 
-    def _ctr(self, *argv: str, check: bool = True, timeout_s: float = 120) -> str:
-        return self.guest.run("ctr", "-a", str(SOCKET), "-n", "k8s.io", *argv, check=check, timeout_s=timeout_s)
+    def _has_images(self) -> bool:
+        return RUNTIME_IMAGE in self.guest.run("ctr", "-a", str(SOCKET), "-n", "k8s.io", "images", "ls", check=False)
 
     def _lead_to_pods(self) -> None:
-        """Routes to the guest's pods, and a kube-proxy on the host, where only the tests use Services."""
+        """Routes into the guest, and a kube-proxy on the host, where alone Services are used."""
         self.guest.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        route = ["ip", "route", "add", self._control_plane.pod_cidr, "via", ADDRESS]
-        subprocess.run(route, check=True, timeout=30)
+        for addresses in (self._control_plane.pod_cidr, self._control_plane.service_cidr):
+            subprocess.run(["ip", "route", "add", addresses, "via", ADDRESS], check=True, timeout=30)
         config = self._logs / "kube-proxy.json"
         config.write_text(json.dumps(proxy_config(self._control_plane, NAME, HOST)))
         self._proxy = Process("kube-proxy", [program("kube-proxy"), f"--config={config}"], self._logs)

@@ -27,8 +27,8 @@ REFUSAL_HINTS = {
 }
 
 SEVERAL_NODES_REFUSED = (
-    "its topologyManagerPolicy does not let the pod have CPUs and memory of several NUMA nodes: that takes best-effort, "
-    "or ask for what one NUMA node has free"
+    "its topologyManagerPolicy does not let the pod have CPUs and memory of several NUMA nodes: that takes "
+    "best-effort, or ask for what one NUMA node has free"
 )
 """The hint for TopologyAffinityError where the spec asks for several NUMA nodes."""
 

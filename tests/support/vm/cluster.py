@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.cluster.cluster import Cluster
@@ -47,6 +49,16 @@ class GuestCluster:
         self.node.stop()
         self._cluster.control_plane.stop()
 
+    @contextmanager
+    def service(self, name: str, policy: str, enforcement: str, **resources: object) -> Iterator[str]:
+        """A service as `apply` makes it, by its name; afterwards none of its pods is left."""
+        self.apply(name, policy, enforcement, **resources)
+        try:
+            yield name
+        finally:
+            self.kube.delete("inferenceservices", name, NAMESPACE)
+            wait_for(f"pods of {name} to end", lambda: not self.pods(name), END_TIMEOUT_S)
+
     def apply(self, name: str, policy: str, enforcement: str, **resources: object) -> None:
         """One replica of the built-in model: 2 CPUs and 1 GiB without a GPU, but for `resources`."""
         spec = {
@@ -82,11 +94,6 @@ class GuestCluster:
         """What the operator says of that pod."""
         (found,) = status_of(self.kube, NAMESPACE, name)["placement"]
         return dict(found)
-
-    def remove(self, name: str) -> None:
-        """Return when none of its pods is left."""
-        self.kube.delete("inferenceservices", name, NAMESPACE)
-        wait_for(f"pods of {name} to end", lambda: not self.pods(name), END_TIMEOUT_S)
 
     def describe(self) -> str:
         """What helps to understand a failure."""

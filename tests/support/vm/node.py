@@ -47,7 +47,7 @@ class Given:
 
     cpus: str
     """As the kernel lists them; empty where they are shared."""
-    memory_nodes: list[int]
+    memory_nodes: set[int]
     gpu_nodes: list[int]
     """NUMA nodes of its devices, by what the device plugin says."""
 
@@ -61,6 +61,7 @@ class GuestNode:
         self._proxy: Process | None = None
         self._running: dict[str, int] = {}
         """Process ids of the kubelet and of what needs it."""
+        self._policy = ""
 
     def start(self) -> None:
         """Start containerd, which has the runtime's image, and what leads from the host to pods and Services."""
@@ -79,8 +80,14 @@ class GuestNode:
         if self._proxy is not None:
             self._proxy.stop()
 
-    def start_kubelet(self, topology_policy: str) -> None:
-        """Start it with this policy, and a GPU on NUMA node 1; return when the node has both."""
+    def run_kubelet(self, topology_policy: str) -> None:
+        """Have a kubelet with this policy, and a GPU on NUMA node 1; return when the node has both.
+
+        Where one with another policy runs, no pod may be on the node.
+        """
+        if self._policy == topology_policy:
+            return
+        self._end_kubelet()
         config = kubelet_config(self._control_plane, FOLDER, self._server(), ADDRESS, _managers(topology_policy))
         self.guest.write(str(FOLDER / "kubelet.json"), json.dumps(config).encode())
         words = [f"--config={FOLDER}/kubelet.json", f"--kubeconfig={self._credentials()}"]
@@ -88,14 +95,17 @@ class GuestNode:
         wait_for(f"node {NAME} to be Ready", self._is_ready, READY_TIMEOUT_S, interval_s=0.5)
         self._start("device-plugin", f"-numa-node={GPU_NODE}")
         wait_for("a GPU", lambda: self._allocatable().get("nvidia.com/gpu") == "1", READY_TIMEOUT_S, interval_s=0.5)
+        self._policy = topology_policy
 
-    def stop_kubelet(self) -> None:
-        """End it, and forget what it gave to whom: it starts with another policy only without that. No pod may be on
-        the node."""
+    def _end_kubelet(self) -> None:
+        """End it, and forget what it gave to whom: without that it starts with no other policy."""
         for pid in self._running.values():
             self.guest.end_process(pid)
         self._running.clear()
-        self.guest.run("rm", "-f", *(str(KUBELET_FOLDER / name) for name in (CPU_STATE, MEMORY_STATE)))
+        self.guest.run("rm", "-f", *(str(KUBELET_FOLDER / name) for name in (CPU_STATE, MEMORY_STATE, DEVICE_STATE)))
+        # The old one's last words would be taken for those of the next.
+        if self._control_plane.kube.find("nodes", NAME) is not None:
+            self._control_plane.kube.delete("nodes", NAME)
 
     def given(self, pod_uid: str) -> Given:
         """What the kubelet's own records say that a pod has."""
@@ -104,7 +114,7 @@ class GuestNode:
         devices = self._record(DEVICE_STATE)["Data"]["PodDeviceEntries"] or []
         return Given(
             cpus=next(iter(cpus.values()), ""),
-            memory_nodes=[node for blocks in memory.values() for block in blocks for node in block["numaAffinity"]],
+            memory_nodes={node for blocks in memory.values() for block in blocks for node in block["numaAffinity"]},
             gpu_nodes=[int(node) for entry in devices if entry["PodUID"] == pod_uid for node in entry["DeviceIDs"]],
         )
 

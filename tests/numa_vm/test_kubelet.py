@@ -34,27 +34,6 @@ def cluster(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         cluster.stop()
 
 
-@pytest.fixture
-def single(cluster: GuestCluster) -> GuestCluster:
-    """With a kubelet that keeps each pod on one NUMA node."""
-    cluster.node.run_kubelet("single-numa-node")
-    return cluster
-
-
-@pytest.fixture
-def restricted(cluster: GuestCluster) -> GuestCluster:
-    """With a kubelet that spreads only what is larger than a whole NUMA node."""
-    cluster.node.run_kubelet("restricted")
-    return cluster
-
-
-@pytest.fixture
-def best_effort(cluster: GuestCluster) -> GuestCluster:
-    """With a kubelet that prefers one NUMA node and takes what there is."""
-    cluster.node.run_kubelet("best-effort")
-    return cluster
-
-
 def seen(cluster: GuestCluster, name: str) -> dict[str, object]:
     """What the kubelet gave and the kernel allows, after a look whether both agree with what the operator says."""
     given, (cpus, memory), placement = cluster.given(name), cluster.allowed(name), cluster.placement(name)
@@ -69,18 +48,20 @@ def numa_option(pod: Object) -> str:
     return str(arguments[arguments.index("--numa") + 1])
 
 
-def test_one_numa_node_is_given_and_the_gpus_before_others(single: GuestCluster, table: Table) -> None:
+def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster, table: Table) -> None:
+    cluster.node.run_kubelet("single-numa-node")
     gpu = {"gpus": 1, "cpuFallback": True}
     with (
-        single.service("plain", "SingleNode", "Require") as plain,
-        single.service("beside-gpu", "SingleNode", "Require", **gpu) as beside_gpu,
+        cluster.service("plain", "SingleNode", "Require") as plain,
+        cluster.service("beside-gpu", "SingleNode", "Require", **gpu) as beside_gpu,
     ):
-        single.wait(plain, "Ready", "True", "Serving")
-        single.wait(plain, "NUMAPinned", "True", "CPUsAndMemoryAligned")
+        cluster.wait(plain, "Ready", "True", "Serving")
+        cluster.wait(plain, "NUMAPinned", "True", "CPUsAndMemoryAligned")
         # There is no driver that could tell the process where its GPU is: said, not assumed, and required.
-        single.wait(beside_gpu, "NUMAPinned", "False", "GPUNodeUnknown")
-        single.wait(beside_gpu, "Ready", "False", "GPUNodeUnknown")
-        without, with_gpu = seen(single, plain), seen(single, beside_gpu)
+        cluster.wait(beside_gpu, "NUMAPinned", "False", "GPUNodeUnknown")
+        cluster.wait(beside_gpu, "Ready", "False", "GPUNodeUnknown")
+        without, with_gpu = seen(cluster, plain), seen(cluster, beside_gpu)
+        assert f"node {NAME}: CPUs static, memory Static, topology single-numa-node" in cluster.doctor()
     assert without == {"cpus": "1-2", "memory_nodes": "0", "gpu_nodes": []}
     assert with_gpu == {"cpus": "5-6", "memory_nodes": "1", "gpu_nodes": [1]}
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs", **without, numa_pinned="True")
@@ -88,56 +69,63 @@ def test_one_numa_node_is_given_and_the_gpus_before_others(single: GuestCluster,
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs and a GPU", **with_gpu, numa_pinned=reason)
 
 
-def test_a_pod_that_fits_no_numa_node_is_refused_seldom(single: GuestCluster, table: Table) -> None:
-    with single.service("large", "SingleNode", "Prefer", cpus=4) as large:
-        message = single.wait(large, "Scheduled", "False", "TopologyAffinityError")
+def test_a_pod_that_fits_no_numa_node_is_refused_seldom(cluster: GuestCluster, table: Table) -> None:
+    cluster.node.run_kubelet("single-numa-node")
+    with cluster.service("large", "SingleNode", "Prefer", cpus=4) as large:
+        message = cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
         for said in (f"node {NAME} refused", "4 CPUs", "ask for less", "numa.policy AllNodes"):
             assert said in message
         time.sleep(BACKOFF_S)
-        attempts = [int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in single.pods(large)]
+        attempts = [int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in cluster.pods(large)]
         assert max(attempts) < MOST_ATTEMPTS
 
-        single.apply(large, "AllNodes", "Require", cpus=4)
-        assert "that takes best-effort" in single.wait(large, "Scheduled", "False", "TopologyAffinityError")
-        single.apply(large, "SingleNode", "Require", cpus=3)
-        single.wait(large, "Scheduled", "True", "PodsScheduled")
-        wait_for("CPUs", lambda: single.given(large).cpus == "1-3")
+        cluster.apply(large, "AllNodes", "Require", cpus=4)
+        assert "that takes best-effort" in cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
+        cluster.apply(large, "SingleNode", "Require", cpus=3)
+        cluster.wait(large, "Scheduled", "True", "PodsScheduled")
+        wait_for("CPUs", lambda: cluster.given(large).cpus == "1-3")
     table.add("kubelet single-numa-node, SingleNode, 4 CPUs", refused=True, attempts_in_45_s=max(attempts) + 1)
 
 
-def test_restricted_spreads_what_is_larger_than_a_node(restricted: GuestCluster, table: Table) -> None:
-    with restricted.service("spread", "AllNodes", "Require", cpus=CPUS_PER_NODE) as spread:
-        restricted.wait(spread, "Scheduled", "False", "TopologyAffinityError")
-        restricted.apply(spread, "AllNodes", "Require", cpus=CPUS_PER_NODE + 1)
-        restricted.wait(spread, "Scheduled", "True", "PodsScheduled")
-        wait_for("CPUs", lambda: restricted.given(spread).cpus == "1-3,5-6")
-    table.add("kubelet restricted, AllNodes, 4 CPUs", refused=True)
-    table.add("kubelet restricted, AllNodes, 5 CPUs", cpus="1-3,5-6")
+def test_restricted_spreads_only_what_needs_several_nodes(cluster: GuestCluster, table: Table) -> None:
+    cluster.node.run_kubelet("restricted")
+    with cluster.service("spread", "AllNodes", "Require", cpus=5) as spread:
+        cluster.wait(spread, "Scheduled", "False", "TopologyAffinityError")  # one node has the memory
+        cluster.apply(spread, "AllNodes", "Require", cpus=5, memory="2Gi")
+        cluster.wait(spread, "Scheduled", "True", "PodsScheduled")
+        wait_for("CPUs", lambda: cluster.given(spread).cpus)
+        given = cluster.given(spread)
+    assert (given.cpus, given.memory_nodes) == ("1-3,5-6", {0, 1})
+    table.add("kubelet restricted, AllNodes, 5 CPUs and 1 GiB", refused=True)
+    table.add("kubelet restricted, AllNodes, 5 CPUs and 2 GiB", refused=False, cpus=given.cpus, memory_nodes="0-1")
 
 
-def test_all_nodes_have_cpus_and_memory_of_both(best_effort: GuestCluster, table: Table) -> None:
-    with best_effort.service("both", "AllNodes", "Require", cpus=4, memory="2Gi") as name:
-        best_effort.wait(name, "Ready", "True", "Serving")
-        best_effort.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
-        both = seen(best_effort, name)
-    assert (both["cpus"], both["memory_nodes"]) == ("1-3,5", "0-1")
-    table.add("kubelet best-effort, AllNodes and Require, 4 CPUs and 2 GiB", **both, numa_pinned="True")
+def test_what_fits_no_numa_node_starts_and_says_so(cluster: GuestCluster, table: Table) -> None:
+    cluster.node.run_kubelet("best-effort")
+    with cluster.service("wide", "SingleNode", "Prefer", cpus=4) as name:
+        cluster.wait(name, "Ready", "True", "Serving")
+        assert "NUMA nodes 0, 1" in cluster.wait(name, "NUMAPinned", "False", "CPUsSpanNodes")
+        wide, pod = seen(cluster, name), cluster.running_pod(name)
 
+        cluster.apply(name, "SingleNode", "Require", cpus=4)
+        cluster.wait(name, "Ready", "False", "CPUsSpanNodes")
+        assert cluster.running_pod(name)["metadata"]["uid"] == pod["metadata"]["uid"], "that restarts nothing"
 
-def test_what_fits_no_numa_node_starts_and_says_so(best_effort: GuestCluster, table: Table) -> None:
-    with best_effort.service("wide", "SingleNode", "Prefer", cpus=4) as name:
-        best_effort.wait(name, "Ready", "True", "Serving")
-        assert "NUMA nodes 0, 1" in best_effort.wait(name, "NUMAPinned", "False", "CPUsSpanNodes")
-        wide, pod = seen(best_effort, name), best_effort.running_pod(name)
-
-        best_effort.apply(name, "SingleNode", "Require", cpus=4)
-        best_effort.wait(name, "Ready", "False", "CPUsSpanNodes")
-        assert best_effort.running_pod(name)["metadata"]["uid"] == pod["metadata"]["uid"], "that restarts nothing"
-
-        best_effort.apply(name, "AllNodes", "Prefer", cpus=4)
-        assert "from 0 alone" in best_effort.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
-        divided, next_pod = seen(best_effort, name), best_effort.running_pod(name)
+        cluster.apply(name, "AllNodes", "Require", cpus=4)
+        cluster.wait(name, "Ready", "True", "Serving")
+        cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
+        divided, next_pod = seen(cluster, name), cluster.running_pod(name)
     assert (numa_option(pod), numa_option(next_pod)) == ("single", "auto")
-    assert wide["cpus"] == divided["cpus"] == "1-3,5"
+    assert wide == divided == {"cpus": "1-3,5", "memory_nodes": "0-1", "gpu_nodes": []}
     table.add("kubelet best-effort, SingleNode and Prefer, 4 CPUs", **wide, numa_pinned="CPUsSpanNodes")
-    table.add("kubelet best-effort, AllNodes and Prefer, 4 CPUs", **divided, numa_pinned="MemoryNotPinned")
+    table.add("kubelet best-effort, AllNodes and Require, 4 CPUs", **divided, numa_pinned="True")
+
+
+def test_memory_follows_no_cpus_without_a_topology_manager(cluster: GuestCluster, table: Table) -> None:
+    cluster.node.run_kubelet("none")
+    with cluster.service("apart", "AllNodes", "Prefer", cpus=4) as name:
+        cluster.wait(name, "Ready", "True", "Serving")
+        assert "from 0 alone" in cluster.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
+        apart = seen(cluster, name)
+    assert (apart["cpus"], apart["memory_nodes"]) == ("1-3,5", "0")
+    table.add("kubelet none, AllNodes and Prefer, 4 CPUs", **apart, numa_pinned="MemoryNotPinned")

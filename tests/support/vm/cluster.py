@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +21,7 @@ from support.vm.node import Given, GuestNode
 NAMESPACE = "default"
 KIND = {"apiVersion": "serving.ballast.dev/v1alpha1", "kind": "InferenceService"}
 SERVICE_LABEL = "serving.ballast.dev/service"
-READY_TIMEOUT_S, END_TIMEOUT_S = 480, 180
+READY_TIMEOUT_S, END_TIMEOUT_S, DOCTOR_TIMEOUT_S = 480, 180, 120
 """The guest's CPUs are tens of times slower than the host's."""
 
 
@@ -79,8 +82,9 @@ class GuestCluster:
 
     def running_pod(self, name: str) -> Object:
         """The one pod of the service that is not over."""
-        (pod,) = [pod for pod in self.pods(name) if pod["status"]["phase"] not in ("Succeeded", "Failed")]
-        return pod
+        pods = [pod for pod in self.pods(name) if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        assert len(pods) == 1, [pod["metadata"]["name"] for pod in pods]
+        return pods[0]
 
     def given(self, name: str) -> Given:
         """What the kubelet gave to that pod."""
@@ -94,6 +98,13 @@ class GuestCluster:
         """What the operator says of that pod."""
         (found,) = status_of(self.kube, NAMESPACE, name)["placement"]
         return dict(found)
+
+    def doctor(self) -> str:
+        """What `ballast-operator doctor` prints."""
+        argv = [sys.executable, "-m", "ballast_operator", "doctor"]
+        env = {**os.environ, "KUBECONFIG": str(self._cluster.control_plane.kubeconfig)}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DOCTOR_TIMEOUT_S, check=False)
+        return done.stdout + done.stderr
 
     def describe(self) -> str:
         """What helps to understand a failure."""

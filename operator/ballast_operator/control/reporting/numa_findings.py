@@ -120,9 +120,8 @@ def _on_one_node(spec: InferenceServiceSpec, cpus: set[int], used: set[int]) -> 
 def _memory(memory: set[int], used: set[int]) -> tuple[str, str] | None:
     if memory < used:
         return "MemoryNotPinned", (
-            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)} alone: "
-            "memoryManagerPolicy Static takes as few nodes as have what is asked for; ask for more memory than one "
-            "has, or for CPUs of one"
+            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)} alone; "
+            "topologyManagerPolicy best-effort, and what is stricter, gives both of the same nodes"
         )
     if memory != used:
         return "MemoryNotPinned", (

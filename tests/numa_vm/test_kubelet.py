@@ -50,18 +50,17 @@ def numa_option(pod: Object) -> str:
 
 def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("single-numa-node")
-    gpu = {"gpus": 1, "cpuFallback": True}
-    with (
-        cluster.service("plain", "SingleNode", "Require") as plain,
-        cluster.service("beside-gpu", "SingleNode", "Require", **gpu) as beside_gpu,
-    ):
-        cluster.wait(plain, "Ready", "True", "Serving")
-        cluster.wait(plain, "NUMAPinned", "True", "CPUsAndMemoryAligned")
+    assert f"node {NAME}: CPUs static, memory Static, topology single-numa-node" in cluster.doctor()
+    with cluster.service("plain", "SingleNode", "Require") as name:
+        cluster.wait(name, "Ready", "True", "Serving")
+        cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
+        without = seen(cluster, name)
+    # Node 0 is free again: only the GPU draws the next pod to node 1.
+    with cluster.service("beside-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
         # There is no driver that could tell the process where its GPU is: said, not assumed, and required.
-        cluster.wait(beside_gpu, "NUMAPinned", "False", "GPUNodeUnknown")
-        cluster.wait(beside_gpu, "Ready", "False", "GPUNodeUnknown")
-        without, with_gpu = seen(cluster, plain), seen(cluster, beside_gpu)
-        assert f"node {NAME}: CPUs static, memory Static, topology single-numa-node" in cluster.doctor()
+        cluster.wait(name, "NUMAPinned", "False", "GPUNodeUnknown")
+        cluster.wait(name, "Ready", "False", "GPUNodeUnknown")
+        with_gpu = seen(cluster, name)
     assert without == {"cpus": "1-2", "memory_nodes": "0", "gpu_nodes": []}
     assert with_gpu == {"cpus": "5-6", "memory_nodes": "1", "gpu_nodes": [1]}
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs", **without, numa_pinned="True")

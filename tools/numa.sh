@@ -19,5 +19,5 @@ say "the machine's disk; minutes when it is built for the first time"
 .venv/bin/python -m support.vm.disk
 say "tests"
 trap 'rm -rf build/numa' EXIT
-tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s tests/numa_vm "$@"
+tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s --basetemp build/numa/tests tests/numa_vm "$@"
 say "done"

@@ -39,12 +39,12 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 END
 touch "$1/run/image.tar"
 mount --bind "$2" "$1/run/image.tar"
-chroot "$1" containerd --config /run/config.toml --root "$3" --state /run/state --address /run/socket > "$2.log" 2>&1 &
+chroot "$1" containerd --config /run/config.toml --root "$3" --state /run/state --address /run/socket >> "$2.log" 2>&1 &
 for _ in $(seq 300); do
-  if chroot "$1" ctr -a /run/socket version > "$2.log" 2>&1; then break; fi
+  if chroot "$1" ctr -a /run/socket version >> "$2.log" 2>&1; then break; fi
   sleep 0.1
 done
-chroot "$1" ctr -a /run/socket -n k8s.io images import /run/image.tar > "$2.log" 2>&1
+chroot "$1" ctr -a /run/socket -n k8s.io images import /run/image.tar >> "$2.log" 2>&1
 kill $!
 wait $! || true
 """

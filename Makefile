@@ -57,7 +57,7 @@ e2e: setup ## tests on a real node: kubelet, containerd, the project's images; L
 e2e-gpu-image: setup ## the images with CUDA's libraries on a real node without a GPU; builds both, 35 GB of disk meanwhile
 	@tools/e2e.sh gpu-image
 
-numa: wheel ## a machine in software with two NUMA nodes: where the server's threads and weights are; ten minutes
+numa: wheel ## a machine in software with two NUMA nodes: the server's threads and weights, and a kubelet; a quarter of an hour
 	@tools/numa.sh
 
 test-clients: setup ## other people's clients, each in an environment of its own

@@ -11,9 +11,13 @@ say() { # what comes next, and how long it took until here
   printf '%5d s  %s\n' "$SECONDS" "$*"
 }
 
+for part in controlplane node; do
+  say "programs of the cluster: $part"
+  tools/cluster-binaries.sh $part > /dev/null
+done
 say "the machine's disk; minutes when it is built for the first time"
 .venv/bin/python -m support.vm.disk
 say "tests"
 trap 'rm -rf build/numa' EXIT
-tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s tests/numa_vm "$@"
+tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s --basetemp build/numa/tests tests/numa_vm "$@"
 say "done"

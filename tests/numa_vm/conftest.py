@@ -1,4 +1,4 @@
-"""One machine in software with two NUMA nodes for the session. Started by tools/numa.sh."""
+"""A machine in software with two NUMA nodes for each module. Started by tools/numa.sh."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.vm.cluster import GuestCluster
 from support.vm.disk import boot_files
 from support.vm.guest import Guest
 from support.vm.table import Table
 
 
-@pytest.fixture(scope="session")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"))
+@pytest.fixture(scope="module")
+def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """With as many CPUs of each node as the module says in CPUS_PER_NODE."""
+    guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"), request.module.CPUS_PER_NODE)
     guest.start()
     try:
         yield guest
@@ -27,3 +29,13 @@ def table() -> Iterator[Table]:
     table = Table()
     yield table
     table.show()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure comes with what the cluster looked like."""
+    report = yield
+    clusters = [found for found in getattr(item, "funcargs", {}).values() if isinstance(found, GuestCluster)]
+    if report.failed and clusters:
+        item.add_report_section(report.when, "cluster", clusters[0].describe())
+    return report

@@ -23,6 +23,7 @@ from support.vm.table import Table
 
 API, ADMIN = f"http://{ADDRESS}:10002", f"http://{ADDRESS}:10003"
 BUILT_IN = ROOT / "runtime" / "ballast" / "tiny" / "trained"
+CPUS_PER_NODE = 2
 MODEL = "/opt/model"
 SERVE = ("python3", "-m", "ballast", "serve", "--gguf_path", f"{MODEL}/model.gguf", "--model_path", f"{MODEL}/config")
 LISTEN = ("--host", "0.0.0.0", "--port", "10002", "--admin_port", "10003")

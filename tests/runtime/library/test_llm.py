@@ -112,3 +112,21 @@ def test_a_closed_one_says_so():
 def test_the_package_itself_imports_nothing():
     loaded = "import sys, ballast; assert 'numpy' not in sys.modules; print(ballast.__version__)"
     subprocess.run([sys.executable, "-c", loaded], check=True, timeout=60)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(torch=None, triton=None)
+import ballast.server.serve_command
+from ballast import LLM, SamplingParams
+with LLM() as llm:
+    print(llm.generate("The sum of 3 and 4 is", SamplingParams(temperature=0, max_tokens=3))[0].outputs[0].text)
+"""
+
+
+def test_a_cpu_needs_no_torch(llm):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == llm.generate("The sum of 3 and 4 is", GREEDY)[0].outputs[0].text.strip()

@@ -20,9 +20,9 @@ END_TIMEOUT_S = 60
 class Cluster:
     """Started with one made-up node for each behaviour of pods (kwok_stages.yaml)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
         self.folder = folder
-        self.control_plane = ControlPlane(folder)
+        self.control_plane = ControlPlane(folder, address)
         self.kwok = kwok(self.control_plane)
 
     @property

@@ -14,17 +14,20 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.cluster.binaries import ROOT
+from support.cluster.binaries import ROOT, program
+from support.vm.image import add_images
 
 SUITE = "bookworm"
-PACKAGES = ("python3", "ca-certificates", "kmod", "iproute2")
+PACKAGES = ("python3", "ca-certificates", "kmod", "iproute2", "containerd", "containernetworking-plugins")
 """Of the guest."""
-COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "unshare")
-INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2"
+NODE_PROGRAMS = ("kubelet", "device-plugin")
+"""What the guest has of Kubernetes, in /opt/node."""
+COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "iptables", "unshare")
+INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2 iptables"
 DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk")
 """What stands between the kernel and its disk, in the order in which they load."""
 DISK_BYTES = 6 * 2**30
-"""Of a sparse file: some 1.5 GB are written."""
+"""Of a sparse file: some 2 GB are written."""
 STEP_TIMEOUT_S = 900
 HERE = Path(__file__).parent
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast" / "numa-vm"
@@ -67,14 +70,17 @@ def boot_files() -> BootFiles:
 def build(wheel: Path) -> None:
     """Write what boots; Debian's part is kept in ~/.cache/ballast for the next time."""
     files, tree = boot_files(), KEPT / "debian"
-    if not (KEPT / "complete").exists():
+    complete, contents = KEPT / "complete", " ".join((SUITE, *PACKAGES))
+    if not complete.exists() or complete.read_text() != contents:
         shutil.rmtree(KEPT, ignore_errors=True)
         _say("Debian's packages")
         _debian(tree)
         _kernel(KEPT / "kernel", tree)
-        (KEPT / "complete").touch()
+        complete.write_text(contents)
     _say("the disk")
     _project(tree, wheel)
+    _say("the images of its pods")
+    add_images(tree)
     FOLDER.mkdir(parents=True, exist_ok=True)
     files.disk.unlink(missing_ok=True)
     with files.disk.open("wb") as file:
@@ -117,7 +123,7 @@ def _kernel(folder: Path, tree: Path) -> None:
 
 
 def _project(tree: Path, wheel: Path) -> None:
-    for part in ("ballast", "vm"):
+    for part in ("ballast", "node", "vm"):
         shutil.rmtree(tree / "opt" / part, ignore_errors=True)
     install: list[str | Path] = [
         ROOT / ".venv/bin/uv",
@@ -125,6 +131,7 @@ def _project(tree: Path, wheel: Path) -> None:
         "install",
         "--quiet",
         "--no-deps",
+        "--compile-bytecode",
         "--target",
         tree / "opt" / "ballast",
     ]
@@ -134,6 +141,10 @@ def _project(tree: Path, wheel: Path) -> None:
     for name in ("agent.py", "init.sh"):
         shutil.copy(HERE / name, tree / "opt" / "vm")
     (tree / "opt" / "vm" / "init.sh").chmod(0o755)
+    (tree / "opt" / "node").mkdir()
+    for name in NODE_PROGRAMS:
+        shutil.copy(program(name), tree / "opt" / "node", follow_symlinks=False)
+    shutil.copy(program(NODE_PROGRAMS[0]).resolve(), tree / "opt" / "node")
 
 
 def _run(*argv: str | Path, cwd: Path = ROOT) -> str:

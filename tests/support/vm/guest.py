@@ -16,17 +16,17 @@ from support.vm.disk import BootFiles
 HOST, ADDRESS = "10.56.0.1", "10.56.0.2"
 TAP = "ballast0"
 AGENT_PORT = 7000
-NODES, CPUS_PER_NODE, MIB_PER_NODE = 2, 2, 2048
+NODES, MIB_PER_NODE = 2, 2048
 BOOT_TIMEOUT_S = 180
 PYTHON_ENV = {"PYTHONPATH": "/opt/ballast", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class Guest:
-    """Two nodes of two CPUs each. Its changes to the disk are lost when it ends."""
+    """Two nodes with some CPUs each. Its changes to the disk are lost when it ends."""
 
-    def __init__(self, files: BootFiles, logs: Path) -> None:
+    def __init__(self, files: BootFiles, logs: Path, cpus_per_node: int) -> None:
         self.console = logs / "qemu.log"
-        self._process = Process("qemu", _qemu(files), logs)
+        self._process = Process("qemu", _qemu(files, cpus_per_node), logs)
 
     def start(self) -> None:
         """Return when it runs commands. The caller's namespace of the network gets the tap."""
@@ -88,14 +88,14 @@ class Guest:
             return content
 
 
-def _qemu(files: BootFiles) -> list[str | Path]:
+def _qemu(files: BootFiles, cpus_per_node: int) -> list[str | Path]:
     argv: list[str | Path] = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-nographic"]
     argv += ["-no-reboot", "-m", str(NODES * MIB_PER_NODE)]
-    argv += ["-smp", f"{NODES * CPUS_PER_NODE},sockets={NODES},cores={CPUS_PER_NODE},threads=1"]
+    argv += ["-smp", f"{NODES * cpus_per_node},sockets={NODES},cores={cpus_per_node},threads=1"]
     for node in range(NODES):
-        first = node * CPUS_PER_NODE
+        first = node * cpus_per_node
         argv += ["-object", f"memory-backend-ram,id=m{node},size={MIB_PER_NODE}M"]
-        argv += ["-numa", f"node,nodeid={node},memdev=m{node},cpus={first}-{first + CPUS_PER_NODE - 1}"]
+        argv += ["-numa", f"node,nodeid={node},memdev=m{node},cpus={first}-{first + cpus_per_node - 1}"]
     argv += ["-numa", "dist,src=0,dst=1,val=21"]
     argv += ["-drive", f"file={files.disk},format=raw,if=virtio,snapshot=on"]
     argv += ["-netdev", f"tap,id=net0,ifname={TAP},script=no,downscript=no", "-device", "virtio-net-pci,netdev=net0"]

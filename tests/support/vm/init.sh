@@ -9,6 +9,8 @@ mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount --make-rshared /
 modprobe virtio_net
 ip link set lo up
 ip addr add "$GUEST_ADDRESS" dev eth0

@@ -20,11 +20,17 @@ STOPPED = Finding("Unknown", "ScaledToZero", "replicas is 0")
 """The finding about pods where none is asked for."""
 
 REFUSAL_HINTS = {
-    "TopologyAffinityError": "no NUMA node of it has that much free together; look at its topologyManagerPolicy, and "
-    "at what else runs there",
+    "TopologyAffinityError": "no NUMA node of it has that much free together: ask for less, free what else runs there, "
+    "or let numa.policy AllNodes divide the model, on a node whose topologyManagerPolicy is best-effort",
     "SMTAlignmentError": "ask for a multiple of the threads a core has: its CPU manager gives whole cores only",
     "UnexpectedAdmissionError": "its device or CPU manager could not give what was asked",
 }
+
+SEVERAL_NODES_REFUSED = (
+    "its topologyManagerPolicy does not let the pod have CPUs and memory of several NUMA nodes: that takes "
+    "best-effort, or ask for what one NUMA node has free"
+)
+"""The hint for TopologyAffinityError where the spec asks for several NUMA nodes."""
 
 NO_GPU_SEEN = "finds no CUDA device here"
 """Words of the runtime's message where it was told to use a GPU and finds none."""
@@ -176,6 +182,8 @@ def _refusal(service: InferenceService, pod: Pod) -> str:
     asked = service.spec.resources
     gpus = f", {asked.gpus} {asked.gpu_resource_name}" if asked.gpus else ""
     hint = REFUSAL_HINTS.get(pod.reason, "")
+    if pod.reason == "TopologyAffinityError" and service.spec.numa.policy != "SingleNode":
+        hint = SEVERAL_NODES_REFUSED
     return (
         f"node {pod.node} refused {pod.name}, which asks for {asked.cpus} CPUs, {asked.memory} of memory{gpus}: "
         f"{pod.message or pod.reason}{f' ({hint})' if hint else ''}; refused {pod.failures + 1} times in a row, tried "

@@ -109,8 +109,8 @@ def _exclusive(
 def _on_one_node(spec: InferenceServiceSpec, cpus: set[int], used: set[int]) -> tuple[str, str] | None:
     if spec.numa.policy == "SingleNode" and len(used) > 1:
         return "CPUsSpanNodes", (
-            f"its CPUs are of the NUMA nodes {_text(used)}; topologyManagerPolicy single-numa-node or restricted "
-            "keeps them together"
+            f"its CPUs are of the NUMA nodes {_text(used)}; ask for fewer, or let numa.policy AllNodes divide the "
+            "model; topologyManagerPolicy single-numa-node or restricted keeps them together, or refuses the pod"
         )
     if not used:
         return "NodesUnknown", "the process cannot tell which NUMA nodes its CPUs belong to"
@@ -118,6 +118,11 @@ def _on_one_node(spec: InferenceServiceSpec, cpus: set[int], used: set[int]) -> 
 
 
 def _memory(memory: set[int], used: set[int]) -> tuple[str, str] | None:
+    if memory < used:
+        return "MemoryNotPinned", (
+            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)} alone; "
+            "topologyManagerPolicy best-effort, and what is stricter, gives both of the same nodes"
+        )
     if memory != used:
         return "MemoryNotPinned", (
             f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)}; the kubelet needs "

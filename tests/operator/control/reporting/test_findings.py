@@ -115,8 +115,11 @@ def test_loading_is_told_in_tens_of_percent():
 def test_a_refused_pod_is_named_with_node_and_what_was_asked():
     finding = find(service(), seen(refused(failures=2)))["Scheduled"]
     assert finding.reason == "TopologyAffinityError"
-    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "topologyManagerPolicy"):
+    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "ask for less"):
         assert said in finding.message
+    several = service(numa={"policy": "AllNodes"})
+    finding = find(several, seen(refused(of=several)))["Scheduled"]
+    assert "its topologyManagerPolicy does not let the pod have" in finding.message
 
 
 def test_no_node_at_all():

@@ -84,6 +84,10 @@ def test_all_nodes_may_take_cpus_and_memory_of_several():
     report = {"cpus": "0-3", "memory_nodes": "0-1", "share_local": 0.5}
     assert verdict(report, **spec).pinned
     assert verdict({**report, "memory_nodes": "0-2"}, **spec).reason == "MemoryNotPinned"
+    of_one = verdict({**report, "memory_nodes": "0"}, **spec)
+    assert of_one.reason == "MemoryNotPinned"
+    assert "from 0 alone" in of_one.message
+    assert "topologyManagerPolicy best-effort" in of_one.message
 
 
 def test_a_sidecar_that_takes_the_pods_guarantee_is_named():

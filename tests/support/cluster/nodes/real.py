@@ -16,6 +16,14 @@ from pathlib import Path
 
 from support.cluster.binaries import program
 from support.cluster.controlplane import ControlPlane
+from support.cluster.nodes.settings import (
+    CNI_FOLDER,
+    MEMORY_EVICTION_MIB,
+    cni_config,
+    containerd_config,
+    kubelet_config,
+    proxy_config,
+)
 from support.cluster.pki import kubeconfig
 from support.cluster.process import Process
 from support.cluster.waiting import wait_for
@@ -27,7 +35,6 @@ MACHINE_NETWORK = "BALLAST_MACHINE_NETWORK"
 PAUSE_IMAGE = "localhost/ballast-pause:e2e"
 COMMANDS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "unshare", "buildah", "debootstrap")
 PACKAGES = "containerd runc containernetworking-plugins iptables conntrack iproute2 buildah debootstrap"
-CNI_FOLDER = Path("/usr/lib/cni")
 CGROUPS = Path("/sys/fs/cgroup")
 KUBELET_FOLDER = Path("/var/lib/kubelet")
 COMMAND_TIMEOUT_S = 120
@@ -36,7 +43,7 @@ IMPORT_TIMEOUT_S = 1200
 READY_TIMEOUT_S = 120
 CPU_RESERVED_MILLIS = 500
 """Kept for the system; the static CPU manager rounds it up to one whole CPU, which is never exclusive."""
-MEMORY_RESERVED_MIB, MEMORY_EVICTION_MIB = 924, 100
+MEMORY_RESERVED_MIB = 924
 
 
 def missing_here() -> list[str]:
@@ -118,8 +125,8 @@ class Node:
     def start_containerd(self, images: list[Path]) -> None:
         """Start it with these docker archives loaded."""
         config = self.folder / "containerd" / "config.toml"
-        config.write_text(_containerd_config(self.folder))
-        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_cni_config(self.folder, self._number)))
+        config.write_text(containerd_config(self.folder, PAUSE_IMAGE))
+        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(cni_config(self.folder, self._number)))
         self._spawn("containerd", "containerd", "--config", config)
         wait_for("containerd", lambda: self.ctr("version", check=False))
         for image in images:
@@ -132,7 +139,14 @@ class Node:
     def join(self, control_plane: ControlPlane) -> None:
         """Start the kubelet, and the network's kube-proxy; return when the node is Ready."""
         config = self.folder / "kubelet.json"
-        config.write_text(json.dumps(self._kubelet_config(control_plane)))
+        server = control_plane.pki.server(f"kubelet-server-{self._number}", self.name, self.address)
+        managers = {
+            "failCgroupV1": False,
+            "cgroupRoot": f"/{self.name}" if self._number else "/",
+            "kubeReserved": {"cpu": f"{CPU_RESERVED_MILLIS}m", "memory": f"{MEMORY_RESERVED_MIB}Mi"},
+            "reservedMemory": [{"numaNode": 0, "limits": {"memory": f"{MEMORY_RESERVED_MIB + MEMORY_EVICTION_MIB}Mi"}}],
+        }
+        config.write_text(json.dumps(kubelet_config(control_plane, self.folder, server, self.address, managers)))
         credentials = kubeconfig(
             self.folder / "kubelet.kubeconfig",
             control_plane.server,
@@ -151,7 +165,7 @@ class Node:
         if self._number:
             return
         proxy = self.folder / "kube-proxy.json"
-        proxy.write_text(json.dumps(self._proxy_config(control_plane)))
+        proxy.write_text(json.dumps(proxy_config(control_plane, self.name, self.address)))
         self._spawn("kube-proxy", program("kube-proxy"), f"--config={proxy}")
 
     def add_devices(self, control_plane: ControlPlane, resource: str = "nvidia.com/gpu", count: int = 1) -> None:
@@ -206,55 +220,6 @@ class Node:
         conditions = (node or {}).get("status", {}).get("conditions", [])
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
-    def _kubelet_config(self, control_plane: ControlPlane) -> dict[str, object]:
-        cert, key = control_plane.pki.server(f"kubelet-server-{self._number}", self.name, self.address)
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {
-                "anonymous": {"enabled": False},
-                "webhook": {"enabled": True},
-                "x509": {"clientCAFile": str(control_plane.pki.ca)},
-            },
-            "authorization": {"mode": "Webhook"},
-            "address": self.address,
-            "healthzPort": 0,
-            "podLogsDir": str(self.folder / "pod-logs"),
-            "tlsCertFile": str(cert),
-            "tlsPrivateKeyFile": str(key),
-            "containerRuntimeEndpoint": f"unix://{self._socket}",
-            "failCgroupV1": False,
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.name}" if self._number else "/",
-            "enforceNodeAllocatable": ["pods"],
-            "kubeReserved": {"cpu": f"{CPU_RESERVED_MILLIS}m", "memory": f"{MEMORY_RESERVED_MIB}Mi"},
-            "evictionHard": {"memory.available": f"{MEMORY_EVICTION_MIB}Mi", "nodefs.available": "1%"},
-            "cpuManagerPolicy": "static",
-            "memoryManagerPolicy": "Static",
-            "reservedMemory": [{"numaNode": 0, "limits": {"memory": f"{MEMORY_RESERVED_MIB + MEMORY_EVICTION_MIB}Mi"}}],
-            "topologyManagerPolicy": "single-numa-node",
-            "topologyManagerScope": "pod",
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "imageGCHighThresholdPercent": 100,
-            "nodeStatusUpdateFrequency": "5s",
-            "shutdownGracePeriod": "0s",
-        }
-
-    def _proxy_config(self, control_plane: ControlPlane) -> dict[str, object]:
-        return {
-            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-            "kind": "KubeProxyConfiguration",
-            "clientConnection": {"kubeconfig": str(control_plane.client_config("system:kube-proxy"))},
-            "mode": "iptables",
-            "clusterCIDR": control_plane.pod_cidr,
-            "bindAddress": self.address,
-            "healthzBindAddress": "127.0.0.1:10256",
-            "metricsBindAddress": "127.0.0.1:10249",
-            "hostnameOverride": self.name,
-            "conntrack": {"maxPerCore": 0},
-        }
-
 
 def _run(*argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     words = [str(word) for word in argv]
@@ -262,55 +227,6 @@ def _run(*argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEO
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}{done.stdout}")
     return done.stdout
-
-
-def _containerd_config(folder: Path) -> str:
-    return f"""\
-version = 2
-root = "{folder}/containerd/root"
-state = "{folder}/containerd/state"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.opt"]
-[grpc]
-  address = "{folder}/containerd/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  # Without CAP_SYS_RESOURCE a sandbox that lowers its score cannot start.
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{CNI_FOLDER}"
-    conf_dir = "{folder}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-"""
-
-
-def _cni_config(folder: Path, number: int) -> dict[str, object]:
-    ipam = {
-        "type": "host-local",
-        "ranges": [[{"subnet": f"10.244.{number}.0/24"}]],
-        "dataDir": str(folder / "cni-ipam"),
-        "routes": [{"dst": "0.0.0.0/0"}],
-    }
-    bridge = {
-        "type": "bridge",
-        "bridge": f"cni{number}",
-        "isGateway": True,
-        "ipMasq": True,
-        "hairpinMode": True,
-        "ipam": ipam,
-    }
-    return {
-        "cniVersion": "0.4.0",
-        "name": "pods",
-        "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
-    }
 
 
 def _hierarchies() -> list[Path]:

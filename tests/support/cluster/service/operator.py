@@ -37,7 +37,8 @@ def install(cluster: Cluster) -> None:
 
 
 class OperatorProcess(Process):
-    """`ballast-operator run`, from the repository's environment."""
+    """`ballast-operator run`, from the repository's environment. `probe_proxy` leads to pods and Services that this
+    machine does not reach."""
 
     fork: ClassVar[Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Child] | None] = None
     """Starts `python -m …` with its output to a log; pytest's configuration takes `prefork` for it."""
@@ -46,7 +47,7 @@ class OperatorProcess(Process):
         self,
         cluster: Cluster,
         name: str,
-        probe_proxy: str,
+        probe_proxy: str | None,
         *options: str,
         server: str | None = None,
         account: str = ACCOUNT,
@@ -59,7 +60,8 @@ class OperatorProcess(Process):
             sys.executable,
             *("-m", "ballast_operator", "run"),
             *("--health-port", "0", "--health-host", "127.0.0.1", "--identity", name),
-            *("--probe-proxy", probe_proxy, "--runtime-image", "made.up/runtime:1"),
+            *(("--probe-proxy", probe_proxy) if probe_proxy is not None else ()),
+            *("--runtime-image", "made.up/runtime:1"),
             *options,
         ]
         self._log_start = 0

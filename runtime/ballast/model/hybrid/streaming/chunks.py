@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ballast.model.hybrid.streaming.host_memory import HostExpertPart
+if TYPE_CHECKING:  # plans divide, too, where torch is not installed
+    from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 
 MAX_CHUNK_BYTES = 256 << 20
 CHUNKS_PER_LAYER = 4

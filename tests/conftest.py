@@ -1,6 +1,12 @@
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+
+# Bytecode is kept even where the environment forbids that: without it, each of hundreds of processes would compile what
+# it imports, torch among it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Triton's interpreter multiplies tiles by numpy. A GPU's product of a row is the same wherever the row lies in its
 # tile. So is OpenBLAS's with these kernels, but not with those for some processors. Read when numpy is imported.

@@ -1,8 +1,14 @@
 """Models for tests of the server."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from ballast.tiny import write_tiny_model
+
+# Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[1] / "support/servers/one_authority.pem")
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 # Bytecode is kept even where the environment forbids that: without it, each of hundreds of processes would compile what
 # it imports, torch among it.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # Triton's interpreter multiplies tiles by numpy. A GPU's product of a row is the same wherever the row lies in its
 # tile. So is OpenBLAS's with these kernels, but not with those for some processors. Read when numpy is imported.
@@ -19,6 +18,7 @@ from ballast.host.gpu import why_unusable
 from support.servers import prefork
 from support.servers.process import ServerProcess
 
+sys.dont_write_bytecode = False
 pytest_plugins = ("support.file_times", "support.workers")
 
 # Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is

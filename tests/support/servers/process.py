@@ -181,5 +181,17 @@ class ServerProcess:
         self._reader.join(STOP_TIMEOUT_S)
 
 
+def ended(*options: str, module: Sequence[str] = FAKE) -> tuple[int, list[str]]:
+    """Exit code, and lines of standard error, of a server that does not start."""
+    process = ServerProcess.start([sys.executable, "-m", *module, *options], os.environ)
+    try:
+        code = process.wait(START_TIMEOUT_S)
+    finally:
+        process.kill()
+        with process.stderr as stream:
+            lines = stream.read().splitlines()
+    return code, lines
+
+
 def _labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else ""

@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from collections import Counter
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and is not looked at by the garbage collector again. It then looks oftener at the rest,
+    and tells of a connection that is left open while the test that left it, or one soon after, runs."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

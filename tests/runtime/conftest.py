@@ -1,5 +1,6 @@
 """Models for tests of the server."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -15,3 +16,15 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[1] / "support/servers/o
 def noise(tmp_path_factory):
     """Options of `ballast serve` for a model with random weights. Its replies rarely end, and differ for every seed."""
     return ("--gguf_path", str(write_tiny_model(tmp_path_factory.mktemp("noise")).gguf))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Writes each tiny model once; tests only read them."""
+
+    @functools.cache
+    def write(**arguments):
+        return write_tiny_model(tmp_path_factory.mktemp("written"), **arguments)
+
+    defaults = {"arch": "v3", "mla": "split", "quant": "q4_k"}
+    return lambda **arguments: write(**defaults | arguments)

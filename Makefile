@@ -46,8 +46,8 @@ cluster-binaries: setup ## build etcd, Kubernetes and helm for the tests, once; 
 	@tools/cluster-binaries.sh controlplane > /dev/null
 	@tools/cluster-binaries.sh charts > /dev/null
 
-# One worker more than cores: some tests wait for a cluster. What ARGS selects runs in this process, for debuggers.
-WORKERS     = $(shell echo $$(($(CORES) + 1)))
+# Two workers more than cores: two of them wait for clusters. What ARGS selects runs in this process, for debuggers.
+WORKERS     = $(shell echo $$(($(CORES) + 2)))
 test-python: ## Python tests
 	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $(WORKERS))
 

@@ -1,6 +1,12 @@
+import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+
+# Bytecode is kept even where the environment forbids that: without it, each of hundreds of processes would compile what
+# it imports, torch among it.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # Triton's interpreter multiplies tiles by numpy. A GPU's product of a row is the same wherever the row lies in its
 # tile. So is OpenBLAS's with these kernels, but not with those for some processors. Read when numpy is imported.
@@ -13,6 +19,7 @@ from ballast.host.gpu import why_unusable
 from support.servers import prefork
 from support.servers.process import ServerProcess
 
+sys.dont_write_bytecode = False
 pytest_plugins = ("support.file_times", "support.workers")
 
 # Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
@@ -42,6 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and is not looked at by the garbage collector again. It then looks oftener at the rest,
+    and tells of a connection that is left open while the test that left it, or one soon after, runs."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -66,7 +66,7 @@ def test_what_no_list_allows_is_refused_by_name_and_nothing_is_made(
     kube: Kube, unrestricted: str, change: Object
 ) -> None:
     kube.apply("inferenceservices", service("beyond", **change), unrestricted)
-    found = wait_condition(kube, unrestricted, "beyond", "Ready", "False", "NotAllowed", timeout_s=30)
+    found = wait_condition(kube, unrestricted, "beyond", "Ready", "False", "NotAllowed")
     assert "is not allowed: --allowed-" in found["message"]
     assert pods(kube, unrestricted, "beyond") == []
     assert kube.find("services", "beyond", unrestricted) is None
@@ -84,7 +84,7 @@ def test_what_the_lists_allow_serves_and_goes_on_when_it_then_asks_for_more(kube
     wait_ready(kube, unrestricted, "within")
     (before,) = pods(kube, unrestricted, "within")
     kube.apply("inferenceservices", service("within", **{**allowed, "model": host_path("/etc")}), unrestricted)
-    wait_condition(kube, unrestricted, "within", "Ready", "False", "NotAllowed", timeout_s=30)
+    wait_condition(kube, unrestricted, "within", "Ready", "False", "NotAllowed")
     (after,) = pods(kube, unrestricted, "within")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     kube.apply("inferenceservices", service("within", **allowed), unrestricted)

@@ -22,10 +22,13 @@ Permission = tuple[str, str]
 """Resource and verb."""
 
 APPLY_CREATES = "server-side apply of what is not there is allowed by create, and logged as patch"
-EXPLAINED: dict[Permission, str] = {
-    ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
+BY_CHANCE: dict[Permission, str] = {
     ("pods", "get"): "asked of a pod whose name was taken between the list of pods and its creation",
     ("nodes", "get"): "asked of the node of a pod that is not ready, which may report no more",
+}
+"""Needed where things take time, which they may do here or not."""
+EXPLAINED: dict[Permission, str] = {
+    ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
     **{
         (resource, "create"): APPLY_CREATES
         for resource in (
@@ -121,8 +124,9 @@ def test_every_permission_is_needed_and_none_is_missing(
             live_a_life(kube, namespace)
             pull_a_model(kube, namespace)
             be_refused(kube, namespace)
-        unused = granted(kube, namespace) - asked(audit, namespace)
-        assert unused == EXPLAINED.keys()
+        given = granted(kube, namespace)
+        assert BY_CHANCE.keys() <= given
+        assert given - asked(audit, namespace) - BY_CHANCE.keys() == EXPLAINED.keys()
         assert kube.list("podmonitors", namespace, {"app.kubernetes.io/name": "ballast-operator"})
         assert kube.list("prometheusrules", namespace)
     finally:

@@ -74,7 +74,7 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
                 return error.message.rpartition("denied request: it is ")[2]
             return ""  # the policy is not in force yet
 
-        return wait_for("the policy", answer, timeout_s=30)
+        return wait_for("the policy", answer)
 
     yield find
     kube.delete("validatingadmissionpolicybindings", namespace)

@@ -99,8 +99,9 @@ def load(engine: ServerProcess) -> Iterator[None]:
                 with urllib.request.urlopen(request, timeout=60) as reply:
                     reply.read()
             except urllib.error.HTTPError as error:
-                if error.code != 429:
-                    raise
+                with error:
+                    if error.code != 429:
+                        raise
                 stop.wait(0.1)
 
     with beside(6, ask, stop):

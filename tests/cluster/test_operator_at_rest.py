@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -21,30 +22,27 @@ REST_S = 12
 """More than two."""
 
 
-def changes_within(audit: AuditLog, seconds: float) -> list[Call]:
-    """What the operator has written since the last look and writes from now on, but for its lease."""
-    time.sleep(seconds)
-    return [call for call in audit.new_writes(USER) if call.resource != "leases"]
+Changes = Callable[[AuditLog, float], list[Call]]
 
 
 @pytest.fixture
-def alone(operator: OperatorProcess, kube: Kube) -> None:
-    """Namespaces of tests before this one end without being waited for; the operator clears up in them meanwhile."""
+def changes_within(operator: OperatorProcess, kube: Kube) -> Changes:
+    """What the operator has written since the last look and writes within so many seconds, but for its lease.
 
-    def have_ended() -> bool:
-        ending = [
-            each["metadata"]["name"] for each in kube.list("namespaces") if "deletionTimestamp" in each["metadata"]
-        ]
-        assert not ending, ending
-        return True
+    Namespaces of tests before this one end without being waited for, and it clears up in them meanwhile: left out.
+    """
+    ending = {each["metadata"]["name"] for each in kube.list("namespaces") if "deletionTimestamp" in each["metadata"]}
 
-    wait_for("the namespaces of others to end", have_ended, timeout_s=300, interval_s=1)
+    def within(audit: AuditLog, seconds: float) -> list[Call]:
+        time.sleep(seconds)
+        return [call for call in audit.new_writes(USER) if call.resource != "leases" and call.namespace not in ending]
+
+    return within
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.timeout(1200)
 def test_many_services_converge_and_then_nothing_is_written(
-    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str, changes_within: Changes
 ) -> None:
     for number in range(NUM_SERVICES):
         kube.create("inferenceservices", service(f"s{number}"), namespace)
@@ -79,10 +77,9 @@ def test_many_services_converge_and_then_nothing_is_written(
         kube.delete("inferenceservices", f"s{number}", namespace)
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.timeout(600)
 def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
-    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+    cluster: Cluster, kube: Kube, namespace: str, changes_within: Changes
 ) -> None:
     kube.create("inferenceservices", service("ending"), namespace)
     wait_ready(kube, namespace, "ending")
@@ -97,10 +94,9 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
     kube.merge("pods", "lasting", {"metadata": {"finalizers": None}}, namespace)
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.timeout(600)
 def test_a_service_that_outlived_its_namespace_is_left_alone(
-    cluster: Cluster, operator: OperatorProcess, kube: Kube
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, changes_within: Changes
 ) -> None:
     namespace = cluster.make_namespace("outlived")
     kube.create("inferenceservices", service("ghost"), namespace)
@@ -195,7 +191,7 @@ def test_of_two_processes_of_one_identity_the_newer_one_leads_and_the_other_one_
     twin.start()
     try:
         twin.wait_leading()
-        wait_for("one leader", lambda: leaders() == ["twin"], timeout_s=30)
+        wait_for("one leader", lambda: leaders() == ["twin"])
         assert "another process of this identity took the lease" in operator.log_path.read_text()
         before = transitions()
         time.sleep(REST_S)

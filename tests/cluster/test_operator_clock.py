@@ -53,4 +53,4 @@ def test_behind_the_api_server_a_refused_replica_is_tried_again_in_time(
 ) -> None:
     kube.apply("inferenceservices", service("behind", "rejected"), namespace)
     wait_condition(kube, namespace, "behind", "Ready", "False", "TopologyAffinityError")
-    wait_for("another attempt", lambda: "behind-0-r1" in names(kube, namespace), timeout_s=25)
+    wait_for("another attempt", lambda: "behind-0-r1" in names(kube, namespace))

@@ -141,7 +141,7 @@ def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
         Fault(mutations(), reset="after", times=4),
         Fault(watches(), gone=True, times=5),
         Fault(watches(), status=500, times=8),
-        Fault(lambda seen: not seen.is_watch, delay_s=5, times=12),
+        Fault(lambda seen: not seen.is_watch, delay_s=5, times=6),
     ],
     ids=["409", "429", "500", "401", "403", "reset", "reset-mid-body", "unheard", "410", "watch-500", "5s-latency"],
 )

@@ -59,7 +59,7 @@ def test_what_somebody_adds_to_a_child_is_taken_away_and_foreign_labels_stay(kub
         def healed(resource: str = resource) -> bool:
             return bool(kube.get(resource, "added", namespace)["spec"] == before[resource])
 
-        wait_for(f"{resource} without {spec}", healed, timeout_s=20)
+        wait_for(f"{resource} without {spec}", healed)
         metadata = kube.get(resource, "added", namespace)["metadata"]
         assert (metadata["labels"]["example.org/mine"], metadata["annotations"]["example.org/mine"]) == ("yes", "yes")
     wait_for("clients to reach it again", lambda: is_served(kube, namespace, "added"))
@@ -79,7 +79,7 @@ def test_a_port_that_somebody_edits_or_adds_is_healed(kube: Kube, namespace: str
     serving(kube, namespace, "ports")
     before = kube.get("services", "ports", namespace)["spec"]["ports"]
     kube.merge("services", "ports", {"spec": {"ports": ports}}, namespace)
-    wait_for("its port", lambda: kube.get("services", "ports", namespace)["spec"]["ports"] == before, timeout_s=20)
+    wait_for("its port", lambda: kube.get("services", "ports", namespace)["spec"]["ports"] == before)
     wait_ready(kube, namespace, "ports")
 
 
@@ -112,11 +112,11 @@ def test_a_service_without_endpoints_is_not_ready(kube: Kube, namespace: str) ->
     serving(kube, namespace, "lost")
     with without_permission(kube, "services", "patch"):
         kube.merge("services", "lost", {"spec": {"selector": {"foo": "bar"}}}, namespace)
-        found = wait_condition(kube, namespace, "lost", "EndpointReady", "False", "EndpointsMissing", timeout_s=30)
+        found = wait_condition(kube, namespace, "lost", "EndpointReady", "False", "EndpointsMissing")
         assert "lost-0: ready, and no endpoint" in found["message"]
-        wait_condition(kube, namespace, "lost", "Ready", "False", timeout_s=30)
+        wait_condition(kube, namespace, "lost", "Ready", "False")
     kube.merge("inferenceservices", "lost", {"metadata": {"annotations": {"example.org/look": "now"}}}, namespace)
-    wait_ready(kube, namespace, "lost", timeout_s=60)
+    wait_ready(kube, namespace, "lost")
 
 
 HOST_PATH = {"source": {"hostPath": {"path": "/srv"}}}
@@ -140,13 +140,13 @@ def test_a_serving_pod_stays_while_its_successor_would_be_refused(
     for name, value in change.items():
         changed["spec"][name] = {**changed["spec"].get(name, {}), **value} if name == "scheduling" else value
     kube.apply("inferenceservices", changed, namespace)
-    found = wait_condition(kube, namespace, "stays", "Ready", "False", "ChildRefused", timeout_s=30)
+    found = wait_condition(kube, namespace, "stays", "Ready", "False", "ChildRefused")
     assert said in found["message"]
     assert "stays-0, which therefore stays" in found["message"]
     assert uids(pods(kube, namespace, "stays")) == uids([before])
     assert is_served(kube, namespace, "stays")
     kube.apply("inferenceservices", service("stays", engine={"cacheLens": 5000}), namespace)
-    wait_ready(kube, namespace, "stays", timeout_s=60)
+    wait_ready(kube, namespace, "stays")
     assert uids(pods(kube, namespace, "stays")) != uids([before])
 
 
@@ -163,7 +163,7 @@ def test_a_quota_that_holds_one_pod_lets_it_be_replaced(kube: Kube, namespace: s
 def test_a_stuck_rollout_names_its_cause_while_the_others_serve(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "stuck", replicas=3)
     kube.apply("inferenceservices", service("stuck", "unpullable", replicas=3), namespace)
-    found = wait_condition(kube, namespace, "stuck", "Ready", "False", "ImagePullFailed", timeout_s=30)
+    found = wait_condition(kube, namespace, "stuck", "Ready", "False", "ImagePullFailed")
     assert "stuck-2: not found" in found["message"]
     assert "2 of 3 replicas are ready, 0 of" in condition(kube, namespace, "stuck", "EndpointReady")["message"]
     status = status_of(kube, namespace, "stuck")
@@ -228,7 +228,7 @@ def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kub
     def has_secret() -> bool:
         return any(pod["spec"].get("imagePullSecrets") for pod in pods(kube, namespace, "secret"))
 
-    wait_for("a pod with the secret", has_secret, timeout_s=30)
+    wait_for("a pod with the secret", has_secret)
 
 
 def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_refused_by_number(
@@ -260,13 +260,13 @@ def test_a_misspelt_key_of_affinity_is_refused_and_what_serves_stays(kube: Kube,
         "podAntiAfinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}
     }
     kube.apply("inferenceservices", changed, namespace)
-    found = wait_condition(kube, namespace, "spelt", "Ready", "False", "ChildRefused", timeout_s=30)
+    found = wait_condition(kube, namespace, "spelt", "Ready", "False", "ChildRefused")
     assert 'unknown field "spec.affinity.podAntiAfinity"' in found["message"]
     assert uids(pods(kube, namespace, "spelt")) == uids([before])
     fresh = service("fresh")
     fresh["spec"]["scheduling"]["affinity"] = {"nodeAffinity": {"required": {}}}
     kube.apply("inferenceservices", fresh, namespace)
-    wait_condition(kube, namespace, "fresh", "Ready", "False", "ChildRefused", timeout_s=30)
+    wait_condition(kube, namespace, "fresh", "Ready", "False", "ChildRefused")
     assert pods(kube, namespace, "fresh") == []
 
 
@@ -277,7 +277,7 @@ def test_a_pod_that_answers_with_json_of_any_depth_harms_nobody(
     answers.pages["/debug/numa"] = (200, "[" * 200_000 + "]" * 200_000)
     try:
         kube.apply("inferenceservices", service("deep"), namespace)
-        found = wait_condition(kube, namespace, "deep", "NUMAPinned", "Unknown", "ProbeFailed", timeout_s=30)
+        found = wait_condition(kube, namespace, "deep", "NUMAPinned", "Unknown", "ProbeFailed")
         assert "not a usable answer" in found["message"]
         wait_ready(kube, namespace, "deep")
     finally:
@@ -290,7 +290,7 @@ def test_an_engine_that_loads_for_too_long_is_told_as_that_with_a_warning(
     page, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
     try:
         kube.apply("inferenceservices", service("slow", "slow", engine={"loadTimeoutSeconds": 60}), namespace)
-        found = wait_condition(kube, namespace, "slow", "Ready", "False", "LoadTimeout", timeout_s=30)
+        found = wait_condition(kube, namespace, "slow", "Ready", "False", "LoadTimeout")
         assert "engine.loadTimeoutSeconds" in found["message"]
         assert "60 s since its start); 40 % loaded again" in found["message"]
 
@@ -301,7 +301,7 @@ def test_an_engine_that_loads_for_too_long_is_told_as_that_with_a_warning(
         wait_for("a warning", told)
         # The same end after another time is none of the kubelet's.
         kube.apply("inferenceservices", service("other", "slow", engine={"loadTimeoutSeconds": 600}), namespace)
-        wait_condition(kube, namespace, "other", "Ready", "False", "Loading", timeout_s=30)
+        wait_condition(kube, namespace, "other", "Ready", "False", "Loading")
     finally:
         answers.pages["/readyz"] = page
 
@@ -336,7 +336,7 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
         kube.merge("nodes", dies, {"status": {"conditions": [NOT_READY]}}, subresource="status")
         # As the node controller marks the pods of such a node, within its grace period.
         kube.merge("pods", "orphan-0", {"status": {"conditions": [NOT_READY]}}, namespace, "status")
-        found = wait_condition(kube, namespace, "orphan", "Ready", "False", "NodeNotReady", timeout_s=60)
+        found = wait_condition(kube, namespace, "orphan", "Ready", "False", "NodeNotReady")
         assert "orphan-0: node dies is not ready since 20" in found["message"]
 
         def warned() -> bool:
@@ -344,7 +344,7 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
 
         wait_for("a warning", warned)
         kube.delete("pods", "orphan-0", namespace)
-        found = wait_condition(kube, namespace, "orphan", "Scheduled", "False", "NodeNotReady", timeout_s=60)
+        found = wait_condition(kube, namespace, "orphan", "Scheduled", "False", "NodeNotReady")
         assert "kubectl delete pod orphan-0 --force" in found["message"]
     finally:
         answers.pages["/readyz"] = page
@@ -382,7 +382,7 @@ def test_a_restart_that_is_asked_for_replaces_the_pods_once(kube: Kube, namespac
     before = uids(pods(kube, namespace, "again"))
     restarted = {"metadata": {"annotations": {"serving.ballast.dev/restarted-at": "1"}}}
     kube.merge("inferenceservices", "again", restarted, namespace)
-    wait_for("other pods", lambda: not before & uids(pods(kube, namespace, "again")), timeout_s=60)
+    wait_for("other pods", lambda: not before & uids(pods(kube, namespace, "again")))
     wait_ready(kube, namespace, "again")
     after = uids(pods(kube, namespace, "again"))
     kube.merge(

@@ -65,7 +65,7 @@ def test_what_an_orphaning_deletion_left_is_taken_up_by_the_next_service_of_the_
         (body,) = kube.list(resource, namespace, {"serving.ballast.dev/owner-uid": owner})
         assert [reference["uid"] for reference in body["metadata"]["ownerReferences"]] == [owner]
     kube.delete("inferenceservices", "again", namespace)
-    wait_for("no pods", lambda: not pods(kube, namespace, "again"), timeout_s=60)
+    wait_for("no pods", lambda: not pods(kube, namespace, "again"))
 
 
 def test_a_child_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: str) -> None:
@@ -73,7 +73,7 @@ def test_a_child_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: 
     before = kube.get("services", "held", namespace)["metadata"]["uid"]
     kube.merge("services", "held", {"metadata": {"finalizers": [OTHERS]}}, namespace)
     kube.delete("services", "held", namespace)
-    found = wait_condition(kube, namespace, "held", "Progressing", "False", "Blocked", timeout_s=30)
+    found = wait_condition(kube, namespace, "held", "Progressing", "False", "Blocked")
     assert f"Service held is being deleted and waits for {OTHERS}" in found["message"]
     kube.merge("services", "held", {"metadata": {"finalizers": None}}, namespace)
     wait_for(
@@ -101,10 +101,10 @@ def test_a_service_that_a_foreign_finalizer_holds_says_that_nothing_of_it_is_men
     serving(kube, namespace, "ending")
     kube.merge("inferenceservices", "ending", {"metadata": {"finalizers": [OTHERS]}}, namespace)
     kube.delete("inferenceservices", "ending", namespace)
-    found = wait_condition(kube, namespace, "ending", "Ready", "False", "Terminating", timeout_s=30)
+    found = wait_condition(kube, namespace, "ending", "Ready", "False", "Terminating")
     assert f"waits for {OTHERS}" in found["message"]
     operator.wait_looked()
     assert pods(kube, namespace, "ending"), "the garbage collector takes it, once the service has gone"
     assert status_of(kube, namespace, "ending")["replicas"] == 1
     kube.merge("inferenceservices", "ending", {"metadata": {"finalizers": None}}, namespace)
-    wait_for("no pods", lambda: not pods(kube, namespace, "ending"), timeout_s=60)
+    wait_for("no pods", lambda: not pods(kube, namespace, "ending"))

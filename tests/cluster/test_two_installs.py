@@ -66,7 +66,7 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
     cluster: Cluster, kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
 ) -> None:
     kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
-    found = wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators", timeout_s=30)
+    found = wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators")
     assert f"{NAMESPACE}/ballast-operator, which was there first, acts on it" in found["message"]
     wait_ready(kube, namespace, "shared")
 
@@ -87,11 +87,11 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
         assert not calls, calls
         return True
 
-    wait_for("a time of rest", rests, timeout_s=3 * REST_S)  # events are written after the status that they tell of
+    wait_for("a time of rest", rests)  # events are written after the status that they tell of
     assert admitted(kube, namespace) == NAMESPACE
 
     both.stop()
-    wait_for("nobody to be told of another", lambda: not sole(kube, namespace), timeout_s=60)
+    wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
     wait_ready(kube, namespace, "shared")
     wait_for("the other's fields to go", lambda: managers(kube, namespace) == {"ballast-operator"})
 
@@ -100,20 +100,20 @@ def test_the_other_install_takes_over_when_the_first_has_gone(
     kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
 ) -> None:
     kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
-    wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators", timeout_s=30)
+    wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators")
     wait_ready(kube, namespace, "shared")
     operator.stop()
     try:
-        wait_for("it to act", lambda: admitted(kube, namespace) != NAMESPACE, timeout_s=60)
-        wait_for("nobody to be told of another", lambda: not sole(kube, namespace), timeout_s=60)
+        wait_for("it to act", lambda: admitted(kube, namespace) != NAMESPACE)
+        wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
         wait_ready(kube, namespace, "shared")
         kube.merge("inferenceservices", "shared", {"spec": {"replicas": 2}}, namespace)
         wait_ready(kube, namespace, "shared")
     finally:
         operator.start()
         operator.wait_leading()
-    wait_condition(kube, namespace, "shared", "SoleOperator", "False", timeout_s=60)
-    wait_for("the first to act again", lambda: admitted(kube, namespace) == NAMESPACE, timeout_s=60)
+    wait_condition(kube, namespace, "shared", "SoleOperator", "False")
+    wait_for("the first to act again", lambda: admitted(kube, namespace) == NAMESPACE)
 
 
 def test_what_an_earlier_version_wrote_to_a_status_is_taken_over(
@@ -133,4 +133,4 @@ def test_what_an_earlier_version_wrote_to_a_status_is_taken_over(
         assert managers == [f"{NAMESPACE}/ballast-operator"], managers
         return bool(found["status"] == body["status"])
 
-    wait_for("the status to be ours alone", only_ours, timeout_s=30)
+    wait_for("the status to be ours alone", only_ours)

@@ -117,7 +117,8 @@ def get(port, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        with error:
+            return error.code, json.load(error)
 
 
 def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path, capsys):

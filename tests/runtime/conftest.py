@@ -1,11 +1,30 @@
 """Models for tests of the server."""
 
+import functools
+import os
+from pathlib import Path
+
 import pytest
 
 from ballast.tiny import write_tiny_model
+
+# Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[1] / "support/servers/one_authority.pem")
 
 
 @pytest.fixture(scope="session")
 def noise(tmp_path_factory):
     """Options of `ballast serve` for a model with random weights. Its replies rarely end, and differ for every seed."""
     return ("--gguf_path", str(write_tiny_model(tmp_path_factory.mktemp("noise")).gguf))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Writes each tiny model once; tests only read them."""
+
+    @functools.cache
+    def write(**arguments):
+        return write_tiny_model(tmp_path_factory.mktemp("written"), **arguments)
+
+    defaults = {"arch": "v3", "mla": "split", "quant": "q4_k"}
+    return lambda **arguments: write(**defaults | arguments)

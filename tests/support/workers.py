@@ -1,6 +1,6 @@
 """A pytest plugin: how cases are divided among pytest-xdist's workers.
 
-What shares a fixture runs in one worker: the cases of a file, or those of the folders that share a control plane.
+What shares a fixture runs in one worker: the cases of a file, or those of many files that share a control plane.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-CLUSTER = ("tests/cluster", "tests/monitoring", "tests/chart")
-"""Folders whose tests share what takes long to start."""
+CLUSTERS = {
+    "an operator's cluster": ("tests/cluster/test_operator",),
+    "a cluster": ("tests/cluster", "tests/monitoring", "tests/chart"),
+}
+"""Groups that share a control plane, by how their files' names begin; the first that fits."""
 
 
 def group_of(case: str) -> str:
     """The group of a case, given its node id."""
-    return "cluster" if case.startswith(CLUSTER) else case.partition("::")[0]
+    fitting = (name for name, beginnings in CLUSTERS.items() if case.startswith(beginnings))
+    return next(fitting, case.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed, nobody asks
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Whole groups go to workers in the order of the tree, in which the cluster's comes early.
+    """Whole groups go to workers in the order of the tree, in which those of clusters come early.
 
-    That one takes longest, waiting most of the time; by number of cases, as is usual, it would begin late and be waited
-    for.
+    They take longest, waiting most of the time; by number of cases, as is usual, they would begin late and be waited
+    for. That they are two, with a control plane each, is because one of them would take longer than all other tests.
     """
     from xdist.scheduler import LoadScopeScheduling
 

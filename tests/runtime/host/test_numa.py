@@ -30,6 +30,7 @@ from ballast.server.telemetry.numa_report import NumaProbe
 from support.servers.process import FAKE, ServerProcess
 
 ONE_NODE = Topology([Node(0, [0, 1, 2, 3], [[0, 2], [1, 3]])])
+TOO_MANY = (os.cpu_count() or 1) + 1
 TWO_NODES = Topology([Node(0, [0, 1], [[0], [1]]), Node(1, [2, 3], [[2], [3]]), Node(2, [], [])])
 
 
@@ -314,7 +315,7 @@ def test_a_server_reports_its_threads_and_weights_as_they_are() -> None:
     ("options", "reason"),
     [
         (("--numa", "off", "--cpu_threads", "2"), "numa is off"),
-        (("--cpu_threads", "900"), "there are 900 threads for"),
+        (("--cpu_threads", str(TOO_MANY)), f"there are {TOO_MANY} threads for"),
     ],
 )
 def test_a_server_that_does_not_pin_says_so(options: tuple[str, ...], reason: str) -> None:

@@ -46,6 +46,7 @@ from ballast.plan.streaming import step_choices
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
+from support.models.written import MakeTiny
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -181,8 +182,8 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
 )
-def test_the_plan_counts_what_is_loaded(tmp_path: Path, arch: str, mla: str, quant: str, whole_layers: int) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
+    gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     on_device = 0
 
@@ -307,14 +308,14 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
     ],
 )
 def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
-    tmp_path: Path,
+    written: MakeTiny,
     vram: int,
     stream_from_tokens: int | None,
     pcie_share: float | None,
     told: list[str],
     untold: list[str],
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    gguf = open_gguf(written().gguf)
     config = config_for(gguf.path, vram)
     experts = None if vram > 8 * GIB else 1
     machine = replace(config.machine, gpu_experts=experts, stream_from_tokens=stream_from_tokens, pcie_share=pcie_share)
@@ -358,8 +359,8 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> No
         check_memory(r1_plan(r1, vram=12 * GIB, numbers=numbers))
 
 
-def test_the_plan_has_room_for_the_buffers_that_are_made(tmp_path: Path) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
+def test_the_plan_has_room_for_the_buffers_that_are_made(written: MakeTiny) -> None:
+    gguf = open_gguf(written(arch="v3", mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
     layers = [tensors.routed(spec, f"blk.{i}").experts for i in range(spec.num_dense_layers, spec.num_layers)]
@@ -389,8 +390,8 @@ def config_for(file: Path, vram_limit: int | None) -> Config:
     )
 
 
-def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path).gguf
+def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None:
+    file = written().gguf
     out = io.StringIO()
     assert run(config_for(file, 2 * GIB), out=out) == 0
     assert "Memory of cuda:15" in out.getvalue()
@@ -403,8 +404,8 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
         run(config_for(file, None), out=io.StringIO())
 
 
-def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(tmp_path: Path) -> None:
-    gguf = with_output_of(GgmlType.TQ1_0, open_gguf(write_tiny_model(tmp_path).gguf))
+def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(written: MakeTiny) -> None:
+    gguf = with_output_of(GgmlType.TQ1_0, open_gguf(written().gguf))
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*no kernel decodes on a GPU; the CPU reads it, with dev"):
         plan_for(config_for(gguf.path, None), gguf, read_spec(gguf))
 
@@ -497,8 +498,8 @@ def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(tmp_path: Path, monke
         settle(insisting, gguf, read_spec(gguf))
 
 
-def test_what_is_left_to_the_plan_is_what_fits(tmp_path: Path) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+def test_what_is_left_to_the_plan_is_what_fits(written: MakeTiny) -> None:
+    gguf = open_gguf(written().gguf)
     spec = read_spec(gguf)
 
     def plan(vram: int, prefill_chunk_size: int | None) -> tuple[Config, MemoryPlan]:
@@ -533,9 +534,9 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
 
 
-def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Path, beside_a_gpu: None) -> None:
+def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(written: MakeTiny, beside_a_gpu: None) -> None:
     kind = GgmlType.TQ1_0
-    gguf = with_output_of(kind, open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf))
+    gguf = with_output_of(kind, open_gguf(written(quant="q8_0").gguf))
     spec = read_spec(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, spec)
@@ -551,9 +552,9 @@ def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(tmp_path: Pat
 
 @pytest.mark.parametrize(("arch", "with_indexer"), [("v32", 3), ("glm5", 4)])
 def test_a_gpu_takes_attention_to_chosen_positions(
-    tmp_path: Path, beside_a_gpu: None, arch: str, with_indexer: int
+    written: MakeTiny, beside_a_gpu: None, arch: str, with_indexer: int
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
     spec = read_spec(gguf)
     config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
     assert config.machine.device == "cuda:0"
@@ -567,9 +568,9 @@ def test_a_gpu_takes_attention_to_chosen_positions(
 
 
 def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
-    tmp_path: Path, beside_a_gpu: None
+    written: MakeTiny, beside_a_gpu: None
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch="v32", quant="q8_0").gguf)
+    gguf = open_gguf(written(arch="v32", quant="q8_0").gguf)
     spec = read_spec(gguf)
     assert spec.index is not None
     chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
@@ -584,8 +585,8 @@ def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])
-def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None, arch: str) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, quant="q8_0").gguf)
+def test_a_gpu_takes_grouped_query_attention(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
     spec = read_spec(gguf)
     config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
     assert config.machine.device == "cuda:0"
@@ -595,10 +596,10 @@ def test_a_gpu_takes_grouped_query_attention(tmp_path: Path, beside_a_gpu: None,
     assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers
 
 
-def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(tmp_path: Path, beside_a_gpu: None) -> None:
+def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(written: MakeTiny, beside_a_gpu: None) -> None:
     """As in most files that hold such types: attention is in others."""
     kind = GgmlType.TQ1_0
-    gguf = open_gguf(write_tiny_model(tmp_path, quant="q8_0").gguf)
+    gguf = open_gguf(written(quant="q8_0").gguf)
     experts = {name: replace(info, ggml_type=kind) if "_exps" in name else info for name, info in gguf.tensors.items()}
     gguf = replace(gguf, tensors=experts)
     spec = read_spec(gguf)

@@ -25,7 +25,7 @@ from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata
-from support.servers.process import FAKE, JSON, SERVE, ServerProcess
+from support.servers.process import FAKE, JSON, SERVE, ServerProcess, ended
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "2", "--max_new_tokens", "1000")
 
@@ -279,9 +279,9 @@ atexit.register(time.sleep, 600)
 print("said before", end="")
 process_exit.exit_now(EngineDeadError.because_of(RuntimeError("CUDA error: unknown error\\nadvice for programmers")))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 70
-    assert ended.stdout == "said before"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 70
+    assert ran.stdout == "said before"
     assert log.read_text() == (
         "ballast: the engine stopped on an internal error: RuntimeError: CUDA error: unknown error"
     )
@@ -290,11 +290,9 @@ process_exit.exit_now(EngineDeadError.because_of(RuntimeError("CUDA error: unkno
 def test_a_port_in_use_is_a_configuration_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = subprocess.run(
-            [sys.executable, "-m", *FAKE, "--port", port], capture_output=True, text=True, timeout=60, check=False
-        )
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == (
+        code, said = ended("--port", port)
+    assert code == 2
+    assert said[-1] == (
         f"ballast: port={port}: cannot listen on 127.0.0.1: another process listens there; choose another port"
     )
 
@@ -310,25 +308,17 @@ def test_a_port_in_use_is_a_configuration_error():
     ],
 )
 def test_an_address_that_cannot_be_listened_on_is_blamed_on_the_option_that_names_it(options, sentence):
-    ended = subprocess.run(
-        [sys.executable, "-m", *FAKE, *options], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 2
-    assert sentence in ended.stderr.splitlines()[-1]
+    code, said = ended(*options)
+    assert code == 2
+    assert sentence in said[-1]
 
 
 def test_an_admin_port_in_use_is_blamed_on_its_own_option():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = subprocess.run(
-            [sys.executable, "-m", *FAKE, "--port", "0", "--admin_port", port],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith(f"ballast: admin_port={port}: cannot listen on 127.0.0.1: another")
+        code, said = ended("--port", "0", "--admin_port", port)
+    assert code == 2
+    assert said[-1].startswith(f"ballast: admin_port={port}: cannot listen on 127.0.0.1: another")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -400,8 +390,8 @@ class Interrupted:
 sys.meta_path.insert(0, Interrupted())
 sys.exit(cli.main(["serve"]))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (code, "")
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (code, "")
 
 
 def test_an_interrupted_command_ends_without_a_traceback(capfd):

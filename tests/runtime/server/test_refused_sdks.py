@@ -1,6 +1,7 @@
 """What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and when they try again."""
 
 import threading
+from contextlib import contextmanager
 
 import anthropic
 import openai
@@ -19,9 +20,14 @@ def server():
         yield process
 
 
+@contextmanager
 def clients(server, retries):
     options = {"api_key": "none", "max_retries": retries, "timeout": 60}
-    return openai.OpenAI(base_url=f"{server.url}/v1", **options), anthropic.Anthropic(base_url=server.url, **options)
+    with (
+        openai.OpenAI(base_url=f"{server.url}/v1", **options) as first,
+        anthropic.Anthropic(base_url=server.url, **options) as second,
+    ):
+        yield first, second
 
 
 def fill(openai_client):
@@ -35,29 +41,30 @@ def fill(openai_client):
 
 
 def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server):
-    first, second = clients(server, retries=0)
-    running, waiting = fill(first)
-    wait_until_one_waits(server)
-    with pytest.raises(openai.RateLimitError) as refused:
-        first.chat.completions.create(**ASKED)
-    assert 0 < wait_s(first, refused) <= MOST_WAITED_S
-    with pytest.raises(anthropic.RateLimitError) as refused:
-        second.messages.create(**ASKED)
-    assert refused.value.body["error"]["type"] == "rate_limit_error"
-    assert 0 < wait_s(second, refused) <= MOST_WAITED_S
-    patient, other = clients(server, retries=20)
-    threading.Timer(0.5, running.close).start()
-    assert patient.chat.completions.create(**ASKED).usage.completion_tokens == 2
-    assert other.messages.create(**ASKED).usage.output_tokens == 2
-    waiting.join(timeout=30)
-    assert not waiting.is_alive()
+    with clients(server, retries=0) as (first, second), clients(server, retries=20) as (patient, other):
+        running, waiting = fill(first)
+        wait_until_one_waits(server)
+        with pytest.raises(openai.RateLimitError) as refused:
+            first.chat.completions.create(**ASKED)
+        assert 0 < wait_s(first, refused) <= MOST_WAITED_S
+        with pytest.raises(anthropic.RateLimitError) as refused:
+            second.messages.create(**ASKED)
+        assert refused.value.body["error"]["type"] == "rate_limit_error"
+        assert 0 < wait_s(second, refused) <= MOST_WAITED_S
+        threading.Timer(0.5, running.close).start()
+        assert patient.chat.completions.create(**ASKED).usage.completion_tokens == 2
+        assert other.messages.create(**ASKED).usage.output_tokens == 2
+        waiting.join(timeout=30)
+        assert not waiting.is_alive()
     refusals = [count for name, count in server.metrics().items() if 'outcome="rejected"' in name]
     assert sum(refusals) > 2, "the patient one was refused before"
 
 
 def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
-    with ServerProcess("--load_s", "60", module=FAKE, until_ready=False) as server:
-        first, second = clients(server, retries=0)
+    with (
+        ServerProcess("--load_s", "60", module=FAKE, until_ready=False) as server,
+        clients(server, retries=0) as (first, second),
+    ):
         with pytest.raises(openai.InternalServerError) as refused:
             first.chat.completions.create(**ASKED)
         assert refused.value.status_code == 503
@@ -69,8 +76,10 @@ def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
 
 
 def test_a_request_that_takes_too_long_has_the_clients_own_class_and_is_not_tried_again():
-    with ServerProcess("--step_s", "0.05", "--request_timeout_s", "0.3", module=FAKE) as server:
-        first, second = clients(server, retries=5)
+    with (
+        ServerProcess("--step_s", "0.05", "--request_timeout_s", "0.3", module=FAKE) as server,
+        clients(server, retries=5) as (first, second),
+    ):
         with pytest.raises(openai.InternalServerError) as refused:
             first.chat.completions.create(**ASKED | {"max_tokens": 1000})
         assert (refused.value.status_code, refused.value.code) == (504, "request_timeout")

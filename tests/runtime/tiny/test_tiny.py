@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf.quants
 import numpy as np
 import pytest
 import tokenizers
@@ -28,7 +27,7 @@ from ballast.text.gguf_vocab import build_backend
 from ballast.tiny import K2, V2, V2_LITE, V3, TinyModel, TinyShape, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
-from support.oracles.hf_oracle import with_scales
+from support.oracles.hf_oracle import values_of, with_scales
 
 Make = Callable[..., TinyModel]
 ARCHS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}
@@ -54,12 +53,7 @@ def types_of(path: Path) -> dict[str, str]:
 
 
 def floats_of(*paths: Path) -> dict[str, np.ndarray]:
-    values = {
-        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        for path in paths
-        for tensor in reader_of(path).tensors
-    }
-    return with_scales(values)
+    return with_scales({tensor.name: values_of(tensor) for path in paths for tensor in reader_of(path).tensors})
 
 
 @pytest.fixture(scope="module")

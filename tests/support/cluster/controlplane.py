@@ -157,6 +157,7 @@ class ControlPlane:
             "cluster-cidr": self.pod_cidr,
             "service-cluster-ip-range": self.service_cidr,
             "node-monitor-grace-period": "20s",
+            "horizontal-pod-autoscaler-sync-period": "2s",
         }
 
     def _scheduler_flags(self) -> dict[str, str | Path]:

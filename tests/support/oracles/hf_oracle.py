@@ -14,7 +14,7 @@ from typing import Any
 import gguf.quants
 import numpy as np
 import torch
-from gguf import GGUFReader
+from gguf import GGUFReader, ReaderTensor
 from numpy.typing import NDArray
 from transformers import (
     DeepseekV2Config,
@@ -105,10 +105,10 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     return model.eval()
 
 
-def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
+def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64) -> set[int]:
     """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of 64 copies of the input, each with random noise of `noise` times its size, gets others.
+    That is, at least one of so many copies of the input, each with random noise of `noise` times its size, gets others.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -116,7 +116,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
     def look(router: Any, seen: tuple[torch.Tensor], result: tuple[torch.Tensor, ...]) -> None:
         states = seen[0].reshape(-1, seen[0].shape[-1])
         chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
-        for _ in range(64):
+        for _ in range(num_copies):
             moved = states * (1 + noise * torch.randn(states.shape, generator=random))
             others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
@@ -124,7 +124,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float) -> set[int]:
     def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
         states, queries, *others = seen
         chosen = result[0].sort(dim=-1).values
-        for _ in range(64):
+        for _ in range(num_copies):
             moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]
             again = indexer.forward(*moved, *others)[0].sort(dim=-1).values
             positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
@@ -161,12 +161,13 @@ def dequantized(gguf_path: Path) -> dict[str, Floats]:
     """Every tensor of the model by its GGUF name, row-major, multiplied by the scale that it has beside it."""
     shard = _SHARD.fullmatch(gguf_path.name)
     files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
-    values = {
-        tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
-        for file in files
-        for tensor in GGUFReader(file).tensors
-    }
-    return with_scales(values)
+    return with_scales({tensor.name: values_of(tensor) for file in files for tensor in GGUFReader(file).tensors})
+
+
+def values_of(tensor: ReaderTensor) -> Floats:
+    """What the file holds of it, dequantised."""
+    data = np.asarray(tensor.data)  # of a memmap, numpy takes as long to make each piece as gguf to dequantise it
+    return np.array(gguf.quants.dequantize(data, tensor.tensor_type), np.float32)
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -28,6 +28,9 @@ START_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 90.0
 
+FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.005, 0.05, 1.2
+"""Between two looks at the metrics: each costs the server work, and the test."""
+
 
 def start_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """Run `command` with standard error on a pipe."""
@@ -132,10 +135,11 @@ class ServerProcess:
         self, condition: Callable[[dict[str, float]], bool], timeout_s: float = ANSWER_TIMEOUT_S
     ) -> dict[str, float]:
         """Wait until the metrics meet the condition, and return them. Raises AssertionError if they do not in time."""
-        deadline = time.monotonic() + timeout_s
+        deadline, pause_s = time.monotonic() + timeout_s, FIRST_INTERVAL_S
         while not condition(metrics := self.metrics()):
             assert time.monotonic() < deadline, f"not within {timeout_s} s; the metrics are {metrics}"
-            time.sleep(0.01)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * GROWTH, LONGEST_INTERVAL_S)
         return metrics
 
     def wait_until_empty(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -175,6 +179,18 @@ class ServerProcess:
             self.process.kill()
         self.process.wait(STOP_TIMEOUT_S)
         self._reader.join(STOP_TIMEOUT_S)
+
+
+def ended(*options: str, module: Sequence[str] = FAKE) -> tuple[int, list[str]]:
+    """Exit code, and lines of standard error, of a server that does not start."""
+    process = ServerProcess.start([sys.executable, "-m", *module, *options], os.environ)
+    try:
+        code = process.wait(START_TIMEOUT_S)
+    finally:
+        process.kill()
+        with process.stderr as stream:
+            lines = stream.read().splitlines()
+    return code, lines
 
 
 def _labels(labels: Mapping[str, str]) -> str:

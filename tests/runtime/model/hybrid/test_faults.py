@@ -3,15 +3,13 @@ the reason, never a wait without an end. On the CPU faults are injected into the
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.servers.process import JSON, ServerProcess
+from support.servers.process import JSON, SERVE, ServerProcess, ended
 
 HYBRID = ("support.servers.hybrid_server",)
 START_LIMIT_S = 300.0
@@ -114,7 +112,6 @@ def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
 
 
 def test_a_gpu_that_is_not_there_ends_the_start_as_a_configuration_error():
-    command = [sys.executable, "-m", "ballast", "serve", "--port", "0", "--device", "cuda:15"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith("ballast: device=cuda:15: ")
+    code, said = ended("--port", "0", "--device", "cuda:15", module=SERVE)
+    assert code == 2
+    assert said[-1].startswith("ballast: device=cuda:15: ")

@@ -57,6 +57,7 @@ from support.kernels.attention_cases import attention_case
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.random_blocks import dequantized
+from support.models.written import MakeTiny
 from support.oracles.divergence import divergences, log_probabilities
 from support.oracles.forced_positions import ForcedPositions
 from support.oracles.forced_routing import ForcedRouting
@@ -210,8 +211,10 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
     ],
 )
-def test_logits_agree_with_the_cpu_model_in_every_architecture(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
-    pair = pair_on_cpu(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+def test_logits_agree_with_the_cpu_model_in_every_architecture(
+    written: MakeTiny, arch: str, mla: str, quant: str
+) -> None:
+    pair = pair_on_cpu(written(arch=arch, mla=mla, quant=quant).gguf)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
@@ -234,8 +237,8 @@ def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monke
     np.testing.assert_allclose(found.numpy(), whole, rtol=1e-6)
 
 
-def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(written: MakeTiny) -> None:
+    file = written(arch="v3", mla="split", quant="q4_k").gguf
     tensors = Tensors(open_gguf(file), Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2))
     gate, up, down = (f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down"))
     assert not tensors.are_stackable((gate, down))
@@ -276,9 +279,9 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 @pytest.mark.parametrize("arch", ["v3", "qwen3"])
 def test_logits_agree_however_experts_are_divided(
-    tmp_path: Path, arch: str, divided: str, stream_from_tokens: int
+    written: MakeTiny, arch: str, divided: str, stream_from_tokens: int
 ) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="f32").gguf
+    file = written(arch=arch, mla="split", quant="f32").gguf
     hybrid = load(
         file,
         CPU,
@@ -314,8 +317,8 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("arch", SPARSE)
-def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(tmp_path: Path, arch: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, quant="q4_k").gguf
+def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
+    file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
     run_long_prompts(pair, LONG)
     pair.check()
@@ -323,8 +326,8 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(tmp_p
     assert pair.positions.num_differing > 0
 
 
-def test_what_no_near_tie_explains_is_not_forced(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", quant="q4_k").gguf
+def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
+    file = written(arch="v3", quant="q4_k").gguf
     wrong = load(file, CPU, LONG, make_linear=float_linear)
     biases = [layer.routed.choose._bias for layer in wrong._weights.layers if layer.routed is not None]
     biases[1][3] += 0.05
@@ -335,9 +338,9 @@ def test_what_no_near_tie_explains_is_not_forced(tmp_path: Path) -> None:
 
 
 def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    written: MakeTiny, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hybrid = load(write_tiny_model(tmp_path, arch="v3", quant="f32").gguf, CPU, make_linear=float_linear)
+    hybrid = load(written(arch="v3", quant="f32").gguf, CPU, make_linear=float_linear)
     assert hybrid.device_counts.saturated_numbers == 0
     hybrid._weights.layers[0].attention.kv_a_norm[:2] = 1e6
     batch = padding(3, SETTINGS.block_tokens)
@@ -381,8 +384,8 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_compute
 
 
 @pytest.mark.gpu
-def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf
+def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(written: MakeTiny) -> None:
+    file = written(arch="v3", mla="split", quant="q4_k").gguf
     gc.collect()
     torch.cuda.empty_cache()
     _, taken = taken_vram("cuda:0")
@@ -394,9 +397,9 @@ def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(tm
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_the_share_is_measured_on_the_loaded_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_share_is_measured_on_the_loaded_model(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    file = written(arch="v3", mla="split", quant="f32").gguf
     hybrid = load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
     [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
     assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
@@ -428,8 +431,8 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
     ],
 )
-def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
+    file = written(arch=arch, mla=mla, quant=quant).gguf
     pair = pair_on_gpu(file)
     run_requests(pair)
     run_long_prompts(pair, SETTINGS)
@@ -446,8 +449,8 @@ def test_distributions_on_a_gpu_agree_with_float32(tmp_path: Path, arch: str, ml
         *((arch, "split", "q8_0") for arch in ("glm45", "glm5")),
     ],
 )
-def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla: str, quant: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf
+def test_batches_of_every_kind_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
+    file = written(arch=arch, mla=mla, quant=quant).gguf
     settings = replace(SETTINGS, max_batch_size=16, cache_lens=1024)
     pair = pair_on_gpu(file, settings)
     rng = np.random.default_rng(6)
@@ -463,8 +466,8 @@ def test_batches_of_every_kind_agree_with_float32(tmp_path: Path, arch: str, mla
         pair.check()
 
 
-def test_bringing_up_touches_the_null_block_alone_and_no_expert(tmp_path: Path) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+def test_bringing_up_touches_the_null_block_alone_and_no_expert(written: MakeTiny) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
@@ -523,8 +526,10 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("arch", ["v3", "qwen3", "glm5"])
-def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path: Path, arch: str, device: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k").gguf
+def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(
+    written: MakeTiny, arch: str, device: str
+) -> None:
+    file = written(arch=arch, mla="split", quant="q4_k").gguf
     model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
     assert isinstance(model, LooksAhead)
     counted = Counted(model)
@@ -541,8 +546,8 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(tmp_path
         *((arch, "q8_0") for arch in ("glm45", "glm5")),
     ],
 )
-def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
+def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
+    file = written(arch=arch, mla="split", quant=quant).gguf
     pair = pair_on_gpu(file, stream_from_tokens=2)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
@@ -558,8 +563,10 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch
 @pytest.mark.gpu
 @pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
-def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(tmp_path: Path, arch: str, quant: str, divided: str) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant=quant).gguf
+def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
+    written: MakeTiny, arch: str, quant: str, divided: str
+) -> None:
+    file = written(arch=arch, mla="split", quant=quant).gguf
     gpu_experts = gpu_experts_of(file)[divided]
     pair = pair_on_gpu(file, gpu_experts=gpu_experts, pcie_share=0.4)
     hybrid = pair.second
@@ -589,8 +596,8 @@ class Recorded:
 @pytest.mark.parametrize(
     ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *SPARSE))]
 )
-def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, mla: str, num_requests: int) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla=mla, quant="q4_k").gguf
+def test_captured_steps_give_what_queued_ones_give(written: MakeTiny, arch: str, mla: str, num_requests: int) -> None:
+    file = written(arch=arch, mla=mla, quant="q4_k").gguf
     # One model: another may have measured other ways to be faster.
     settings = replace(SETTINGS, max_batch_size=num_requests, cache_lens=1024)
     model = load(file, GPU, settings, decodes_by_graphs=False)
@@ -622,8 +629,8 @@ def test_captured_steps_give_what_queued_ones_give(tmp_path: Path, arch: str, ml
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
     ],
 )
-def test_no_step_waits_for_a_compiler(tmp_path: Path, arch: str, options: dict[str, Any]) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k_m").gguf
+def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:
+    file = written(arch=arch, mla="split", quant="q4_k_m").gguf
     settings = replace(SETTINGS, cache_lens=2048, prefill_chunk_size=600)
     model = load(file, GPU, settings, gpu_experts=gpu_experts_of(file)["some"], **options)
     compiled: list[str] = []

@@ -62,6 +62,15 @@ def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, exp
     assert threading.get_ident() not in taken.threads
 
 
+@pytest.mark.parametrize(("asked", "expected"), [(99, 0), (100, 1)])
+def test_the_thread_is_bound_to_a_device_where_there_is_something_to_take(asked: int, expected: int) -> None:
+    taken, bound = Taken(), []
+    with PinnedAhead(asked, 100, taken.take, taken.free, lambda: bound.append(threading.get_ident())):
+        pass
+    assert len(bound) == expected
+    assert set(bound) == taken.threads
+
+
 def test_what_is_refused_ends_it_quietly() -> None:
     taken = Taken(most=3)
     with PinnedAhead(1000, 100, taken.take, taken.free):

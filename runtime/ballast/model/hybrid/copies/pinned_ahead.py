@@ -82,7 +82,8 @@ class PinnedAhead:
 
     def _fill(self) -> None:
         try:
-            self._use_device()
+            if self._num_pieces:
+                self._use_device()
             while len(self._pieces) < self._num_pieces and not self._is_over.is_set():
                 self._pieces.append(self._take(self._piece_bytes))
         except RuntimeError as error:

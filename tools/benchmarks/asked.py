@@ -149,6 +149,46 @@ CPU_ALONE = Question(
 )
 
 
+_FILES = (
+    ("V2-Lite, Q4_K_M", "lite8-q4km"),
+    ("V2-Lite, experts in MXFP4", "lite8-mxfp4"),
+    ("V2-Lite, experts in Q3_K", "lite8-q3_k"),
+    ("V2-Lite, experts in Q2_K", "lite8-q2_k"),
+    ("V2-Lite, experts in IQ2_XXS", "lite8-iq2_xxs"),
+    ("Qwen3-30B, Q4_K_M", "qwen8"),
+)
+
+CPU_TYPES = Question(
+    name="cpu-types",
+    title="A CPU alone: types of file",
+    about=(
+        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside them, is "
+        "slower but for decoding MXFP4. Activations are rounded as each type's default says. Rows of V2-Lite's down "
+        "projections are no whole blocks of 256 weights; in files of low-bit types they are IQ4_NL, as published."
+    ),
+    file="engine_beside_ik_llama.jsonl",
+    rows=tuple(
+        Row(f"{label}: {named}", f"{file}.gguf: {case}")
+        for label, file in _FILES
+        for named, case in (
+            ("prompt of 512", "prefill 512"),
+            ("1 stream", "decode B=1"),
+            ("4 streams", "decode B=4"),
+            ("16 streams", "decode B=16"),
+        )
+    ),
+    columns=(
+        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
+        Column("ik_llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
+        Column("Median of ratios", "median_of_ratios", digits=2),
+    ),
+    command=(
+        "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
+        "python benchmarks/engine/beside_ik_llama.py lite8-q2_k.gguf IK_BUILD_BIN --llama_cpp LLAMA_BUILD_BIN"
+    ),
+)
+
+
 def _resident(name: str, case: str, tokens: int) -> Row:
     return Row(
         f"{name}, {tokens} {'token' if tokens == 1 else 'tokens'}", f"{case}, {tokens} tokens", {"gpu": "NVIDIA H200"}
@@ -494,6 +534,7 @@ QUESTIONS = (
     WHOLE_QWEN3,
     ALL_ON_GPU,
     CPU_ALONE,
+    CPU_TYPES,
     RESIDENT,
     AMX,
     SPARSE_ATTENTION,

@@ -8,8 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from support.cluster.prometheus import Prometheus
 from support.cluster.service.operator import OperatorProcess
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
+from support.servers.at_work import at_work
 from support.servers.process import ServerProcess
 
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
@@ -89,9 +89,8 @@ def prometheus(
 @contextmanager
 def load(engine: ServerProcess) -> Iterator[None]:
     """Six clients for two places and a queue of two: some wait, some are turned away."""
-    stop = threading.Event()
 
-    def ask() -> None:
+    def ask(stop: threading.Event) -> None:
         body = json.dumps({"prompt": "The sea is " * 20, "max_tokens": 40, "ignore_eos": True}).encode()
         request = urllib.request.Request(f"{engine.url}/v1/completions", body, {"Content-Type": "application/json"})
         while not stop.is_set():
@@ -104,37 +103,23 @@ def load(engine: ServerProcess) -> Iterator[None]:
                         raise
                 stop.wait(0.1)
 
-    with beside(6, ask, stop):
+    with at_work([ask] * 6):
         yield
 
 
 @contextmanager
 def changes(kube: Kube, namespace: str, name: str) -> Iterator[None]:
     """Something for the operator to look at, twice a second."""
-    stop = threading.Event()
 
-    def change() -> None:
+    def change(stop: threading.Event) -> None:
         number = 0
         while not stop.wait(0.5):
             number += 1
             patch = {"metadata": {"annotations": {"test.ballast.dev/change": str(number)}}}
             kube.merge("inferenceservices", name, patch, namespace)
 
-    with beside(1, change, stop):
+    with at_work([change]):
         yield
-
-
-@contextmanager
-def beside(number: int, work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """So many threads at work until told to stop; what one of them raises ends the block."""
-    with ThreadPoolExecutor(number) as pool:
-        working = [pool.submit(work) for _ in range(number)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for each in working:
-            each.result()
 
 
 def panels() -> list[tuple[str, str]]:

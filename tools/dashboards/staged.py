@@ -10,8 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from support.cluster.service.operator import OperatorProcess, install
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
+from support.servers.at_work import at_work
 from support.servers.process import JSON, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ def fleet(folder: Path) -> Iterator[tuple[Prometheus, Sequence[ServerProcess]]]:
         running.callback(prometheus.stop)
         wait_for("Prometheus to be ready", prometheus.is_ready)
         wait_for("every target to be scraped", lambda: prometheus.num_healthy_targets() == len(targets) + 1)
-        running.enter_context(_beside([partial(_changes, cluster)]))
+        running.enter_context(at_work([partial(_changes, cluster)]))
         yield prometheus, servers
 
 
@@ -89,22 +89,8 @@ def load(servers: Sequence[ServerProcess]) -> Iterator[None]:
     """Conversations, long prompts, clients that leave, and now and then more requests than a server takes."""
     kinds = (*[_converse] * 3, _read_long, _leave, *[_burst] * BURST)
     clients = enumerate(itertools.product(servers, kinds))
-    with _beside([partial(kind, server.url, random.Random(seed)) for seed, (server, kind) in clients]):
+    with at_work([partial(kind, server.url, random.Random(seed)) for seed, (server, kind) in clients]):
         yield
-
-
-@contextmanager
-def _beside(work: Sequence[Callable[[threading.Event], None]]) -> Iterator[None]:
-    """Each at work in a thread of its own until the block ends; what one of them raises ends it too."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(len(work)) as pool:
-        working = [pool.submit(each, stop) for each in work]
-        try:
-            yield
-        finally:
-            stop.set()
-        for each in working:
-            each.result()
 
 
 def _changes(cluster: Cluster, stop: threading.Event) -> None:

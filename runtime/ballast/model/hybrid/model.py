@@ -113,6 +113,7 @@ class HybridModel:
         self._prefill_attention = parts.prefill_attention
         self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
+        self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
         # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
         # stream.
         self._decode_stream = new_stream(device, priority=-1)
@@ -140,6 +141,7 @@ class HybridModel:
         `warmup_sizes`: tokens of a prompt's step, and requests of a decode step. `host` stands in for the CPU's
         experts. `layers`: the ascending layers that steps go through."""
         idle = self._experts.over(host)
+        self._warm_up = host, layers
         longest = max(warmup_sizes)
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self._device)
@@ -160,9 +162,13 @@ class HybridModel:
         `DecodeGraphs.capture` does."""
         self._graphs = None  # frees the memory of graphs captured before
         graphs = DecodeGraphs(self._decode_stream)
+        experts, layers = self._experts, None
+        if self._warm_up is not None:  # one layer of each kind launches all kernels, and nothing waits for the CPU
+            host, layers = self._warm_up
+            experts = self._experts.over(host)
         graphs.capture(
             self._inputs.max_batch_size,
-            lambda size: self._run_padding(size, self._experts),
+            lambda size: self._run_padding(size, experts, layers),
             lambda size: self._queue_decode(size, self._experts),
             report,
         )

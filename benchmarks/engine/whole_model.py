@@ -9,8 +9,9 @@ compiled; `weights_s` is when the last layer's weights are there). Then decode f
 sampled as DeepSeek-R1 advises and greedily in turns, and prefill; where the GPU reads a share of the experts across
 PCIe, decode without it too. Prompts are random token ids.
 
-`limit_tokens_per_s` is what memory would allow: bytes of the step's distinct experts in host memory, if all are equally
-likely, over the memory's speed and PCIe's together. `share_of_limit` is the greedy speed over it.
+`host_gb_per_s` is what a step reads of host memory in its whole time: its distinct experts, if all are equally likely,
+whether the CPU reads them or the GPU across PCIe. `memory_gb_per_s` is what the same threads read of a buffer that is
+many times the last cache, in which a small one partly lies.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import Runner
+from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
@@ -41,7 +43,9 @@ from support.decode_times import median_decode_s
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
-READ_BYTES = 1 << 31
+MOST_READ_BYTES = 32 << 30
+SHARE_READ = 4
+"""Of the memory that is available, the part that is taken at most to measure how fast it is read."""
 COPIED_BYTES = 1 << 30
 
 
@@ -91,6 +95,7 @@ def measure(
 ) -> None:
     pool = kernels.ThreadPool(settings.cpu_threads)
     pcie, gpu = gpu_figures(settings.device)
+    memory = kernels.measure_read_speed(pool, min(MOST_READ_BYTES, read_memory().available_bytes // SHARE_READ))
 
     def report(case: str, **figures: object) -> None:
         name = f"{options.model.name}{options.case and ', '}{options.case}: {case}"
@@ -107,7 +112,7 @@ def measure(
         cache_lens=settings.cache_lens,
         prefill_chunk_size=settings.prefill_chunk_size,
         pcie_gb_per_s=round(pcie / 1e9, 1),
-        memory_gb_per_s=round(kernels.measure_read_speed(pool, READ_BYTES) / 1e9, 1),
+        memory_gb_per_s=round(memory / 1e9, 1),
         measured_share=measured_share(runner),
     )
     ids = random_ids(spec)
@@ -116,13 +121,9 @@ def measure(
         for batch in options.batch:
             read = host_expert_bytes(gguf, spec, plan, batch)
             for sampled, figures in decode_cases(runner, settings, ids, batch, samplings, options):
-                memory = kernels.measure_read_speed(pool, READ_BYTES)
-                figures["memory_gb_per_s"] = round(memory / 1e9, 1)
                 figures["host_experts_gb_per_step"] = round(read / 1e9, 3)
-                if read:
-                    limit = (memory + pcie) / read * batch
-                    figures["limit_tokens_per_s"] = round(limit, 1)
-                    figures["share_of_limit"] = round(figures["tokens_per_s"] / limit, 3)
+                figures["host_gb_per_s"] = round(read / figures["step_s"] / 1e9, 1)
+                figures["memory_gb_per_s"] = round(memory / 1e9, 1)
                 report(f"decode B={batch}{name}{sampled}", **figures)
 
     decode("", {"": GREEDY, ", sampled": SAMPLED})

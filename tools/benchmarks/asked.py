@@ -13,27 +13,30 @@ def _llama(title: str = "llama.cpp, tok/s") -> Column:
     return Column(title, "theirs_tokens_per_s", spread=True, charted=True)
 
 
+_STREAMS = ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+_QWEN3, _V2_LITE, _V32 = "qwen3-30b, 48 layers", "v2lite, 27 layers", "v3.2, 3 dense and 5 MoE layers"
+
 BESIDE_LLAMA = Question(
     name="decode-beside-llama",
     title="Decode: experts in host memory, attention on one GPU",
     about=(
-        "Two models that are read from host memory with every token: DeepSeek-R1's shape cut to 3 dense and 5 MoE "
-        "layers, and DeepSeek-V2-Lite's whole shape, both in Q4_K_M. A stream is one conversation that decodes. "
-        "llama.cpp is the one in llama-cpp-python 0.3.36, built with CUDA, its experts on the CPU too (`-ncmoe 99`)."
+        "Four models that are read from host memory with every token, all in Q4_K_M: the whole shapes of "
+        "DeepSeek-V2-Lite and Qwen3-30B-A3B, and those of DeepSeek-R1 and V3.2 cut to 3 dense and 5 MoE layers, whose "
+        "contexts are shorter here than what sparse attention chooses. A stream is one conversation that decodes, "
+        "greedily. llama.cpp is the one in llama-cpp-python 0.3.36, built with CUDA, its experts on the CPU too "
+        "(`-ncmoe 99 -fa on`; R1's shape without flash attention). Those of which all layers are here decode "
+        "as fast as that machine reads memory."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=(
         *(
             Row(f"R1 shape, {streams}", f"{R1}: decode B={batch}, experts in host memory", {"pcie_share": 0.1875})
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            for batch, streams in _STREAMS
         ),
         *(
-            Row(
-                f"V2-Lite shape, {streams}",
-                f"v2lite: decode B={batch}, experts in host memory",
-                {"pcie_share": "measured"},
-            )
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            Row(f"{name}, {streams}", f"{case}: decode B={batch}, experts in host memory", {"pcie_share": "measured"})
+            for name, case in (("V2-Lite", _V2_LITE), ("Qwen3-30B", _QWEN3), ("V3.2 shape", _V32))
+            for batch, streams in _STREAMS
         ),
     ),
     columns=(_OURS, _llama(), _RATIO),
@@ -45,13 +48,18 @@ PREFILL = Question(
     name="prefill-beside-llama",
     title="Prefill: a prompt of 4,096 tokens",
     about=(
-        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU. llama.cpp ran "
-        "once, with llama-bench's default batches; it computes experts where they lie, on the CPU."
+        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU. llama.cpp does so "
+        "too for each of its steps, which have 512 tokens unless `-ub` says more: with the whole prompt in one step it "
+        "is many times as fast. Each ran once, but for R1's shape."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=(
-        Row("R1 shape", f"{R1}: prefill 4096, experts in host memory", {"commit": "a9f9e93"}),
-        Row("V2-Lite shape", "v2lite, 27 layers: prefill 4096, experts in host memory"),
+        Row("R1 shape, its default", f"{R1}: prefill 4096, experts in host memory", {"commit": "a9f9e93"}),
+        Row("Qwen3-30B, its default", f"{_QWEN3}: prefill 4096, theirs in steps of 512"),
+        *(
+            Row(f"{name}, `-ub 4096`", f"{case}: prefill 4096, theirs in steps of 4096")
+            for name, case in (("V2-Lite", _V2_LITE), ("Qwen3-30B", _QWEN3), ("V3.2 shape", _V32))
+        ),
     ),
     columns=(_OURS, _llama(), Column("Ratio", "ratio_of_medians", digits=1)),
     command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --prefill 4096",
@@ -155,6 +163,7 @@ _FILES = (
     ("V2-Lite, experts in Q3_K", "lite8-q3_k"),
     ("V2-Lite, experts in Q2_K", "lite8-q2_k"),
     ("V2-Lite, experts in IQ2_XXS", "lite8-iq2_xxs"),
+    ("V2-Lite, experts in IQ3_XXS", "lite8-iq3_xxs"),
     ("Qwen3-30B, Q4_K_M", "qwen8"),
 )
 
@@ -218,37 +227,51 @@ RESIDENT = Question(
     axis="GB/s of packed weights",
 )
 
-_START = "whole.gguf, first start: "
+_SECOND = "r1.gguf, second start: "
+_READ = Column("read from host memory, GB/s", "host_gb_per_s")
 
 WHOLE_R1 = Question(
     name="whole-r1",
     title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
     about=(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights. Attention "
-        "ran by Ballast's own kernels, without flashinfer. The limit is what reading the chosen experts allows, from "
-        "host memory and across PCIe together. On a machine with fast memory decode stays far below it: that is not "
-        "solved yet. Where memory is slower, it is nearer."
+        "ran by Ballast's own kernels, without flashinfer. What a step reads of host memory, by the CPU and across "
+        "PCIe, is counted over its whole time. The table after this one has what memory gives: with several streams a "
+        "step takes all of it, and no kernel could be faster there. With one, memory rests while the GPU computes its "
+        "part of each layer."
     ),
     file="engine_whole_model.jsonl",
     rows=(
         *(
-            Row(f"decode, {streams}{sampled or ', greedy'}", f"{_START}decode B={batch}{sampled}")
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            Row(f"decode, {streams}{sampled or ', greedy'}", f"{_SECOND}decode B={batch}{sampled}")
+            for batch, streams in _STREAMS
             for sampled in ("", ", sampled")
         ),
-        Row("prompt of 4,096 tokens", f"{_START}prefill 4096"),
         *(
-            Row(f"slower memory, {streams}, sampled", f"whole.gguf, slower memory: decode B={batch}, sampled")
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            Row(f"decode, {streams}, greedy, nothing across PCIe", f"{_SECOND}decode B={batch}, no share")
+            for batch, streams in _STREAMS
         ),
-        Row("slower memory, prompt of 4,096 tokens", "whole.gguf, slower memory: prefill 4096"),
+        Row("prompt of 4,096 tokens", f"{_SECOND}prefill 4096"),
     ),
-    columns=(
-        Column("tok/s", "tokens_per_s", digits=1),
-        Column("of the limit, %", "share_of_limit", scale=100),
-        Column("host memory read at, GB/s", "memory_gb_per_s"),
-    ),
+    columns=(Column("tok/s", "tokens_per_s", digits=1), _READ),
     command="tools/gpu.sh build whole",
+)
+
+READ_SPEED = Question(
+    name="read-speed",
+    title="What that machine's memory gives",
+    about=(
+        "Threads that do nothing but read a buffer, each size twice. A small one is partly in the last cache of 300 MiB. "
+        "Weights of such a model are not, so the largest buffer says what can be expected of them."
+    ),
+    file="read_speed.jsonl",
+    rows=tuple(
+        Row(f"{gib} GiB, {threads} threads", f"{gib} GiB, {threads} threads", {"cores": 32})
+        for threads in (32, 16)
+        for gib in (1, 4, 16, 48)
+    ),
+    columns=(Column("GB/s", "gb_per_s", spread=True),),
+    command="python benchmarks/kernels/read_speed.py --threads 32",
 )
 
 _Q4_K = "whole-r1.gguf, Q4_K, "
@@ -259,10 +282,9 @@ WHOLE_R1_Q4_K = Question(
     about=(
         "The same shape with experts in Q4_K, a file of 378 GB, on 64 virtual cores: the real shape, not the real "
         "weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens a second for 1 stream and "
-        "40 for 4 on a machine with 845 GB/s; this one reads about a quarter of that. The limit is memory's speed and "
-        "PCIe's together, over the bytes of the experts that a step chooses. A decode step stays below it since the "
-        "GPU's part of a layer, during which host memory rests, is not counted in it. The machine shows its memory as "
-        "one NUMA node. Attention ran by Ballast's own kernels, without flashinfer, which the long prompt feels most."
+        "40 for 4 on a machine with 845 GB/s; this one reads about a quarter of that. Its memory was measured with a "
+        "buffer of 2 GiB, of which the last cache holds a part. It shows as one NUMA node. Attention ran by Ballast's "
+        "own kernels, without flashinfer, which the long prompt feels most."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -281,24 +303,26 @@ WHOLE_R1_Q4_K = Question(
     ),
     columns=(
         Column("tok/s", "tokens_per_s", digits=1),
-        Column("of the limit, %", "share_of_limit", scale=100),
-        Column("host memory read at, GB/s", "memory_gb_per_s"),
+        _READ,
+        Column("a buffer of 2 GiB read at, GB/s", "memory_gb_per_s"),
     ),
     command='EXPERTS=Q4_K THREADS="32 64" tools/gpu.sh build whole',
 )
 
 WHOLE_R1_START = Question(
     name="whole-r1-start",
-    title="The same file: from the start to a model that answers",
+    title="A whole R1: from the start to a model that answers",
     about=(
         "The first start packs the weights into a folder in memory (`--packed_dir`); the second maps what the first "
         "has left there. What follows the weights is measuring and compiling for the GPU."
     ),
     file="engine_whole_model.jsonl",
     rows=(
-        Row("first start, 32 threads, nothing kept", f"{_Q4_K}32 threads: start"),
-        Row("first start, 64 threads", f"{_Q4_K}64 threads: start"),
-        Row("second start, 64 threads", f"{_Q4_K}64 threads, second start: start"),
+        Row("Q4_K, first start, 32 threads, nothing kept", f"{_Q4_K}32 threads: start"),
+        Row("Q4_K, first start, 64 threads", f"{_Q4_K}64 threads: start"),
+        Row("Q4_K, second start, 64 threads", f"{_Q4_K}64 threads, second start: start"),
+        Row("Q2_K, first start, 32 threads", "r1.gguf, first start, packed kept: start"),
+        Row("Q2_K, second start, 32 threads", f"{_SECOND}start"),
     ),
     columns=(Column("weights, s", "weights_s"), Column("whole start, s", "start_s")),
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
@@ -501,34 +525,13 @@ SPARSE_ATTENTION_GPU = Question(
     command="python benchmarks/hybrid/sparse_attention.py",
 )
 
-V32_LAYERS = Question(
-    name="v32-layers",
-    title="Eight layers of DeepSeek V3.2, experts in host memory",
-    about=(
-        "V3.2's shape cut to 8 layers, 5 of which have experts, in Q4_K_M, decoded greedily after 64 tokens of "
-        "context; what of the experts crosses PCIe is as measured at the start. Contexts are below the 2,048 positions "
-        "that are chosen, but for the second half of the prompt."
-    ),
-    file="engine_decode.jsonl",
-    rows=(
-        Row("prompt of 4,096 tokens", "v32.gguf: prefill 4096"),
-        Row("1 stream", "v32.gguf: decode B=1"),
-        Row("4 streams", "v32.gguf: decode B=4"),
-        Row("16 streams", "v32.gguf: decode B=16"),
-    ),
-    columns=(Column("tok/s", "tokens_per_s"),),
-    command=(
-        "python tools/synthetic_model.py v32.gguf --shape v3.2 --layers 8 --hollow\n"
-        "python benchmarks/engine/decode.py v32.gguf --device cuda:0 --batch 1 4 16 --prefill 4096"
-    ),
-)
-
 QUESTIONS = (
     BESIDE_LLAMA,
     PREFILL,
     LONG_PROMPT,
     PROMPTS_BESIDE,
     WHOLE_R1,
+    READ_SPEED,
     WHOLE_R1_Q4_K,
     WHOLE_R1_START,
     WHOLE_QWEN3,
@@ -539,7 +542,6 @@ QUESTIONS = (
     AMX,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
-    V32_LAYERS,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,
@@ -555,22 +557,28 @@ HIGHLIGHTS = (
     ),
     Highlight("the same, 16 streams together", WHOLE_R1_Q4_K, 2, Column("tok/s", "tokens_per_s")),
     Highlight("the same, a prompt of 4,096 tokens", WHOLE_R1_Q4_K, 8, Column("tok/s", "tokens_per_s")),
-    Highlight(
-        "a whole Qwen3-30B in Q4_K_M, H100, experts in host memory, 16 cores of a Xeon: 1 stream",
-        WHOLE_QWEN3,
-        0,
-        Column("tok/s", "tokens_per_s"),
+    *(
+        Highlight(
+            name,
+            BESIDE_LLAMA,
+            row,
+            Column("tok/s", "ours_tokens_per_s"),
+            Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
+        )
+        for name, row in (
+            ("a whole Qwen3-30B in Q4_K_M, H100, experts in host memory, 16 cores of a Xeon: 1 stream", 6),
+            ("the same, 16 streams together", 8),
+        )
     ),
-    Highlight("the same, 16 streams together", WHOLE_QWEN3, 4, Column("tok/s", "tokens_per_s")),
     Highlight(
-        "8 of R1's layers, H200, 16 cores: a prompt of 4,096 tokens",
+        "the same, a prompt of 4,096 tokens (llama.cpp: in one step)",
         PREFILL,
-        0,
+        3,
         Column("tok/s", "ours_tokens_per_s"),
         Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
     ),
     Highlight(
-        "the same: decode speed kept by three streams while prompts of 4,096 tokens arrive",
+        "8 of R1's layers, H200, 16 cores: decode speed kept by three streams while prompts of 4,096 tokens arrive",
         PROMPTS_BESIDE,
         1,
         Column("% of alone", "share_of_alone", scale=100),

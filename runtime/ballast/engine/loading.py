@@ -154,6 +154,7 @@ def _load_hybrid(
 
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+    from ballast.model.hybrid.copies.pinned_memory import memory_beside
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import HybridOptions
 
@@ -173,10 +174,11 @@ def _load_hybrid(
         pin_thread=settings.numa != "off",
     )
     use_device = partial(torch.cuda.set_device, options.device)
-    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, use_device=use_device) as ahead:
+    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, memory_beside(options.device), use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
+        if settings.kv_host_bytes or settings.kv_disk_dir is not None:
+            blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)
+            model.cache_tiers = _tiers(gguf_model, blocks, settings)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
-    if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-        model.cache_tiers = _tiers(gguf_model, DeviceBlocks(model.kv_tensors, settings.block_tokens), settings)
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

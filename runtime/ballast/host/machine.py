@@ -128,7 +128,7 @@ def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> M
         cpu_model=cpu_model,
         cpu_flags=cpu_flags,
         nodes=tuple(_nodes(sys / "devices/system/node", topology)),
-        memory=_memory(proc, sys / "fs/cgroup"),
+        memory=read_memory(root),
         cpu_quota=cpu_quota(_text, proc, sys / "fs/cgroup"),
         mempolicy_available=numa.mempolicy_available(),
         huge_pages=tuple(_huge_pages(sys / "kernel/mm/hugepages")),
@@ -177,7 +177,9 @@ def _nodes(folder: Path, topology: numa.Topology) -> Iterator[NumaNode]:
             )
 
 
-def _memory(proc: Path, cgroup: Path) -> Memory:
+def read_memory(root: Path = Path("/")) -> Memory:
+    """The memory of this machine, or of the one whose /proc and /sys are under `root`."""
+    proc, cgroup = root / "proc", root / "sys/fs/cgroup"
     meminfo = parse_meminfo(_text(proc / "meminfo"))
     available, limited_by = meminfo.get("MemAvailable", 0), None
     total = meminfo.get("MemTotal", 0)

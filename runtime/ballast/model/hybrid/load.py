@@ -22,6 +22,7 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.registrar import CudaRegistrar
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
@@ -44,7 +45,7 @@ from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
-from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, CudaRegistrar, PinnedMemory, Pinning
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights

@@ -32,10 +32,8 @@ class CacheBlocks(Protocol):
         """What the bytes mean: the same text, the same meaning."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
-        """Host memory [num_blocks, block_bytes] that copies are fast with. Raises MemoryError."""
-
-    def free_memory(self) -> None:
-        """Gives the system back what nobody refers to any more of such memory."""
+        """Host memory [num_blocks, block_bytes] that copies are fast with; the system has it back when nothing refers
+        to it. Raises MemoryError."""
 
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
         """Begin to copy blocks to memory [block_bytes] of `new_memory`. What a step that is over has written is there
@@ -69,9 +67,6 @@ class PoolBlocks:
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.empty((num_blocks, self.block_bytes), np.uint8)
-
-    def free_memory(self) -> None:
-        """It has gone by itself."""
 
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
         for block, memory in zip(blocks, to, strict=True):

@@ -71,7 +71,6 @@ def open_disk_tier(
         log.warning(
             "kv_disk_dir is not used", extra={"folder": str(folder), "why": "no memory for blocks on their way"}
         )
-    cache.free_memory()  # when nothing refers to what it got before
     return None
 
 

@@ -14,7 +14,7 @@ from ballast.model.tiers.tier import NOTHING, Done, Fetched, Restored
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 << 20
-"""Memory is taken in pieces of so much: a power of two, to which pinned memory is rounded up."""
+"""Memory is taken in pieces of so much."""
 MOST_BLOCKS = 1 << 18
 """As of the tier on disk."""
 _POLL_S = 0.0005
@@ -94,7 +94,6 @@ def _pieces(cache: CacheBlocks, num_blocks: int, piece_blocks: int) -> list[Byte
             pieces.append(cache.new_memory(min(piece_blocks, num_left)))
     except MemoryError as error:
         del pieces[len(pieces) // 2 :]
-        cache.free_memory()
         if not pieces:
             raise
         taken = sum(piece.nbytes for piece in pieces)

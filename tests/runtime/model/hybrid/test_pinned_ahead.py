@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
 import time
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from ballast.engine.build import EngineSettings
+from ballast.host import machine
+from ballast.host.machine import Memory
+from ballast.model.hybrid.copies import pinned_memory
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.pinned_memory import Bytes, memory_beside, take_pinned
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from ballast.tiny import write_tiny_model
 from support.cluster.waiting import wait_for
@@ -24,39 +31,82 @@ SETTINGS = EngineSettings(
 )
 
 
+class Registered:
+    """What a GPU's driver was told to lock; refuses after `most` pieces."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.held: dict[int, int] = {}
+        self.num_ever, self._most = 0, most
+
+    def register(self, address: int, num_bytes: int) -> None:
+        if self.num_ever == self._most:
+            raise OSError("cuMemHostRegister failed with code 2")
+        self.num_ever += 1
+        self.held[address] = num_bytes
+
+    def unregister(self, address: int) -> None:
+        del self.held[address]
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4096, 10_000, 3 << 20])
+def test_pinned_memory_is_locked_as_long_as_somebody_refers_to_it(num_bytes: int) -> None:
+    registered = Registered()
+    memory = take_pinned(registered, num_bytes)
+    assert memory.nbytes == num_bytes
+    assert not memory.any()
+    pages = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    assert registered.held == {memory.ctypes.data: pages}
+    row = memory[num_bytes // 2 :].reshape(1, -1)
+    del memory
+    assert registered.held, "a view of it is left"
+    row[:] = 7
+    del row
+    assert registered.held == {}
+
+
+def test_what_the_driver_refuses_is_memory_that_is_refused() -> None:
+    registered = Registered(most=0)
+    with pytest.raises(MemoryError, match=r"8192 bytes of host memory were refused .*code 2"):
+        take_pinned(registered, 8192)
+    assert registered.held == {}
+
+
+def test_memory_that_is_not_there_is_refused_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system would give addresses, and end the process as it uses them."""
+    monkeypatch.setattr(pinned_memory, "read_memory", lambda: Memory(1 << 40, 1 << 20, None))
+    take_pinned(Registered(), 1 << 20)
+    with pytest.raises(MemoryError, match=r"1048577 bytes of host memory were refused \(1048576 are available\)"):
+        take_pinned(Registered(), (1 << 20) + 1)
+    monkeypatch.undo()
+    assert 0 < machine.read_memory().available_bytes <= machine.read_memory().total_bytes
+
+
 class Taken:
-    """Counts what is taken and given back; refuses after `most` pieces."""
+    """Takes memory, and counts; refuses after `most` pieces."""
 
     def __init__(self, most: int = 1000) -> None:
         self.num_bytes, self.held, self._most = 0, 0, most
-        self.num_freed = 0
         self.threads: set[int] = set()
 
-    def take(self, num_bytes: int) -> object:
+    def take(self, num_bytes: int) -> Bytes:
         if self.num_bytes >= self._most * num_bytes:
-            raise RuntimeError("CUDA error: out of memory\nadvice")
+            raise MemoryError("8192 bytes of host memory were refused\nadvice")
         self.num_bytes += num_bytes
         self.held += 1
         self.threads.add(threading.get_ident())
-        return Piece(self)
+        memory = np.zeros(num_bytes, np.uint8)
+        weakref.finalize(memory, self._give_back)
+        return memory
 
-    def free(self) -> None:
-        self.num_freed += 1
-
-
-class Piece:
-    def __init__(self, taken: Taken) -> None:
-        self._taken = taken
-
-    def __del__(self) -> None:
-        self._taken.held -= 1
+    def _give_back(self) -> None:
+        self.held -= 1
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
 def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, expected: int) -> None:
     taken = Taken()
-    with PinnedAhead(asked, 100, taken.take, taken.free):
-        pass
+    with PinnedAhead(asked, 100, taken.take) as ahead:
+        ahead.wait()
     assert taken.num_bytes == expected
     assert taken.held == 0
     assert threading.get_ident() not in taken.threads
@@ -65,68 +115,78 @@ def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, exp
 @pytest.mark.parametrize(("asked", "expected"), [(99, 0), (100, 1)])
 def test_the_thread_is_bound_to_a_device_where_there_is_something_to_take(asked: int, expected: int) -> None:
     taken, bound = Taken(), []
-    with PinnedAhead(asked, 100, taken.take, taken.free, lambda: bound.append(threading.get_ident())):
-        pass
+    with PinnedAhead(asked, 100, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
+        ahead.wait()
     assert len(bound) == expected
     assert set(bound) == taken.threads
 
 
+def test_who_asks_has_what_was_taken_ahead_and_then_more() -> None:
+    taken = Taken()
+    with PinnedAhead(250, 100, taken.take) as ahead:
+        ahead.wait()
+        pieces = [ahead.take(100), ahead.take(60)]
+        assert [piece.nbytes for piece in pieces] == [100, 60]
+        assert taken.num_bytes == 200
+        pieces.append(ahead.take(30))
+        assert taken.num_bytes == 230
+    assert taken.held == 3
+    with PinnedAhead(100, 100, taken.take) as ahead:
+        assert ahead.take(101).nbytes == 101, "longer than a piece"
+    assert taken.num_bytes == 230 + 100 + 101
+    assert taken.held == 3
+
+
 def test_what_is_refused_ends_it_quietly() -> None:
     taken = Taken(most=3)
-    with PinnedAhead(1000, 100, taken.take, taken.free):
-        pass
-    assert (taken.num_bytes, taken.held) == (300, 0)
+    with PinnedAhead(1000, 100, taken.take) as ahead:
+        ahead.wait()
+        assert taken.held == 3
+        got = [ahead.take(100) for _ in range(3)]
+        with pytest.raises(MemoryError, match="refused"):
+            ahead.take(100)
+    assert (taken.num_bytes, taken.held) == (300, len(got))
 
 
 def test_a_load_that_fails_does_not_wait_for_all_of_it() -> None:
     taken, begun, failed = Taken(), threading.Event(), threading.Event()
 
-    def take(num_bytes: int) -> object:
+    def take(num_bytes: int) -> Bytes:
         begun.set()
         assert failed.wait(10)
         return taken.take(num_bytes)
 
     def loads() -> None:
-        with PinnedAhead(1000, 100, take, taken.free):
+        with PinnedAhead(1000, 100, take):
             assert begun.wait(10)
             threading.Timer(0.1, failed.set).start()
             raise ValueError("a tensor is missing")
 
     with pytest.raises(ValueError, match="a tensor is missing"):
         loads()
-    assert (taken.num_bytes, taken.held, taken.num_freed) == (100, 0, 1), "it stays with torch"
-
-
-def test_who_times_something_waits_for_it_on_the_way() -> None:
-    taken = Taken()
-    bound: list[int] = []
-    with PinnedAhead(1000, 100, taken.take, taken.free, lambda: bound.append(threading.get_ident())) as ahead:
-        ahead.wait()
-        assert (taken.num_bytes, taken.held) == (1000, 10), "others find nothing before the end"
-        assert set(bound) == taken.threads
-    assert (taken.held, taken.num_freed) == (0, 0)
+    assert (taken.num_bytes, taken.held) == (100, 0)
 
 
 def test_who_needs_it_more_has_it_given_back_while_it_is_taken() -> None:
     taken = Taken(most=10**9)
-    with PinnedAhead(10**12, 100, taken.take, taken.free) as ahead:
+    with PinnedAhead(10**12, 100, taken.take) as ahead:
         wait_for("some of it", lambda: taken.held)
         ahead.give_back()
         assert taken.num_bytes < 10**12
-        assert (taken.held, taken.num_freed) == (0, 1)
+        assert taken.held == 0
 
 
 def test_nothing_is_timed_before_the_memory_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     told: list[str] = []
 
-    def take(num_bytes: int) -> object:
+    def take(num_bytes: int) -> Bytes:
         wait_for("weights to be loaded", lambda: "the cache holds all keys and latents" in caplog.messages)
         time.sleep(0.2)  # for what would be timed now
         told.extend(caplog.messages)
-        return None
+        return np.zeros(num_bytes, np.uint8)
 
-    with PinnedAhead(100, 100, take, lambda: None) as ahead:
+    with PinnedAhead(100, 100, take) as ahead:
         load_hybrid(
             write_tiny_model(tmp_path, arch="v3", quant="f32").gguf,
             torch.device("cpu"),
@@ -142,12 +202,13 @@ def test_nothing_is_timed_before_the_memory_is_there(tmp_path: Path, caplog: pyt
 
 
 @pytest.mark.gpu
-def test_the_tier_finds_it_in_the_cache_of_torch() -> None:
-    cache = DeviceBlocks([torch.zeros((64, 8192), dtype=torch.uint8, device="cuda")], 16)
-    torch.accelerator.empty_host_cache()
-    with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES):
-        pass
-    before = torch.cuda.host_memory_stats()["num_host_alloc"]
-    tier = HostTier(cache, 2 * PIECE_BYTES)
-    assert torch.cuda.host_memory_stats()["num_host_alloc"] == before
+def test_the_tier_finds_it_ahead_and_a_gpu_copies_it() -> None:
+    rows = torch.arange(64 * 8192, device="cuda").to(torch.uint8).view(64, 8192)
+    with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES, memory_beside(rows.device)) as ahead:
+        cache = DeviceBlocks([rows], 16, ahead.take)
+        tier = HostTier(cache, 2 * PIECE_BYTES)
     assert tier.num_blocks * tier.block_bytes == 2 * PIECE_BYTES
+    memory = cache.new_memory(1)
+    assert torch.from_numpy(memory).is_pinned()
+    wait_for("the copy", cache.copy_out([2], list(memory)).query)
+    assert np.array_equal(memory[0], rows[32:48].cpu().numpy().ravel())

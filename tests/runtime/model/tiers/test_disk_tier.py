@@ -37,9 +37,6 @@ class Device:
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
 
-    def free_memory(self) -> None:
-        pass
-
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Any:
         return DONE
 

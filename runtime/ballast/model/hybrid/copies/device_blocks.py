@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ballast.model.hybrid.copies.pinned_ahead import free_pinned
+from ballast.model.hybrid.copies.pinned_memory import Take
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.streams import new_stream
 
@@ -29,11 +29,13 @@ class DeviceBlocks:
     in one copy; what comes back takes the same way. All copies are done in the order in which they were begun.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int) -> None:
-        """Takes memory for COPIED_AT_ONCE blocks on the tensors' device."""
+    def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int, take: Take) -> None:
+        """Takes memory for COPIED_AT_ONCE blocks on the tensors' device. `take` gives host memory: pinned, beside a
+        GPU."""
         first = tensors[0]
         self._device = first.device
         self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]
+        self._take = take
         self._sizes = [tensor.shape[1] for tensor in self._tensors]
         self._gathered = torch.empty((COPIED_AT_ONCE, sum(self._sizes)), dtype=first.dtype, device=self._device)
         self.block_bytes = self._gathered[0].numel() * first.element_size()
@@ -47,19 +49,8 @@ class DeviceBlocks:
         self._going_out: deque[tuple[Event, frozenset[int]]] = deque()
 
     def new_memory(self, num_blocks: int) -> Bytes:
-        """See CacheBlocks; pinned beside a GPU."""
-        try:
-            memory = torch.empty(
-                (num_blocks, self.block_bytes), dtype=torch.uint8, pin_memory=self._device.type == "cuda"
-            )
-        except RuntimeError as error:  # torch has no kind of its own for this
-            raise MemoryError(f"{num_blocks * self.block_bytes} bytes of host memory were refused ({error})") from error
-        return memory.numpy()
-
-    def free_memory(self) -> None:
-        """See CacheBlocks. Torch keeps pinned memory for whoever asks next."""
-        if self._device.type == "cuda":
-            free_pinned()
+        """See CacheBlocks."""
+        return self._take(num_blocks * self.block_bytes).reshape(num_blocks, self.block_bytes)
 
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:

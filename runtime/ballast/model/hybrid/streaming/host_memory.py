@@ -7,13 +7,12 @@ refusal costs little.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels, numa
+from ballast.model.hybrid.copies.registrar import Registrar
 from ballast.model.hybrid.panels.stack import scales_on
 
 log = logging.getLogger(__name__)
@@ -88,41 +88,6 @@ def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
 
 def _panels(matrix: kernels.Matrix, num_experts: int) -> HostPanels:
     return HostPanels(matrix.panels, GgmlType(matrix.ggml_type), matrix.rows // num_experts, matrix.cols, matrix.scales)
-
-
-class Registrar(Protocol):
-    """Page-locks memory for a GPU. Both methods raise OSError when the driver refuses."""
-
-    def register(self, address: int, num_bytes: int) -> None: ...
-
-    def unregister(self, address: int) -> None: ...
-
-
-class CudaRegistrar:
-    """Registers through CUDA's driver rather than its runtime, in which a refusal would leave an error for the next
-    call. The calling thread must have a device."""
-
-    _PORTABLE = 1
-    _DEVICE_MAP = 2
-
-    def __init__(self) -> None:
-        """Raises OSError when the driver is not there."""
-        driver = ctypes.CDLL("libcuda.so.1")
-        self._register = driver.cuMemHostRegister_v2
-        self._register.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
-        self._unregister = driver.cuMemHostUnregister
-        self._unregister.argtypes = (ctypes.c_void_p,)
-
-    def register(self, address: int, num_bytes: int) -> None:
-        self._check("cuMemHostRegister", self._register(address, num_bytes, self._PORTABLE | self._DEVICE_MAP))
-
-    def unregister(self, address: int) -> None:
-        self._check("cuMemHostUnregister", self._unregister(address))
-
-    @staticmethod
-    def _check(call: str, status: int) -> None:
-        if status != 0:
-            raise OSError(f"{call} failed with code {status} of CUDA's driver")
 
 
 class PinnedMemory:

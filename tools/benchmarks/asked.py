@@ -48,9 +48,9 @@ PREFILL = Question(
     name="prefill-beside-llama",
     title="Prefill: a prompt of 4,096 tokens",
     about=(
-        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU. llama.cpp does so "
-        "too for each of its steps, which have 512 tokens unless `-ub` says more: with the whole prompt in one step it "
-        "is many times as fast. Each ran once, but for R1's shape."
+        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU. llama.cpp does "
+        "so too for each of its steps, which have 512 tokens unless `-ub` says more: with the whole prompt in one step "
+        "it is many times as fast. Each ran once, but for R1's shape."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=(
@@ -261,8 +261,8 @@ READ_SPEED = Question(
     name="read-speed",
     title="What that machine's memory gives",
     about=(
-        "Threads that do nothing but read a buffer, each size twice. A small one is partly in the last cache of 300 MiB. "
-        "Weights of such a model are not, so the largest buffer says what can be expected of them."
+        "Threads that do nothing but read a buffer, each size twice. A small one is partly in the last cache of "
+        "300 MiB. Weights of such a model are not, so the largest buffer says what can be expected of them."
     ),
     file="read_speed.jsonl",
     rows=tuple(

@@ -22,6 +22,7 @@ constexpr int kPartBytes = kVectorRows * 4;  // of a quad
 // Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
 constexpr int kQuantPanels = 1;
 constexpr int kQuantTokens = 4;
+constexpr int kByteTokens = 4;  // where super-blocks are summed up in whole numbers, of one byte
 constexpr int kSingleTokens = 4;
 constexpr int kFloatTokens = 2;
 // Cache entries that attention takes together, for one vector of rows and for two.

@@ -795,18 +795,24 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
   }
 }
 
+// Where a super-block is summed up in whole numbers, registers hold more sums of one byte.
+template <const QuantLayout& kLayout, int kBytes>
+constexpr int tokens_at_once() {
+  return kLayout.scales_codes() && kBytes == 1 ? kByteTokens : kQuantTokens;
+}
+
 // Panels that are decoded a piece at a time, once for all tokens.
 template <const QuantLayout& kLayout, int kPanels, int kBytes>
 BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const void* const* tokens,
                                     int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, divide_up(num_tokens, kQuantTokens));
+    PackedPanels<kLayout, kPanels> panels(run, index, part, divide_up(num_tokens, tokens_at_once<kLayout, kBytes>()));
     DecodedPiece<kLayout, kPanels> piece;
     for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
       const Groups groups{first, smaller(first + kPieceGroups, num_groups)};
       decode_piece(panels, groups, piece);
-      multiply_rest<kLayout, kPanels, kQuantTokens, kBytes>(
+      multiply_rest<kLayout, kPanels, tokens_at_once<kLayout, kBytes>(), kBytes>(
           piece, groups, run.blocks_per_scale, panels.ahead, tokens, num_tokens,
           {out[index] + part * kVectorRows, out.panel_stride});
     }
@@ -881,9 +887,10 @@ void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t 
   for (int64_t panel = 0; panel < run.count && panel < (are_paired ? kQuantPanels : 1); ++panel)
     prefetch_begin(run, panel);
   if (are_paired) {
+    constexpr int kTokens = tokens_at_once<kLayout, kBytes>();
     const int64_t rest =
-        multiply_from<kLayout, kQuantPanels, kQuantTokens, kBytes>(0, run, tokens, num_tokens, out);
-    multiply_from<kLayout, 1, kQuantTokens, kBytes>(rest, run, tokens, num_tokens, out);
+        multiply_from<kLayout, kQuantPanels, kTokens, kBytes>(0, run, tokens, num_tokens, out);
+    multiply_from<kLayout, 1, kTokens, kBytes>(rest, run, tokens, num_tokens, out);
   } else {
     multiply_from<kLayout, 1, kSingleTokens, kBytes>(0, run, tokens, num_tokens, out);
   }

@@ -1,4 +1,5 @@
 import gc
+import importlib.util
 import os
 import sys
 from collections import Counter
@@ -43,12 +44,16 @@ def forked_servers() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are not run where there is no CUDA device."""
+    """Tests marked `gpu` are not run where there is no CUDA device, and of these such marked `flashinfer` not where
+    that is not installed."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = why_unusable("cuda:0") if marked else None
-    if reason is not None:
-        for item in marked:
+    has_flashinfer = importlib.util.find_spec("flashinfer") is not None
+    for item in marked:
+        if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+        elif item.get_closest_marker("flashinfer") and not has_flashinfer:
+            item.add_marker(pytest.mark.skip(reason="flashinfer is not installed"))
 
 
 def pytest_collection_finish() -> None:

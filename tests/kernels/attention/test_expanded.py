@@ -69,6 +69,7 @@ def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, l
 
 
 @pytest.mark.gpu
+@pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
 @pytest.mark.parametrize(
     ("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (300, 1601, 512), (256, 1024, 256)]
@@ -80,7 +81,7 @@ def test_flashinfer_attends_as_the_plain_way(sizes: ExpandedSizes, tokens: int, 
     torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
 
 
-@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=(pytest.mark.gpu, pytest.mark.flashinfer))])
 def make(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[torch.device, Callable[[ExpandedSizes, torch.Tensor], FlashinferExpandedKernels]]:

@@ -113,6 +113,7 @@ def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() 
 
 
 @pytest.mark.gpu
+@pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [V2_LITE, QWEN3], ids=str)
 def test_flashinfer_keeps_a_plan_for_each_slice(sizes: Sizes) -> None:
     attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
@@ -185,6 +186,7 @@ sys.exit(0 if compiled_flashinfer(sizes, torch.device("cuda:0"), SwitchedOff()) 
 
 
 @pytest.mark.gpu
+@pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
 @pytest.mark.parametrize(("tokens", "lens"), [([1], [1]), ([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [600])])
 def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
@@ -197,6 +199,7 @@ def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [QWEN3, GLM], ids=["Qwen3", "GLM"])
 @pytest.mark.parametrize(("tokens", "lens"), [PROMPTS, ([600], [600]), ([32], [5000]), ([300, 1, 1], [300, 4000, 1])])
 def test_flashinfer_attends_to_heads_as_the_plain_way(sizes, tokens, lens) -> None:
@@ -224,7 +227,10 @@ def test_our_own_kernels_attend_to_heads_as_the_plain_way(sizes, tokens, lens) -
 @pytest.mark.parametrize(
     ("make", "sizes"),
     [
-        *((partial(compiled_flashinfer, off=SwitchedOff()), sizes) for sizes in (R1, V2_LITE)),
+        *(
+            pytest.param(partial(compiled_flashinfer, off=SwitchedOff()), sizes, marks=pytest.mark.flashinfer)
+            for sizes in (R1, V2_LITE)
+        ),
         *((paged_attention, sizes) for sizes in (R1, V2_LITE, QWEN3, GLM)),
     ],
 )

@@ -1,13 +1,13 @@
 """First tokens of conversations that come back, with and without places beside the KV cache that keep them.
 
-python benchmarks/serving/conversations.py [--conversations 8] [--turns 20] [--tokens 40000] [--reply 32]
-    [--beside none,host,disk] [--kv-bytes 32GiB] [--folder DIR] [--rounds 1] [-- OPTIONS of ballast serve]
+python benchmarks/serving/conversations.py [--conversations 8] [--turns 20] [--first TOKENS] [--tokens 40000]
+    [--reply 32] [--beside none,host,disk] [--kv-bytes 32GiB] [--folder DIR] [--rounds 1] [-- OPTIONS of ballast serve]
 
-Agents' conversations, in turns: each sends all that was said and somewhat more, and grows to `--tokens`. Meanwhile one
-request decodes without end, to show what others notice. Give `--cache_lens` so that the cache holds one or two
-conversations. Each way runs on a server of its own, in the order of `--beside`, `--rounds` times in turns. The texts of
-all ways must be equal, or the program fails. One JSON line a way and round; the first turn of each conversation, which
-nobody can have kept, is not among the times.
+Agents' conversations, in turns: each sends all that was said and somewhat more, and grows to `--tokens`; the first
+message is `--first` tokens longer than what every turn adds. Meanwhile one request decodes without end, to show what
+others notice. Give `--cache_lens` so that the cache holds one or two conversations. Each way runs on a server of its
+own, in the order of `--beside`, `--rounds` times in turns. The texts of all ways must be equal, or the program fails.
+One JSON line a way and round; the first turn of each conversation, which nobody can have kept, is not among the times.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=40_000)
     parser.add_argument("--reply", type=int, default=32)
     parser.add_argument("--beside", default="none,host,disk")
@@ -77,7 +78,8 @@ def main() -> None:
 
 def record(options: argparse.Namespace, beside: str, found: Measured, rest: list[str]) -> str:
     times = sorted(found.first_tokens)
-    size = f"{options.conversations} conversations of {options.turns} turns to {options.tokens} tokens"
+    begin = f"from {options.first} " if options.first else ""
+    size = f"{options.conversations} conversations of {options.turns} turns {begin}to {options.tokens} tokens"
     return bench_record(
         "serving/conversations",
         f"{size}, beside the cache: {beside}",
@@ -99,7 +101,7 @@ def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[s
     }
     found, digest = Measured(), hashlib.sha256()
     rng = random.Random(1)
-    growth = max(1, options.tokens // options.turns - options.reply)
+    growth = max(1, (options.tokens - options.first) // options.turns - options.reply)
     said: list[list[int]] = [[] for _ in range(options.conversations)]
     with ServerProcess(*rest, *ways[beside]) as server:
         is_over = threading.Event()
@@ -108,7 +110,8 @@ def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[s
         try:
             for turn in range(options.turns):
                 for each in said:
-                    each += [rng.randrange(10, FIRST_TOKENS) for _ in range(growth)]
+                    new = growth if turn else growth + options.first
+                    each += [rng.randrange(10, FIRST_TOKENS) for _ in range(new)]
                     begin = time.perf_counter()
                     events = stream(server, {"prompt": each, "max_tokens": options.reply})
                     text = next(events)["choices"][0]["text"]

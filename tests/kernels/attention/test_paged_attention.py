@@ -15,7 +15,7 @@ from ballast.model.hybrid.attention.attention import PlainAttention, largest_que
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from support.kernels.attention_cases import AttentionCase, attention_case
-from support.kernels.compiled import compiled_for
+from support.kernels.compiled import advice_of_assembler, compiled_for
 from support.kernels.interpreted import interpreted
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
@@ -90,12 +90,16 @@ def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) 
 @pytest.mark.parametrize("kind", ["prompts", "singles"])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
-    known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind))
-    pointers = {"query": "*fp32", "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    is_rounded = isinstance(sizes, LatentSizes) and kind == "prompts"
+    known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind)) | {"IS_ROUNDED": is_rounded}
+    query = "*fp16" if is_rounded else "*fp32"
+    pointers = {"query": query, "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
     compiled = compiled_for(capability, paged_kernels.attend, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
     assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
+    if capability == 90:
+        assert "serialized" not in advice_of_assembler(compiled, capability), "products follow each other at once"
 
 
 def test_latents_that_do_not_fit_are_refused_with_their_size() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from ballast._core import kernels
+from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
@@ -51,6 +52,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
         return torch.device("cuda:0")
     monkeypatch.setattr(triton_choice, "choice_kernels", interpreted(choice_kernels, monkeypatch))
     monkeypatch.setattr(triton_chosen, "chosen_kernels", interpreted(chosen_kernels, monkeypatch))
+    monkeypatch.setattr(paged, "paged_kernels", interpreted(paged_kernels, monkeypatch))
     return torch.device("cpu")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -25,3 +28,13 @@ def compiled_for(
         target=GPUTarget("cuda", capability, 32),
         options=options,
     )
+
+
+def advice_of_assembler(compiled: Any, capability: int) -> str:
+    """What NVIDIA's assembler says of a compiled kernel: losses of performance, among others."""
+    program = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(compiled.asm["ptx"])
+        command = [str(program), "-v", f"-arch=sm_{capability}a", "-o", f"{folder}/kernel.cubin", str(source)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr

@@ -18,6 +18,7 @@ MAX_SPLITS = 64
 """Most programs that share the keys of a tile of rows."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs to fill a GPU with, where a step has few tiles."""
+_ROUNDED_SIZE = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,16 @@ class PagedAttention:
         tiles = self._tiles[requests.place]
         tiling = self._tiling(requests)
         known = kernel_constants(self._sizes, tiling)
+        scale = sizes.scale * math.log2(math.e)
+        rounds_first = isinstance(sizes, LatentSizes) and not requests.adds_one_each
+        if rounds_first:
+            query = rounded_query(query, cache.dtype, scale)
         num_tokens, num_heads = query.shape[:2]
         num_tiles, num_rows = len(tiles), num_tokens * num_heads
         num_kv_heads, group = sizes.num_kv_heads, num_heads // sizes.num_kv_heads
         num_splits = min(-(-self._wanted_programs // (num_tiles * num_kv_heads)), MAX_SPLITS)
-        sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
-        peaks = query.new_empty((num_splits, num_rows))
+        sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim), dtype=torch.float32)
+        peaks = query.new_empty((num_splits, num_rows), dtype=torch.float32)
         paged_kernels.attend[num_tiles, num_splits, num_kv_heads](
             query,
             cache,
@@ -86,11 +91,12 @@ class PagedAttention:
             requests.blocks,
             sums,
             peaks,
-            sizes.scale * math.log2(math.e),
+            scale,
             num_rows,
             group,
             requests.blocks.shape[1],
             num_splits,
+            IS_ROUNDED=rounds_first,
             **known,
         )
         if num_splits == 1:
@@ -118,6 +124,15 @@ class PagedAttention:
         rows = np.diff(requests.host_begins) * (self._sizes.num_heads // self._sizes.num_kv_heads)
         tiles = [(request, first) for request, count in enumerate(rows) for first in range(0, count, step)]
         return torch.tensor(tiles, dtype=torch.int32).to(requests.lens.device)
+
+
+def rounded_query(query: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
+    """`query` times `scale`, of type `dtype`, which is the cache's."""
+    rounded = torch.empty_like(query, dtype=dtype)
+    paged_kernels.round_query[-(-query.numel() // _ROUNDED_SIZE),](
+        query, rounded, scale, query.numel(), SIZE=_ROUNDED_SIZE
+    )
+    return rounded
 
 
 def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:

@@ -47,9 +47,25 @@ def _place(begin, own_row, group):
     return token * (group * tl.num_programs(2)) + tl.program_id(2) * group + own_row % group
 
 
+@triton.jit(do_not_specialize=["num_numbers"])
+def round_query(
+    query,  # float32 [num_numbers]
+    rounded,  # [num_numbers], of the cache's type
+    scale,
+    num_numbers,
+    SIZE: tl.constexpr,
+):
+    """Times scale, for kernels of long rows: rounded in their registers, queries would not be read from shared memory
+    where they are multiplied, and leave too few registers for products that follow each other at once."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    is_there = at < num_numbers
+    number = tl.load(query + at, mask=is_there, other=0.0) * scale
+    tl.store(rounded + at, number.to(rounded.dtype.element_ty), mask=is_there)
+
+
 @triton.jit(do_not_specialize=["num_rows", "group", "max_blocks", "num_splits"])
 def attend(
-    query,  # float32 [rows, KEY + MORE_KEY]
+    query,  # [rows, KEY + MORE_KEY], float32; where IS_ROUNDED as `round_query` leaves it
     cache,  # [slots, ROW_WIDTH]: keys by head from 0, values by head from VALUES_AT; 0: a value begins its key
     tiles,  # int32 [tiles, 2]: a request, and the first of its rows
     begins,  # int32 [requests + 1], tokens of the step that precede each request's
@@ -73,6 +89,7 @@ def attend(
     PADDED_V: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
 ):
     """Attend to one split of the tokens. A split without tokens writes nothing."""
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
@@ -93,12 +110,14 @@ def attend(
     row = _place(begin, own_row, group)
     row_query = query + row[:, None] * (KEY + MORE_KEY)
     own_query = tl.load(row_query + of_key[None, :], mask=has_row[:, None] & in_key[None, :], other=0.0)
-    own_query = (own_query * scale).to(cache.dtype.element_ty)
+    if not IS_ROUNDED:
+        own_query = (own_query * scale).to(cache.dtype.element_ty)
     if MORE_KEY > 0:
         of_more = tl.arange(0, PADDED_MORE)
         in_more = of_more < MORE_KEY
         more_query = tl.load(row_query + KEY + of_more[None, :], mask=has_row[:, None] & in_more[None, :], other=0.0)
-        more_query = (more_query * scale).to(cache.dtype.element_ty)
+        if not IS_ROUNDED:
+            more_query = (more_query * scale).to(cache.dtype.element_ty)
     keys = cache + tl.program_id(2) * (KEY + MORE_KEY)
     values = cache + VALUES_AT + tl.program_id(2) * V_DIM
 

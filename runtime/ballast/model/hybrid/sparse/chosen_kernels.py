@@ -33,22 +33,6 @@ def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
     return block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS
 
 
-@triton.jit(do_not_specialize=["num_numbers"])
-def round_query(
-    query,  # float32 [num_numbers]
-    rounded,  # [num_numbers], of the cache's type
-    scale,
-    num_numbers,
-    SIZE: tl.constexpr,
-):
-    """Times scale, for `attend`: rounded in its registers, they would not be read from shared memory where they are
-    multiplied, and leave too few registers for products that follow each other at once."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    is_there = at < num_numbers
-    number = tl.load(query + at, mask=is_there, other=0.0) * scale
-    tl.store(rounded + at, number.to(rounded.dtype.element_ty), mask=is_there)
-
-
 @triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_tiles"])
 def attend(
     query,  # [T, heads, KEY + MORE_KEY], times scores' scale and log2(e), of the cache's type

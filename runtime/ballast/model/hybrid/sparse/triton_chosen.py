@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants
+from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants, rounded_query
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import chosen_kernels
 from ballast.model.hybrid.step import Step
@@ -14,7 +14,6 @@ from ballast.model.hybrid.step import Step
 MAX_SPLITS = 32
 """Most programs that share what a token has chosen."""
 _MERGED_WIDTH = 128
-_ROUNDED_SIZE = 2048
 _ATTENDED = (
     *("BLOCK_TOKENS", "KEY", "MORE_KEY", "PADDED_KEY", "PADDED_MORE", "ROWS", "KEYS"),
     *("num_warps", "num_stages"),
@@ -39,14 +38,10 @@ class TritonChosenAttention:
         num_tiles = num_tokens * -(-num_heads // tiling.rows)
         # A processor holds one program: a few more than there are processors would take twice as long.
         num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-top_k // tiling.keys)))
-        rounded = torch.empty_like(query, dtype=cache.dtype)
-        chosen_kernels.round_query[-(-query.numel() // _ROUNDED_SIZE),](
-            query, rounded, sizes.scale * math.log2(math.e), query.numel(), SIZE=_ROUNDED_SIZE
-        )
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_tokens, num_heads))
         chosen_kernels.attend[num_tiles, num_splits](
-            rounded,
+            rounded_query(query, cache.dtype, sizes.scale * math.log2(math.e)),
             cache,
             chosen,
             step.positions,

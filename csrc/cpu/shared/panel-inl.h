@@ -807,7 +807,8 @@ BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const vo
                                     int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-    PackedPanels<kLayout, kPanels> panels(run, index, part, divide_up(num_tokens, tokens_at_once<kLayout, kBytes>()));
+    PackedPanels<kLayout, kPanels> panels(run, index, part,
+                                          divide_up(num_tokens, tokens_at_once<kLayout, kBytes>()));
     DecodedPiece<kLayout, kPanels> piece;
     for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
       const Groups groups{first, smaller(first + kPieceGroups, num_groups)};

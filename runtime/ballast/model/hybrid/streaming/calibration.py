@@ -94,8 +94,7 @@ class _Given:
 
     def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
         rng = np.random.default_rng(num_tokens)
-        numbers = rng.random((num_tokens, spec.num_experts))
-        chosen = numbers.argpartition(spec.num_experts_used - 1, 1)[:, : spec.num_experts_used]
+        chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
         self._x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
         self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
         self._weights = rng.random(self._ids.shape, dtype=np.float32)

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
@@ -239,3 +239,12 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkey
     assert len(waited) == 1, "copies that are under way end before their buffers do"
     why = {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}
     assert why[fault] in off.reasons["streamed_experts"]
+
+
+def test_rows_to_measure_with_repeat_where_they_are_many() -> None:
+    few, many = (random_rows(np.random.default_rng(3), count, 5) for count in (200, 600))
+    assert (few.shape, many.shape) == ((200, 5), (600, 5))
+    assert len(np.unique(few, axis=0)) == 200
+    assert len(np.unique(many, axis=0)) == 256
+    assert np.array_equal(many[256:512], many[:256])
+    assert few.dtype == many.dtype == np.float32

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
@@ -137,5 +137,5 @@ class _Comparison:
         there = np.flatnonzero(self._slots() >= 0)
         chosen = [rng.permutation(there)[: self.spec.num_experts_used] for _ in range(self.num_tokens)]
         ids = np.stack(chosen).astype(np.int32)
-        x = rng.standard_normal((self.num_tokens, self.spec.hidden), dtype=np.float32)
+        x = random_rows(rng, self.num_tokens, self.spec.hidden)
         return x, ids, rng.random(ids.shape, dtype=np.float32)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, first_line
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
@@ -95,7 +95,7 @@ class _Given:
     def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
         rng = np.random.default_rng(num_tokens)
         chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
-        self._x = rng.standard_normal((num_tokens, spec.hidden), dtype=np.float32)
+        self._x = random_rows(rng, num_tokens, spec.hidden)
         self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
         self._weights = rng.random(self._ids.shape, dtype=np.float32)
         self.on_device = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]

@@ -48,8 +48,9 @@ class BlockManager {
   // Others that hold some of them keep them.
   void discard(std::vector<BlockId>& table);
 
-  // A block serves nobody any more, nor does what follows it; those that hold them keep them.
-  void hide(BlockId block) { index_.hide(block); }
+  // A block serves nobody any more, nor does what follows it. Those that hold them keep them; what nobody
+  // holds is free at once. Returns them all.
+  std::vector<BlockId> hide(BlockId block);
   // See PrefixIndex; 0 of a block that the cache does not know.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }

@@ -232,7 +232,7 @@ void Scheduler::forget(Request& request) {
       tiers_[t].hide(first);
       transfers_.push_back({Move::kDrop, static_cast<int32_t>(t), first});
     }
-    tiers_[t].discard(request.tiers[t].blocks);
+    tiers_[t].release(request.tiers[t].blocks);
   }
 }
 

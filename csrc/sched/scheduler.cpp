@@ -685,7 +685,12 @@ void Scheduler::check() const {
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
   std::vector<int32_t> num_ahead(tiers_.size(), 0);
   for (const Request* request : running_) {
-    for (const int32_t tier : request->fetches) ++num_ahead[static_cast<size_t>(tier)];
+    for (size_t t = 0; t < tiers_.size(); ++t) num_ahead[t] += request->tiers[t].num_coming;
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      const auto is_of = [&](int32_t tier) { return static_cast<size_t>(tier) == t; };
+      BALLAST_CHECK(request->tiers[t].num_coming <=
+                    std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
+    }
   }
   for (size_t t = 0; t < tiers_.size(); ++t) BALLAST_CHECK(num_ahead[t] == speeds_[t].num_ahead);
   BALLAST_CHECK(unsent_.size() <= kMostUnsent);

@@ -44,19 +44,22 @@ void Scheduler::begin_fetch(Request& request) {
     tiers_[t].hold(table.blocks);
   }
   request.fetches = std::exchange(request.found, {});
+  request.fetch_number = ++num_fetches_;
   size_t position = static_cast<size_t>(request.num_published);
   for (const int32_t tier : request.fetches) {
-    Transfer fetch{Move::kFetch, tier, request.tiers[static_cast<size_t>(tier)].blocks[position]};
+    TierTable& table = request.tiers[static_cast<size_t>(tier)];
+    Transfer fetch{Move::kFetch, tier, table.blocks[position]};
     fetch.block = request.blocks[position];
     fetch.seq = request.seq;
     transfers_.push_back(std::move(fetch));
     ++position;
+    ++table.num_coming;
     ++speeds_[static_cast<size_t>(tier)].num_ahead;
   }
   mirror(request);
 }
 
-const Request& Scheduler::fetching(SeqId seq) const {
+Request& Scheduler::fetching(SeqId seq) const {
   const auto found = requests_.find(seq);
   if (found == requests_.end() || !found->second->is_fetching()) {
     throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
@@ -68,17 +71,31 @@ void Scheduler::measured(int32_t tier, double block_seconds) {
   speeds_[checked_tier(tier)].block_seconds = block_seconds;
 }
 
+void Scheduler::coming(SeqId seq, int32_t tier, int32_t num_blocks) {
+  TierTable& table = fetching(seq).tiers[checked_tier(tier)];
+  if (num_blocks < 0 || num_blocks > table.num_coming) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + ": " +
+                                std::to_string(num_blocks) + " blocks to come of " +
+                                std::to_string(table.num_coming));
+  }
+  speeds_[static_cast<size_t>(tier)].num_ahead += num_blocks - table.num_coming;
+  table.num_coming = num_blocks;
+}
+
 bool Scheduler::is_worth_fetching(SeqId seq) const {
   const Request& request = fetching(seq);
   std::vector<FetchSpeed> speeds = speeds_;
-  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;  // it has come that far in the queue
+  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;
+  for (const Request* other : running_) {
+    if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
+    for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
+  }
   return num_worth_fetching(config_, speeds, request.fetches, request.num_uncomputed(), num_decode_) ==
          request.fetches.size();
 }
 
 void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
-  fetching(seq);
-  Request& request = *requests_.at(seq);
+  Request& request = fetching(seq);
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
     throw std::invalid_argument(
@@ -86,7 +103,9 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
         (is_damaged ? " blocks before a damaged one of " : " of ") + std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
-  for (const int32_t tier : from) --speeds_[static_cast<size_t>(tier)].num_ahead;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    speeds_[t].num_ahead -= std::exchange(request.tiers[t].num_coming, 0);
+  }
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };

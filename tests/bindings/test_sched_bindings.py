@@ -455,6 +455,28 @@ def test_what_is_sooner_computed_is_not_fetched() -> None:
         scheduler.measured(1, 1.0)
 
 
+def test_what_is_queued_before_counts_when_a_fetch_is_looked_at_again() -> None:
+    scheduler = evicted(decode_costs=[(1, 1.0), (16, 16.0)])  # a token a second
+    scheduler.add(2, ids(*range(9)), 1, ids())
+    step(scheduler)
+    assert scheduler.stats().fetching == 2
+    scheduler.measured(0, 2.5)
+    assert [scheduler.is_worth_fetching(seq) for seq in (1, 2)] == [True, False]
+    scheduler.coming(1, 0, 1)
+    assert [scheduler.is_worth_fetching(seq) for seq in (1, 2)] == [True, True]
+    with pytest.raises(ValueError, match="sequence 1: 2 blocks to come of 1"):
+        scheduler.coming(1, 0, 2)
+    with pytest.raises(ValueError, match="tier 1 of 1"):
+        scheduler.coming(1, 1, 0)
+    with pytest.raises(ValueError, match="sequence 5 fetches nothing"):
+        scheduler.coming(5, 0, 0)
+    scheduler.check()
+    scheduler.fetched(1, 2)
+    scheduler.measured(0, 3.9)
+    assert scheduler.is_worth_fetching(2), "it is the first now"
+    scheduler.check()
+
+
 def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
     """A scheduler that has answered a prompt of so many tokens with one; two blocks are on their way to its tier."""
     scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})

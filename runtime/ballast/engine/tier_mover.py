@@ -132,6 +132,8 @@ class TierMover:
                 self._scheduler.stored(index, is_whole=is_whole)
             for fetched in done.fetched:
                 self._fetches[fetched.seq].arrived[index] = fetched
+            for seq, num_blocks in [*done.coming, *((fetched.seq, 0) for fetched in done.fetched)]:
+                self._scheduler.coming(seq, index, num_blocks)
             self._scheduler.measured(index, tier.block_seconds)
         for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
             self._end(seq, self._fetches.pop(seq))

@@ -501,8 +501,12 @@ class ReferenceScheduler:
         if tier < len(self.tiers):
             self._is_measured = True
             self.scheduler.measured(tier, block_seconds)
-            for seq in self.fetches:
+            for seq, fetch in self.fetches.items():
                 self.scheduler.is_worth_fetching(seq)
+                num_coming = sum(each.tier == tier for each in fetch.transfers)
+                if seq % 2:  # of some, a part has arrived
+                    self.scheduler.coming(seq, tier, num_coming // 2)
+            self.scheduler.check()
 
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
         """The oldest `count` stores of a tier are over, or as many as there are."""

@@ -28,6 +28,8 @@ class BlockManager {
   int32_t num_held() const { return pool_.num_blocks() - num_available(); }
   int32_t num_free() const { return pool_.num_free(); }
 
+  // The cached block that allocate() would evict, or kNullBlock.
+  BlockId next_evicted() const { return pool_.num_free() == 0 ? index_.first_in_line() : kNullBlock; }
   BlockId allocate();  // evicts the least recently released cached block when none is free
 
   // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:

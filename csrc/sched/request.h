@@ -18,6 +18,7 @@ struct TierTable {
   PrefixMatch match;            // as Request::match
   std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
   uint64_t num_hides = 0;       // see Tier::release_hidden
+  size_t num_noted = 0;         // of `blocks`, those of which Scheduler::sent_ knows
   int32_t num_coming = 0;       // blocks that are on their way from it
 };
 

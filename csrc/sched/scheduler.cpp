@@ -64,7 +64,8 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
       speeds_(config.tiers.size()),
       fetched_tokens_(config.tiers.size(), 0),
-      dropped_tokens_(config.tiers.size(), 0) {
+      dropped_tokens_(config.tiers.size(), 0),
+      sent_(config.tiers.size(), std::vector<uint64_t>(static_cast<size_t>(config.num_blocks) + 1, 0)) {
   for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
 }
 
@@ -447,6 +448,7 @@ void Scheduler::schedule(Request& request, int32_t num_tokens) {
 
 void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
   for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
+    note_dropped(blocks_.next_evicted());
     request.blocks.push_back(blocks_.allocate());
   }
 }

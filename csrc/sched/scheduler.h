@@ -143,6 +143,7 @@ class Scheduler {
   void keep_unsent(const Request& request);
   void send_unsent();
   void give_up(Unsent& unsent);
+  void note_dropped(BlockId evicted);
   void forget(Request& request);
   void release(Request& request);
   size_t checked_tier(int32_t tier) const;
@@ -171,8 +172,10 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
-  std::vector<FetchSpeed> speeds_;                                // by tier
-  std::vector<int64_t> fetched_tokens_, dropped_tokens_;          // by tier
+  std::vector<FetchSpeed> speeds_;                        // by tier
+  std::vector<int64_t> fetched_tokens_, dropped_tokens_;  // by tier
+  // By tier and block of the cache: the stamp of what was last sent of it.
+  std::vector<std::vector<uint64_t>> sent_;
   std::deque<Unsent> unsent_;                                     // kMostUnsent at most, the oldest first
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;

@@ -39,8 +39,9 @@ void Scheduler::match_tiers(Request& request) const {
 void Scheduler::begin_fetch(Request& request) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     TierTable& table = request.tiers[t];
-    table.blocks = std::move(table.match.blocks);
-    table.match = {};
+    std::vector<BlockId> known = std::move(table.match.blocks);
+    table = {};
+    table.blocks = std::move(known);
     tiers_[t].hold(table.blocks);
   }
   request.fetches = std::exchange(request.found, {});
@@ -166,6 +167,18 @@ void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tok
     store.tokens = {begin, begin + config_.block_tokens};
     transfers_.push_back(std::move(store));
   }
+  for (; to.num_noted < std::min(table.size(), num_blocks); ++to.num_noted) {
+    const BlockId block = blocks[to.num_noted];
+    sent_[tier][index_of(block)] = blocks_.stamp(block);
+  }
+}
+
+// Before the cache gives up a block: whether tiers have been sent what it holds.
+void Scheduler::note_dropped(BlockId evicted) {
+  if (evicted == kNullBlock) return;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if (sent_[t][index_of(evicted)] != blocks_.stamp(evicted)) dropped_tokens_[t] += config_.block_tokens;
+  }
 }
 
 // Before a request gives up its blocks: notes what is still to be sent of them.
@@ -215,14 +228,9 @@ void Scheduler::send_unsent() {
   }
 }
 
-// What has not been sent by now is lost with the cache's blocks.
+// What has not been sent by now is sent no more, unless somebody asks for the same while the cache has it.
 void Scheduler::give_up(Unsent& unsent) {
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    std::vector<BlockId>& table = unsent.tiers[t].blocks;
-    dropped_tokens_[t] += static_cast<int64_t>(unsent.tokens.size()) -
-                          static_cast<int64_t>(table.size()) * config_.block_tokens;
-    tiers_[t].release(table);
-  }
+  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(unsent.tiers[t].blocks);
 }
 
 void Scheduler::stored(int32_t tier, bool is_whole) {

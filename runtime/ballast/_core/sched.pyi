@@ -179,7 +179,7 @@ class TierStats(PybindObject):
         """Total that came back."""
     @property
     def dropped_tokens(self) -> int:
-        """Total that was never sent: the tier takes no more, or had no room on the way while the cache had it."""
+        """Total that the cache gave up without having sent it there."""
 
 class Stats(PybindObject):
     @property

@@ -32,7 +32,7 @@ class TierNumbers:
     hit_tokens: int
     """Brought back from it instead of computed."""
     dropped_tokens: int
-    """Never copied to it: it takes no more, or the cache gave them up before it had room on the way."""
+    """Given up by the cache without a copy to it: it takes no more, or had no room on the way in time."""
     stored_bytes: int
     """Copied to it."""
     fetched_bytes: int

@@ -389,15 +389,18 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
-    make_core: MakeCore, plain: list[Generated], tmp_path: Path, fault: str
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     first = make_core(tmp_path)
     talk(first)
+    num_stored = first.stats().tiers[0].cached_tokens
     first.close()
     (path,) = tmp_path.iterdir()
     FAULTS[fault](path)
     second = make_core(tmp_path)
+    num_restored = second.stats().tiers[0].cached_tokens
     assert texts(talk(second)) == texts(plain)
+    assert num_restored < num_stored or "is computed instead" in caplog.text, "nothing was found to be wrong"
     second.check()
     second.close()
 

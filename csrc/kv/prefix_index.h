@@ -30,9 +30,8 @@ class PrefixIndex {
 
   void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
   void unpark(BlockId block);  // held again
-  BlockId first_in_line() const {
-    return nodes_[index_of(kNullBlock)].line_next;
-  }                           // kNullBlock: none is parked
+  // The block that evict() takes; kNullBlock where none is parked.
+  BlockId first_in_line() const { return node(kNullBlock).line_next; }
   BlockId evict();            // erase the block first in line; O(1); num_parked() must not be 0
   void erase(BlockId block);  // forget it; it must have no children and not be parked
   // find() never returns it from now on, nor its descendants, those that are still to come included. Those

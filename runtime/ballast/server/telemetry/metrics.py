@@ -222,7 +222,10 @@ class _EngineCollector(Collector):
                 "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
                 now.saturated_numbers,
             ),
-            "preemptions": ("Requests that gave their KV up to others, to be computed again or brought back.", now.preemptions),
+            "preemptions": (
+                "Requests that gave their KV up to others, to be computed again or brought back.",
+                now.preemptions,
+            ),
         }
         for name, (what, value) in gauges.items():
             yield GaugeMetricFamily(f"ballast_{name}", what, value)

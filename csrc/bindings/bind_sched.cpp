@@ -276,6 +276,12 @@ void bind_sched(py::module_ m) {
           },
           py::arg("tier"), py::arg("block_seconds"))
       .def(
+          "coming",
+          [](Scheduler& self, int64_t seq, int64_t tier, int64_t num_blocks) {
+            self.coming(SeqId{seq}, to_int32("tier", tier), to_int32("num_blocks", num_blocks));
+          },
+          py::arg("seq"), py::arg("tier"), py::arg("num_blocks"))
+      .def(
           "is_worth_fetching",
           [](const Scheduler& self, int64_t seq) { return self.is_worth_fetching(SeqId{seq}); },
           py::arg("seq"))

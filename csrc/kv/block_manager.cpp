@@ -62,26 +62,32 @@ void BlockManager::hold(const std::vector<BlockId>& blocks) {
 
 void BlockManager::release(BlockId block) {
   if (pool_.release(block) > 0) return;
-  if (index_.contains(block))
+  if (index_.contains(block) && !index_.is_hidden(block)) {
     index_.park(block);
-  else
-    pool_.free(block);
+    return;
+  }
+  if (index_.contains(block)) index_.erase(block);
+  pool_.free(block);
 }
 
 void BlockManager::release(std::vector<BlockId>& blocks) {
   for (; !blocks.empty(); blocks.pop_back()) release(blocks.back());
 }
 
-// Its first block is hidden, and all that follows with it. What nobody else holds or follows is free at once;
-// the rest is evicted in its turn.
 void BlockManager::discard(std::vector<BlockId>& table) {
-  if (!table.empty() && index_.contains(table.front())) index_.hide(table.front());
-  for (; !table.empty(); table.pop_back()) {
-    const BlockId block = table.back();
-    const bool is_last = pool_.refs(block) == 1 && index_.contains(block) && !index_.has_children(block);
-    if (is_last) index_.erase(block);
-    release(block);
+  if (!table.empty() && index_.contains(table.front())) hide(table.front());
+  release(table);
+}
+
+std::vector<BlockId> BlockManager::hide(BlockId block) {
+  const std::vector<BlockId> hidden = index_.hide(block);
+  for (auto each = hidden.rbegin(); each != hidden.rend(); ++each) {
+    if (is_held(*each)) continue;
+    index_.unpark(*each);
+    index_.erase(*each);
+    pool_.free(*each);
   }
+  return hidden;
 }
 
 void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens) {
@@ -126,6 +132,7 @@ void BlockManager::check(const std::vector<int32_t>& owners) const {
   for (int32_t id = 1; id <= pool_.num_blocks(); ++id) {
     const BlockId block{id};
     BALLAST_CHECK(pool_.refs(block) == owners[index_of(block)]);
+    BALLAST_CHECK(is_held(block) || !index_.is_hidden(block));
     BALLAST_CHECK(pool_.is_free(block) ? !index_.contains(block) : is_held(block) != index_.is_parked(block));
     num_held += is_held(block);
   }

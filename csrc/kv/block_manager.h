@@ -28,6 +28,8 @@ class BlockManager {
   int32_t num_held() const { return pool_.num_blocks() - num_available(); }
   int32_t num_free() const { return pool_.num_free(); }
 
+  // The cached block that allocate() would evict, or kNullBlock.
+  BlockId next_evicted() const { return pool_.num_free() == 0 ? index_.first_in_line() : kNullBlock; }
   BlockId allocate();  // evicts the least recently released cached block when none is free
 
   // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:
@@ -48,8 +50,9 @@ class BlockManager {
   // Others that hold some of them keep them.
   void discard(std::vector<BlockId>& table);
 
-  // A block serves nobody any more, nor does what follows it; those that hold them keep them.
-  void hide(BlockId block) { index_.hide(block); }
+  // A block serves nobody any more, nor does what follows it. Those that hold them keep them; what nobody
+  // holds is free at once. Returns them all.
+  std::vector<BlockId> hide(BlockId block);
   // See PrefixIndex; 0 of a block that the cache does not know.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }

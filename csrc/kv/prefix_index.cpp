@@ -42,12 +42,18 @@ void PrefixIndex::insert(BlockId block, BlockId parent, const int32_t* tokens) {
   added.present = true;
   added.stamp = ++num_inserts_;
   added.parent = parent;
-  added.bucket = bucket_of(parent, tokens);
-  added.chain_prev = kNullBlock;
-  added.chain_next = buckets_[added.bucket];
-  if (added.chain_next != kNullBlock) node(added.chain_next).chain_prev = block;
-  buckets_[added.bucket] = block;
-  ++node(parent).num_children;
+  added.sibling_prev = kNullBlock;
+  added.sibling_next = node(parent).first_child;
+  if (added.sibling_next != kNullBlock) node(added.sibling_next).sibling_prev = block;
+  node(parent).first_child = block;
+  added.hidden = node(parent).hidden;
+  if (!added.hidden) {
+    added.bucket = bucket_of(parent, tokens);
+    added.chain_prev = kNullBlock;
+    added.chain_next = buckets_[added.bucket];
+    if (added.chain_next != kNullBlock) node(added.chain_next).chain_prev = block;
+    buckets_[added.bucket] = block;
+  }
   std::copy(tokens, tokens + block_tokens_, &tokens_[index_of(block) * static_cast<size_t>(block_tokens_)]);
 }
 
@@ -75,7 +81,6 @@ void PrefixIndex::unpark(BlockId block) {
 BlockId PrefixIndex::evict() {
   BALLAST_CHECK(num_parked_ > 0);
   const BlockId block = node(kNullBlock).line_next;
-  BALLAST_CHECK(node(block).num_children == 0);
   unpark(block);
   erase(block);
   return block;
@@ -83,18 +88,26 @@ BlockId PrefixIndex::evict() {
 
 void PrefixIndex::erase(BlockId block) {
   Node& erased = node(block);
-  BALLAST_CHECK(erased.present && !erased.parked && erased.num_children == 0);
+  BALLAST_CHECK(erased.present && !erased.parked && erased.first_child == kNullBlock);
   if (!erased.hidden) leave_chain(erased);
-  --node(erased.parent).num_children;
+  leave_parent(erased);
   erased.present = erased.hidden = false;
 }
 
-void PrefixIndex::hide(BlockId block) {
-  Node& hidden = node(block);
-  BALLAST_CHECK(hidden.present);
-  if (!hidden.hidden) leave_chain(hidden);
-  hidden.hidden = true;
-  ++num_hides_;
+std::vector<BlockId> PrefixIndex::hide(BlockId block) {
+  BALLAST_CHECK(node(block).present);
+  std::vector<BlockId> hidden;
+  if (!node(block).hidden) hidden.push_back(block);
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    Node& each = node(hidden[i]);
+    leave_chain(each);
+    each.hidden = true;
+    for (BlockId child = each.first_child; child != kNullBlock; child = node(child).sibling_next) {
+      if (!node(child).hidden) hidden.push_back(child);
+    }
+  }
+  num_hides_ += !hidden.empty();
+  return hidden;
 }
 
 void PrefixIndex::leave_chain(const Node& left) {
@@ -105,19 +118,35 @@ void PrefixIndex::leave_chain(const Node& left) {
   if (left.chain_next != kNullBlock) node(left.chain_next).chain_prev = left.chain_prev;
 }
 
+void PrefixIndex::leave_parent(const Node& left) {
+  if (left.sibling_prev == kNullBlock)
+    node(left.parent).first_child = left.sibling_next;
+  else
+    node(left.sibling_prev).sibling_next = left.sibling_next;
+  if (left.sibling_next != kNullBlock) node(left.sibling_next).sibling_prev = left.sibling_prev;
+}
+
 void PrefixIndex::check() const {
   std::vector<int32_t> children(nodes_.size(), 0);
   for (size_t id = 1; id < nodes_.size(); ++id) {
     const Node& each = nodes_[id];
-    BALLAST_CHECK(each.present || (!each.parked && !each.hidden && each.num_children == 0));
+    BALLAST_CHECK(each.present || (!each.parked && !each.hidden && each.first_child == kNullBlock));
     if (!each.present) continue;
     BALLAST_CHECK(each.parent == kNullBlock || contains(each.parent));
     const BlockId found = find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)]);
     BALLAST_CHECK((found == BlockId{static_cast<int32_t>(id)}) != each.hidden);
     BALLAST_CHECK(!node(each.parent).parked || each.parked);
+    BALLAST_CHECK(!node(each.parent).hidden || each.hidden);
     ++children[index_of(each.parent)];
   }
-  for (size_t id = 0; id < nodes_.size(); ++id) BALLAST_CHECK(children[id] == nodes_[id].num_children);
+  for (size_t id = 0; id < nodes_.size(); ++id) {
+    int32_t num_listed = 0;
+    for (BlockId child = nodes_[id].first_child; child != kNullBlock; child = node(child).sibling_next) {
+      BALLAST_CHECK(node(child).present && index_of(node(child).parent) == id);
+      BALLAST_CHECK(++num_listed <= children[id]);
+    }
+    BALLAST_CHECK(num_listed == children[id]);
+  }
 
   int32_t num_listed = 0;
   for (BlockId block = node(kNullBlock).line_next; block != kNullBlock; block = node(block).line_next) {

@@ -26,16 +26,17 @@ class PrefixIndex {
   bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
   // Numbers the block's latest insert(): the same number later means the same content and the same parent.
   uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
-  bool has_children(BlockId block) const { return nodes_[index_of(block)].num_children > 0; }
   bool matches(BlockId block, BlockId parent, const int32_t* tokens) const;
 
   void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
   void unpark(BlockId block);  // held again
-  BlockId evict();             // erase the block first in line; O(1); num_parked() must not be 0
-  void erase(BlockId block);   // forget it; it must have no children and not be parked
-  // find() never returns it from now on, and so none of its descendants, whose parent nobody can name. Those
-  // that hold them keep them.
-  void hide(BlockId block);
+  // The block that evict() takes; kNullBlock where none is parked.
+  BlockId first_in_line() const { return node(kNullBlock).line_next; }
+  BlockId evict();            // erase the block first in line; O(1); num_parked() must not be 0
+  void erase(BlockId block);  // forget it; it must have no children and not be parked
+  // find() never returns it from now on, nor its descendants, those that are still to come included. Those
+  // that hold them keep them. Returns what was hidden, parents before their children.
+  std::vector<BlockId> hide(BlockId block);
   bool is_hidden(BlockId block) const { return nodes_[index_of(block)].hidden; }
   uint64_t num_hides() const { return num_hides_; }  // as long as it is the same, nothing was hidden
   int32_t num_parked() const { return num_parked_; }
@@ -48,9 +49,10 @@ class PrefixIndex {
     BlockId parent{};
     BlockId chain_prev{}, chain_next{};  // nodes of one bucket
     BlockId line_prev{}, line_next{};    // parked nodes, longest ago first
+    BlockId first_child{};
+    BlockId sibling_prev{}, sibling_next{};  // nodes of one parent
     uint32_t bucket = 0;
     uint64_t stamp = 0;
-    int32_t num_children = 0;
     bool present = false, parked = false, hidden = false;
   };
 
@@ -58,6 +60,7 @@ class PrefixIndex {
   const Node& node(BlockId block) const { return nodes_[index_of(block)]; }
   uint32_t bucket_of(BlockId parent, const int32_t* tokens) const;
   void leave_chain(const Node& left);
+  void leave_parent(const Node& left);
 
   int32_t block_tokens_;
   std::vector<Node> nodes_;       // by block id; node 0 closes the ring of parked nodes

@@ -49,16 +49,7 @@ BlockId Tier::first(const std::vector<int32_t>& tokens) const {
 }
 
 void Tier::hide(BlockId block) {
-  set_stored(block, false);
-  blocks_.hide(block);
-}
-
-void Tier::discard(std::vector<BlockId>& table) {
-  const std::vector<BlockId> blocks = table;
-  blocks_.discard(table);
-  for (const BlockId block : blocks) {
-    if (blocks_.stamp(block) == 0 || is_hidden(block)) set_stored(block, false);
-  }
+  for (const BlockId hidden : blocks_.hide(block)) set_stored(hidden, false);
 }
 
 void Tier::set_stored(BlockId block, bool is_stored) {

@@ -41,7 +41,6 @@ class Tier {
   void release_hidden(std::vector<BlockId>& table, uint64_t& num_hides);
   // Releases the end of a table, from `begin` on.
   void release_from(std::vector<BlockId>& table, size_t begin);
-  void discard(std::vector<BlockId>& table);  // see BlockManager
   void hide(BlockId block);  // its content is wrong: it serves nobody, nor does what follows it
   bool is_hidden(BlockId block) const { return blocks_.is_hidden(block); }
   // The known block that `tokens` begins with, or kNullBlock.

@@ -59,7 +59,7 @@ struct TierStats {
   int64_t capacity_tokens;
   int64_t cached_tokens;   // in blocks that are there
   int64_t fetched_tokens;  // total that came back
-  int64_t dropped_tokens;  // total that was never sent: no more is taken, or no room while the cache had it
+  int64_t dropped_tokens;  // total that the cache gave up without having sent it
 };
 
 struct Stats {

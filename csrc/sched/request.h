@@ -18,6 +18,8 @@ struct TierTable {
   PrefixMatch match;            // as Request::match
   std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
   uint64_t num_hides = 0;       // see Tier::release_hidden
+  size_t num_noted = 0;         // of `blocks`, those of which Scheduler::sent_ knows
+  int32_t num_coming = 0;       // blocks that are on their way from it
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
@@ -47,6 +49,7 @@ struct Request {
   int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
   bool fetches_first = false;     // what is fetched counts among those, too
   bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
   bool admitted_before = false;

@@ -64,7 +64,8 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
       speeds_(config.tiers.size()),
       fetched_tokens_(config.tiers.size(), 0),
-      dropped_tokens_(config.tiers.size(), 0) {
+      dropped_tokens_(config.tiers.size(), 0),
+      sent_(config.tiers.size(), std::vector<uint64_t>(static_cast<size_t>(config.num_blocks) + 1, 0)) {
   for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
 }
 
@@ -447,6 +448,7 @@ void Scheduler::schedule(Request& request, int32_t num_tokens) {
 
 void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
   for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
+    note_dropped(blocks_.next_evicted());
     request.blocks.push_back(blocks_.allocate());
   }
 }
@@ -685,7 +687,12 @@ void Scheduler::check() const {
   BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
   std::vector<int32_t> num_ahead(tiers_.size(), 0);
   for (const Request* request : running_) {
-    for (const int32_t tier : request->fetches) ++num_ahead[static_cast<size_t>(tier)];
+    for (size_t t = 0; t < tiers_.size(); ++t) num_ahead[t] += request->tiers[t].num_coming;
+    for (size_t t = 0; t < tiers_.size(); ++t) {
+      const auto is_of = [&](int32_t tier) { return static_cast<size_t>(tier) == t; };
+      BALLAST_CHECK(request->tiers[t].num_coming <=
+                    std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
+    }
   }
   for (size_t t = 0; t < tiers_.size(); ++t) BALLAST_CHECK(num_ahead[t] == speeds_[t].num_ahead);
   BALLAST_CHECK(unsent_.size() <= kMostUnsent);

@@ -90,6 +90,8 @@ class Scheduler {
   // What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner
   // computed is not fetched.
   void measured(int32_t tier, double block_seconds);
+  // Of what a request fetches, a tier still has so many blocks to bring; never more than before.
+  void coming(SeqId seq, int32_t tier, int32_t num_blocks);
   // Whether all that a request fetches would be fetched, as far as is known by now.
   bool is_worth_fetching(SeqId seq) const;
   // The oldest of a tier's stores is over. One that was lost, `is_whole` false, is the last that is tried.
@@ -141,10 +143,11 @@ class Scheduler {
   void keep_unsent(const Request& request);
   void send_unsent();
   void give_up(Unsent& unsent);
+  void note_dropped(BlockId evicted);
   void forget(Request& request);
   void release(Request& request);
   size_t checked_tier(int32_t tier) const;
-  const Request& fetching(SeqId seq) const;
+  Request& fetching(SeqId seq) const;
 
   Turn turn_of(const Request& request) const;
   void hand_turns_down(const Request& leaver);
@@ -169,8 +172,10 @@ class Scheduler {
   BlockManager blocks_;
   std::vector<Tier> tiers_;
   std::vector<Transfer> transfers_;
-  std::vector<FetchSpeed> speeds_;                                // by tier
-  std::vector<int64_t> fetched_tokens_, dropped_tokens_;          // by tier
+  std::vector<FetchSpeed> speeds_;                        // by tier
+  std::vector<int64_t> fetched_tokens_, dropped_tokens_;  // by tier
+  // By tier and block of the cache: the stamp of what was last sent of it.
+  std::vector<std::vector<uint64_t>> sent_;
   std::deque<Unsent> unsent_;                                     // kMostUnsent at most, the oldest first
   std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never walked
   std::deque<Request*> waiting_;
@@ -179,6 +184,7 @@ class Scheduler {
   int32_t num_placed_ = 0;       // those of running_ that have a place
   int32_t num_new_waiting_ = 0;  // those of waiting_ that never ran; max_queue bounds them
   int64_t num_arrivals_ = 0;
+  int64_t num_fetches_ = 0;
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
 
   std::array<Outstanding, 2> outstanding_;  // by lane

@@ -39,24 +39,28 @@ void Scheduler::match_tiers(Request& request) const {
 void Scheduler::begin_fetch(Request& request) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     TierTable& table = request.tiers[t];
-    table.blocks = std::move(table.match.blocks);
-    table.match = {};
+    std::vector<BlockId> known = std::move(table.match.blocks);
+    table = {};
+    table.blocks = std::move(known);
     tiers_[t].hold(table.blocks);
   }
   request.fetches = std::exchange(request.found, {});
+  request.fetch_number = ++num_fetches_;
   size_t position = static_cast<size_t>(request.num_published);
   for (const int32_t tier : request.fetches) {
-    Transfer fetch{Move::kFetch, tier, request.tiers[static_cast<size_t>(tier)].blocks[position]};
+    TierTable& table = request.tiers[static_cast<size_t>(tier)];
+    Transfer fetch{Move::kFetch, tier, table.blocks[position]};
     fetch.block = request.blocks[position];
     fetch.seq = request.seq;
     transfers_.push_back(std::move(fetch));
     ++position;
+    ++table.num_coming;
     ++speeds_[static_cast<size_t>(tier)].num_ahead;
   }
   mirror(request);
 }
 
-const Request& Scheduler::fetching(SeqId seq) const {
+Request& Scheduler::fetching(SeqId seq) const {
   const auto found = requests_.find(seq);
   if (found == requests_.end() || !found->second->is_fetching()) {
     throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
@@ -68,17 +72,31 @@ void Scheduler::measured(int32_t tier, double block_seconds) {
   speeds_[checked_tier(tier)].block_seconds = block_seconds;
 }
 
+void Scheduler::coming(SeqId seq, int32_t tier, int32_t num_blocks) {
+  TierTable& table = fetching(seq).tiers[checked_tier(tier)];
+  if (num_blocks < 0 || num_blocks > table.num_coming) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + ": " +
+                                std::to_string(num_blocks) + " blocks to come of " +
+                                std::to_string(table.num_coming));
+  }
+  speeds_[static_cast<size_t>(tier)].num_ahead += num_blocks - table.num_coming;
+  table.num_coming = num_blocks;
+}
+
 bool Scheduler::is_worth_fetching(SeqId seq) const {
   const Request& request = fetching(seq);
   std::vector<FetchSpeed> speeds = speeds_;
-  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;  // it has come that far in the queue
+  for (FetchSpeed& speed : speeds) speed.num_ahead = 0;
+  for (const Request* other : running_) {
+    if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
+    for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
+  }
   return num_worth_fetching(config_, speeds, request.fetches, request.num_uncomputed(), num_decode_) ==
          request.fetches.size();
 }
 
 void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
-  fetching(seq);
-  Request& request = *requests_.at(seq);
+  Request& request = fetching(seq);
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
     throw std::invalid_argument(
@@ -86,7 +104,9 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
         (is_damaged ? " blocks before a damaged one of " : " of ") + std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
-  for (const int32_t tier : from) --speeds_[static_cast<size_t>(tier)].num_ahead;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    speeds_[t].num_ahead -= std::exchange(request.tiers[t].num_coming, 0);
+  }
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };
@@ -147,6 +167,18 @@ void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tok
     store.tokens = {begin, begin + config_.block_tokens};
     transfers_.push_back(std::move(store));
   }
+  for (; to.num_noted < std::min(table.size(), num_blocks); ++to.num_noted) {
+    const BlockId block = blocks[to.num_noted];
+    sent_[tier][index_of(block)] = blocks_.stamp(block);
+  }
+}
+
+// Before the cache gives up a block: whether tiers have been sent what it holds.
+void Scheduler::note_dropped(BlockId evicted) {
+  if (evicted == kNullBlock) return;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if (sent_[t][index_of(evicted)] != blocks_.stamp(evicted)) dropped_tokens_[t] += config_.block_tokens;
+  }
 }
 
 // Before a request gives up its blocks: notes what is still to be sent of them.
@@ -196,14 +228,9 @@ void Scheduler::send_unsent() {
   }
 }
 
-// What has not been sent by now is lost with the cache's blocks.
+// What has not been sent by now is sent no more, unless somebody asks for the same while the cache has it.
 void Scheduler::give_up(Unsent& unsent) {
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    std::vector<BlockId>& table = unsent.tiers[t].blocks;
-    dropped_tokens_[t] += static_cast<int64_t>(unsent.tokens.size()) -
-                          static_cast<int64_t>(table.size()) * config_.block_tokens;
-    tiers_[t].release(table);
-  }
+  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(unsent.tiers[t].blocks);
 }
 
 void Scheduler::stored(int32_t tier, bool is_whole) {
@@ -232,7 +259,7 @@ void Scheduler::forget(Request& request) {
       tiers_[t].hide(first);
       transfers_.push_back({Move::kDrop, static_cast<int32_t>(t), first});
     }
-    tiers_[t].discard(request.tiers[t].blocks);
+    tiers_[t].release(request.tiers[t].blocks);
   }
 }
 

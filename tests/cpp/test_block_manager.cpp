@@ -140,6 +140,22 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   EXPECT_EQ(blocks.num_cached(), 0);
 }
 
+TEST(what_follows_a_discarded_table_is_free_at_once) {
+  BlockManager blocks(4, 1, true);
+  Table table = allocate(blocks, 2);
+  publish(blocks, table, {1, 2});
+  Table longer = table;
+  blocks.hold(longer);
+  longer.push_back(blocks.allocate());
+  blocks.publish(longer, 2, {1, 2, 3});
+  blocks.release(longer);
+  EXPECT_EQ(blocks.num_cached(), 1);
+  blocks.discard(table);
+  EXPECT_EQ(blocks.num_cached(), 0);
+  EXPECT_EQ(blocks.num_free(), 4);
+  check_owned(blocks, {});
+}
+
 TEST(a_remembered_match_is_what_a_new_one_would_be) {
   BlockManager blocks(12, 1, true);
   const Tokens tokens{1, 1, 1, 1, 1, 1, 1, 1, 1};

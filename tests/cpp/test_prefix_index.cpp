@@ -108,10 +108,15 @@ TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
   PrefixIndex index(4, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
-  index.hide(BlockId{1});
-  index.hide(BlockId{1});  // a second time changes nothing
+  EXPECT(index.hide(BlockId{1}) == (std::vector<BlockId>{BlockId{1}, BlockId{2}}));
+  EXPECT(index.hide(BlockId{1}).empty());  // a second time changes nothing
+  EXPECT_EQ(index.num_hides(), 1u);
   EXPECT(index.is_hidden(BlockId{1}) && index.contains(BlockId{1}));
   EXPECT(find(index, kNullBlock, {1}) == kNullBlock);
+  insert(index, 4, BlockId{2}, {4});  // whoever holds its parent goes on
+  EXPECT(index.is_hidden(BlockId{4}) && find(index, BlockId{2}, {4}) == kNullBlock);
+  index.check();
+  index.erase(BlockId{4});
   insert(index, 3, kNullBlock, {1});
   EXPECT(find(index, kNullBlock, {1}) == BlockId{3});
   EXPECT(find(index, BlockId{3}, {2}) == kNullBlock);

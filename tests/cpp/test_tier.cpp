@@ -107,6 +107,25 @@ TEST(what_follows_a_wrong_block_serves_nobody) {
   check_owned(tier, {&table, &again});
 }
 
+TEST(what_follows_a_wrong_block_takes_no_room) {
+  Tier tier({4, 4}, 2);
+  Table table, held, other;
+  extend(tier, table, {1, 2, 3, 4, 5, 6, 7, 8});
+  for (int i = 0; i < 3; ++i) tier.arrive(true);
+  extend(tier, held, {1, 2, 3, 4});
+  tier.release(table);
+  tier.hide(held[1]);
+  EXPECT_EQ(tier.num_stored(), 1);
+  EXPECT_EQ(tier.num_known(), 2);
+  tier.arrive(true);  // the last of the blocks, which is on its way meanwhile
+  EXPECT_EQ(tier.num_stored(), 1);
+  check_owned(tier, {&held});
+  tier.release(held);
+  EXPECT_EQ(tier.num_known(), 1);
+  EXPECT_EQ(extend(tier, other, {1, 2, 3, 4, 5, 6, 7, 9}), 3);  // into what is free, nothing is given up
+  check_owned(tier, {&other});
+}
+
 TEST(an_older_look_finds_what_has_taken_a_wrong_block_s_place) {
   Tier tier({6, 6}, 2);
   Table table, again;

@@ -179,7 +179,7 @@ class TierStats(PybindObject):
         """Total that came back."""
     @property
     def dropped_tokens(self) -> int:
-        """Total that was never sent: the tier takes no more, or had no room on the way while the cache had it."""
+        """Total that the cache gave up without having sent it there."""
 
 class Stats(PybindObject):
     @property
@@ -275,6 +275,10 @@ class Scheduler(PybindObject):
     def measured(self, tier: int, block_seconds: float) -> None:
         """What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner computed,
         by the costs of steps, is not fetched. ValueError when there is no such tier."""
+    def coming(self, seq: int, tier: int, num_blocks: int) -> None:
+        """Of what a sequence fetches, a tier still has so many blocks to bring: those queued behind it wait for them.
+
+        ValueError when it fetches nothing, when there is no such tier or when there were fewer before."""
     def is_worth_fetching(self, seq: int) -> bool:
         """Whether all that a sequence fetches would be fetched by what is known now. ValueError when it fetches
         nothing."""

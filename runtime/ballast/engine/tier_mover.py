@@ -32,7 +32,7 @@ class TierNumbers:
     hit_tokens: int
     """Brought back from it instead of computed."""
     dropped_tokens: int
-    """Never copied to it: it takes no more, or the cache gave them up before it had room on the way."""
+    """Given up by the cache without a copy to it: it takes no more, or had no room on the way in time."""
     stored_bytes: int
     """Copied to it."""
     fetched_bytes: int
@@ -132,6 +132,8 @@ class TierMover:
                 self._scheduler.stored(index, is_whole=is_whole)
             for fetched in done.fetched:
                 self._fetches[fetched.seq].arrived[index] = fetched
+            for seq, num_blocks in [*done.coming, *((fetched.seq, 0) for fetched in done.fetched)]:
+                self._scheduler.coming(seq, index, num_blocks)
             self._scheduler.measured(index, tier.block_seconds)
         for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
             self._end(seq, self._fetches.pop(seq))

@@ -168,12 +168,12 @@ def started(core: EngineCore, seq: int, said: Sequence[int]) -> None:
     """Adds a request of which blocks come from disk, and waits until they are on their way."""
     core.add(seq, Request("test", tuple(said), SamplingParams(max_tokens=4, temperature=0.0)), 0)
     assert core.step() is BUSY
-    assert [line[1] for line in core.describe(10)] == ["fetching"]
+    assert {line[1] for line in core.describe(10)} == {"fetching"}
 
 
-def evicting(make_core: MakeCore, folder: Path) -> tuple[EngineCore, list[int]]:
+def evicting(make_core: MakeCore, folder: Path, costs: Sequence[Cost] = ()) -> tuple[EngineCore, list[int]]:
     """A core whose cache has given up a prompt that the disk has, and the prompt."""
-    core = make_core(folder)
+    core = make_core(folder, costs)
     prompt = list(range(100))
     served(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
     for index in range(4):
@@ -324,6 +324,34 @@ def test_a_disk_that_is_slower_than_computing_is_left_alone(
     second.close()
 
 
+def test_what_has_come_of_others_keeps_nobody_waiting(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, prompt = evicting(make_core, tmp_path, [(1, 1.0), (64, 64.0)])  # a token a second
+    monkeypatch.setattr(disk_tier, "READ_AT_ONCE", 1)
+    may_read = threading.Semaphore(0)
+    read = BlockFile.read
+    monkeypatch.setattr(BlockFile, "read", lambda *given: may_read.acquire(timeout=30) and read(*given))
+    started(core, 100, prompt)
+    started(core, 101, prompt)
+
+    def pays() -> bool:
+        core._scheduler.measured(0, 10.0)
+        return core._scheduler.is_worth_fetching(101)
+
+    assert not pays(), "six blocks of the first, then six of its own"
+    may_read.release(5)
+    until = time.monotonic() + 30
+    while not pays():
+        assert time.monotonic() < until
+        core._scheduler.measured(0, 0.0)
+        assert core.step() is BUSY
+    may_read.release(20)
+    for seq in (100, 101):
+        core.abort(seq)
+    core.close()
+
+
 def test_a_disk_that_does_not_answer_is_given_up(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,15 +389,18 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
-    make_core: MakeCore, plain: list[Generated], tmp_path: Path, fault: str
+    make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     first = make_core(tmp_path)
     talk(first)
+    num_stored = first.stats().tiers[0].cached_tokens
     first.close()
     (path,) = tmp_path.iterdir()
     FAULTS[fault](path)
     second = make_core(tmp_path)
+    num_restored = second.stats().tiers[0].cached_tokens
     assert texts(talk(second)) == texts(plain)
+    assert num_restored < num_stored or "is computed instead" in caplog.text, "nothing was found to be wrong"
     second.check()
     second.close()
 

@@ -501,8 +501,12 @@ class ReferenceScheduler:
         if tier < len(self.tiers):
             self._is_measured = True
             self.scheduler.measured(tier, block_seconds)
-            for seq in self.fetches:
+            for seq, fetch in self.fetches.items():
                 self.scheduler.is_worth_fetching(seq)
+                num_coming = sum(each.tier == tier for each in fetch.transfers)
+                if seq % 2:  # of some, a part has arrived
+                    self.scheduler.coming(seq, tier, num_coming // 2)
+            self.scheduler.check()
 
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
         """The oldest `count` stores of a tier are over, or as many as there are."""
@@ -796,9 +800,7 @@ class ReferenceScheduler:
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
         for tier, of in zip(self.tiers, stats.tiers, strict=True):
-            on_their_way = {store for _, store, _ in tier.storing}
-            there = [each for each in tier.records.values() if not each.is_dropped and each.store not in on_their_way]
-            assert of.cached_tokens <= len(there) * self.config.block_tokens, "a tier counts what it does not hold"
+            assert of.cached_tokens <= _num_whole(tier) * self.config.block_tokens, "a tier counts what serves nobody"
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)
@@ -814,6 +816,18 @@ def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
         parent = tier.records[parent].parent
     before = prefix_hashes([token for tokens in chain for token in tokens])
     return hash((before[-1] if before else 0, int(store.tokens[0])))
+
+
+def _num_whole(tier: Tier) -> int:
+    """Blocks that are there, and that follow none that was dropped."""
+    on_their_way = {store for _, store, _ in tier.storing}
+    whole: dict[int, Record] = {}
+    for block, record in sorted(tier.records.items(), key=lambda item: item[1].store):  # parents first
+        parent = whole.get(record.parent)
+        has_parent = record.parent == 0 or (parent is not None and parent.store == record.parent_store)
+        if has_parent and not record.is_dropped:
+            whole[block] = record
+    return sum(record.store not in on_their_way for record in whole.values())
 
 
 def _tables(plan: sched.Plan) -> list[list[int]]:

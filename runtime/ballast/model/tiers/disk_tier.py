@@ -130,6 +130,7 @@ class DiskTier:
                 for seq in list(self._fetches):
                     self._give_up(seq)
             done = Done(fetched=[self._fetched.popleft() for _ in range(len(self._fetched))])
+            done.coming = [(seq, len(fetch.blocks) - fetch.num_done) for seq, fetch in self._fetches.items()]
         done.stored = [self._stored.popleft() for _ in range(len(self._stored))]
         return done
 

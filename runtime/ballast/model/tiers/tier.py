@@ -43,6 +43,8 @@ class Done:
     stored: list[bool] = field(default_factory=list)
     """Of each store, in the order in which they were asked for: whether it is there, or was lost."""
     fetched: list[Fetched] = field(default_factory=list)
+    coming: list[tuple[int, int]] = field(default_factory=list)
+    """Of each fetch that goes on, as far as is known: its sequence, and how many blocks are still to come."""
 
 
 class KvTier(Protocol):

@@ -222,7 +222,10 @@ class _EngineCollector(Collector):
                 "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
                 now.saturated_numbers,
             ),
-            "preemptions": ("Requests that gave their KV up to others and were computed again.", now.preemptions),
+            "preemptions": (
+                "Requests that gave their KV up to others, to be computed again or brought back.",
+                now.preemptions,
+            ),
         }
         for name, (what, value) in gauges.items():
             yield GaugeMetricFamily(f"ballast_{name}", what, value)
@@ -250,7 +253,7 @@ def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
     counters = {
         "kv_tier_hit_tokens": ("Tokens whose KV was brought back from there instead of computed.", "hit_tokens"),
         "kv_tier_dropped_tokens": (
-            "Tokens that were never copied there: it takes no more, or the KV cache gave them up before it had room.",
+            "Tokens that the KV cache gave up without a copy there: it takes no more, or had no room in time.",
             "dropped_tokens",
         ),
         "kv_tier_stored_bytes": ("Bytes of KV that were copied there.", "stored_bytes"),

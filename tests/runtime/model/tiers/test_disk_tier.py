@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ballast._core import sched
-from ballast.model.tiers import disk_folder
+from ballast.model.tiers import disk_folder, disk_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import DONE, Bytes
 from ballast.model.tiers.disk_tier import DiskTier
@@ -33,6 +33,8 @@ class Device:
         self.may_end = threading.Event()
         self.has_begun = threading.Event()
         self.error: Exception | None = None
+        self.copied: Callable[[int], bool] = lambda block: False
+        """Copies to which blocks are done before `may_end`."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
@@ -44,7 +46,7 @@ class Device:
         self.has_begun.set()
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(query=self.may_end.is_set)
+        return SimpleNamespace(query=lambda: self.may_end.is_set() or all(map(self.copied, blocks)))
 
 
 def moved(tier_block: int, block: int) -> sched.Transfer:
@@ -78,6 +80,16 @@ def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) ->
     assert tier.poll().fetched == [], "the device still writes to its blocks"
     device.may_end.set()
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
+
+
+def test_what_is_still_to_come_is_told(device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_tier, "READ_AT_ONCE", 1)
+    tier.fetch(7, [moved(1, 5), moved(2, 6)])
+    tier.fetch(8, [moved(1, 7)])
+    assert device.has_begun.wait(30)
+    assert tier.poll().coming == [(7, 2), (8, 1)]
+    device.copied = lambda block: block != 6
+    wait_for("the first block", lambda: tier.poll().coming == [(7, 1), (8, 1)])
 
 
 def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(

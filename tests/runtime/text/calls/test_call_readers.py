@@ -74,6 +74,7 @@ ARGUMENTS = '{"a": "}{\\"", "b": [1]}'
         (f'{C}{ONE}\n{C}\n{{"na', '\n{"na', [("f", ARGUMENTS)]),
         (f"{C}{ONE}", "", [("f", ARGUMENTS)]),
         (f"{C}{ONE}{C}{ONE}", "", [("f", ARGUMENTS)] * 2),
+        (f"{C}{ONE}\n{ONE}", ONE, [("f", ARGUMENTS)]),
         # No call: its words are content.
         (f"{C}not JSON{END_C}", "not JSON", []),
         (f'{C}{{"name": "a b", "arguments": {{}}}}{END_C}', '{"name": "a b", "arguments": {}}', []),

@@ -200,6 +200,8 @@ def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str
 def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
     assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
     assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
+    stray = parse([f"{C}<function=f>so<parameter=text>\nab"], TAGGED)
+    assert (stray.content, calls_of(stray)) == ("so", [("f", '{"text": "ab')])
     nameless = parse([f"hm{C}\n<function=we"], TAGGED)
     assert (nameless.content, nameless.calls) == ("hm\n<function=we", [])
 
@@ -293,6 +295,8 @@ def test_a_call_in_tags_with_a_mark_that_is_cut_says_what_there_is() -> None:
     assert calls_of(parse([f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">[1'], DsmlCalls)) == [
         ("f", '{"a": [1')
     ]
+    stray = parse([f'{BEGIN}{INVOKE_F}so <{D}parameter name="a" string="true">x'], DsmlCalls)
+    assert (stray.content.strip(), calls_of(stray)) == ("so", [("f", '{"a": "x')])
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (begun, " and ", "more"):
         seen.take(parser.push(piece))

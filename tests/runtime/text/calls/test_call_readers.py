@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
@@ -387,3 +387,51 @@ def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, a
     assert parse(divided(text, at), DsmlCalls, start) == whole
     for call in whole.calls[:-1]:
         assert isinstance(json.loads(call.arguments), dict)
+
+
+PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
+    "JSON": (
+        JsonCalls,
+        [f"{C}{ONE}", C, END_C, ONE, '{"name": "f", "arguments": ', '{"name": "WORD"', "{", '"}', "\n"],
+    ),
+    "keys and values": (KEYED, [f"{C}f", C, END_C, K, END_K, V, END_V, "f", "text", "\n"]),
+    "tags": (
+        TAGGED,
+        [
+            f"{C}<function=f>",
+            C,
+            END_C,
+            "<function=f>",
+            "</function>",
+            "<parameter=text>",
+            "<parameter=WORD>",
+            "</parameter>",
+            "\n",
+        ],
+    ),
+    "tags with a mark": (
+        DsmlCalls,
+        [
+            BEGIN + INVOKE_F,
+            END,
+            INVOKE_F,
+            END_INVOKE,
+            f'<{D}parameter name="WORD" string="true">',
+            f"</{D}parameter>",
+            D,
+            "<",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", PARTS)
+@settings(max_examples=500)
+@given(data=st.data())
+def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
+    read, parts = PARTS[form]
+    drawn = ["hm", *parts[:1], *data.draw(st.lists(st.sampled_from([*map(str, parts), "WORD", "WORD"]), max_size=6))]
+    message = parse([part.replace("WORD", f"w{n}q") for n, part in enumerate(drawn)], read)
+    seen = [message.content, *itertools.chain.from_iterable(calls_of(message))]
+    for n, part in enumerate(drawn):
+        assert "WORD" not in part or any(f"w{n}q" in text for text in seen)

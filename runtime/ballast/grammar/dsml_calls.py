@@ -6,11 +6,12 @@ Keys come in the schema's order. Of a value that may be a string the tag says wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from json import dumps
 from typing import Any
 
 from ballast.errors import RequestError, shown
 from ballast.families.marks import Mark
-from ballast.grammar.keyed_calls import ANY, ANY_TEXT, functions_of, value_schema
+from ballast.grammar.keyed_calls import ANY_TEXT, choices_of, functions_of, value_schema
 from ballast.grammar.source import embedded_schema, quoted
 from ballast.text.calls.argument_values import STRING, types_of
 from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
@@ -42,30 +43,32 @@ def dsml_calls(
     yield f"TEXT: /{ANY_TEXT}<\\//"  # with the beginning of the closing tag, up to its mark
     yield f"any_json: {embedded_schema({}, param, strict=False)}"
     yield f"any_pair: {pair(_KEY, text('TEXT'), json('any_json'))}"
-    schemas = {n: function.get("parameters") for n, function in offered}
-    for n, name, pairs in functions_of(offered, param, any_arguments=any_arguments):
-        names = []
-        for rule, key, value, is_needed in pairs:
+    schemas = {n: function.get("parameters") or {} for n, function in offered}
+    for function in functions_of(offered, param, any_arguments=any_arguments):
+        schema = schemas[function.number]
+        for rule, key, value, _ in function.pairs:
             if not is_key(key):
-                path = f"{param}.{n}.function.parameters.properties"
+                path = f"{param}.{function.number}.function.parameters.properties"
                 raise RequestError(
                     f"{path}: the key {shown(key)} cannot be held in this model's form of calls; one of at most "
                     f"{LONGEST_KEY} characters can, without line breaks and double quotation marks",
                     param=path,
                 )
-            types = types_of(schemas[n], key)
-            if value is None:
-                values = [text("TEXT")]
-            elif STRING in types:
+            types, choices = types_of(schema, key), choices_of(schema, key)
+            texts = [quoted(each) for each in choices if isinstance(each, str)]
+            others = [quoted(dumps(each, ensure_ascii=False)) for each in choices if not isinstance(each, str)]
+            values = []
+            if STRING not in types:
                 yield f"value_{rule}: {value}"
-                values = [text(f"value_{rule} {quoted('</')}")]
+                values.append(json(f"value_{rule}"))
+            elif not choices:
+                values.append(text("TEXT"))
+                if types != {STRING}:
+                    yield f"json_{rule}: {value_schema(schema, key, param, strict=False)}"
+                    values.append(json(f"json_{rule}"))
             else:
-                yield f"value_{rule}: {value}"
-                values = [json(f"value_{rule}")]
-            if value is None and types != {STRING}:
-                yield f"json_{rule}: {value_schema(schemas[n] or {}, key, param, strict=False)}"
-                values.append(json(f"json_{rule}"))
+                values += [text(f"({' | '.join(texts)}) {quoted('</')}")] if texts else []
+                values += [json(f"({' | '.join(others)})")] if others else []
             yield f"{rule}: {pair(quoted(key), *values)}"
-            names.append(rule if is_needed else f"{rule}?")
-        inner = "any_pair*" if pairs is ANY else " ".join(names)
-        yield f"call_{n}: {quoted(f'invoke name={quoted(name)}>' + chr(10))} {inner} NEWLINE?"
+        head = quoted(f"invoke name={quoted(function.name)}>" + chr(10))
+        yield f"call_{function.number}: {head} {function.inner} NEWLINE?"

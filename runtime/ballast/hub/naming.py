@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from ballast.errors import ConfigError, ModelError, shown
 from ballast.host.sizes import human
 from ballast.hub.errors import NotFoundError
+from ballast.weights.gguf import PARTS_BESIDE
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 HUGGING_FACE = "hf.co"
@@ -120,7 +121,7 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
     groups: dict[str, dict[int, HubFile]] = {}
     for file in files:
         path = PurePosixPath(file.path)
-        if path.suffix != ".gguf" or path.name.startswith("mmproj"):
+        if path.suffix != ".gguf" or path.name.startswith(PARTS_BESIDE):
             continue
         shard = _SHARD.fullmatch(str(path.with_suffix("")))
         key = str(path.with_suffix("")) if shard is None else f"{shard['stem']} of {int(shard['count'])}"

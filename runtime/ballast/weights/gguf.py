@@ -20,6 +20,9 @@ from ballast.errors import ConfigError, ModelError, shown
 from ballast.weights.gguf_file import GgufFile, TensorInfo, read_file
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
+PARTS_BESIDE = ("mmproj", "mtp-")
+"""How the names of files begin that hold no model but what some published ones have beside them: what sees images, and
+the block that predicts several tokens."""
 _BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\..+")
 
 
@@ -115,6 +118,7 @@ def _files_in(folder: Path) -> list[Path]:
         below = sorted({str(file.parent.relative_to(folder)) for file in folder.glob("*/*.gguf")})
     except OSError as error:
         raise ConfigError("gguf_path", folder, f"the folder cannot be read ({error.strerror})") from error
+    models = {key: files for key, files in models.items() if not key.startswith(PARTS_BESIDE)} or models
     if len(models) > 1:
         raise ConfigError("gguf_path", folder, f"holds {len(models)} models, name one: {', '.join(models)}")
     if not models:

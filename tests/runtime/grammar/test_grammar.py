@@ -385,12 +385,19 @@ def glm_pair(key: str, value: str) -> str:
     return f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
 
 
-def is_held(text: str, name: str = "glm", template: str = "", *, any_arguments: bool = False) -> bool:
+def is_held(
+    text: str,
+    name: str = "glm",
+    template: str = "",
+    *,
+    any_arguments: bool = False,
+    tools: list[dict[str, Any]] = KEYED_TOOLS,
+) -> bool:
     """Whether the family's grammar of a forced call allows each token of the text and may end after it."""
     family = FAMILIES[name]
     tokenizer = byte_tokenizer(user_defined=tuple({*family.reply.spellings.values(), *family.vocabulary}))
     assert tokenizer.reply is family.reply
-    calls = tool_calls(KEYED_TOOLS, tokenizer, family.reply.style_of(template), any_arguments=any_arguments)
+    calls = tool_calls(tools, tokenizer, family.reply.style_of(template), any_arguments=any_arguments)
     state = GrammarCompiler(tokenizer).compile(calls).start()
     for token in (*tokenizer.encode(text), tokenizer.eos_id):
         if not np.unpackbits(state.allowed(), count=tokenizer.vocab_size, bitorder="little")[token]:
@@ -410,6 +417,92 @@ def test_a_forced_call_of_glms_has_the_schemas_keys_and_values() -> None:
     assert not is_held(f"{GLM_START}{text}{glm_pair('count', 'three')}{GLM_END}")
     assert not is_held(f"<tool_call>g{text}{count}{GLM_END}")
     assert is_held(f"{GLM_START}{glm_pair('other', 'x')}{GLM_END}", any_arguments=True)
+
+
+def qwen_tag(key: str, value: str) -> str:
+    return f"<parameter={key}>\n{value}\n</parameter>\n"
+
+
+def dsml_tag(key: str, value: str, string: str = "true") -> str:
+    return f'<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'
+
+
+def dsml_calls(*pairs: str) -> str:
+    each = [f'<｜DSML｜invoke name="f">\n{pair}</｜DSML｜invoke>' for pair in pairs]
+    return "\n\n<｜DSML｜function_calls>\n" + "\n".join(each) + "\n</｜DSML｜function_calls>"
+
+
+def holds(parameters: Any, pairs: dict[str, str], *, strict: bool = False) -> bool:
+    """Whether a call of f with these values is held in each form without JSON around it. All must agree."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+    keyed = f"{GLM_START}{''.join(glm_pair(*each) for each in pairs.items())}{GLM_END}"
+    tagged = f"<tool_call>\n<function=f>\n{''.join(qwen_tag(*each) for each in pairs.items())}</function>\n</tool_call>"
+    strings = {key: "false" if value == "null" else "true" for key, value in pairs.items()}
+    dsml = dsml_calls("".join(dsml_tag(key, value, strings[key]) for key, value in pairs.items()))
+    (held,) = {
+        is_held(keyed, tools=tools),
+        is_held(tagged, "qwen3", "<function=", tools=tools),
+        is_held(dsml, "deepseek32", tools=tools),
+    }
+    return held
+
+
+STRING = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object"},
+        {"type": "object", "additionalProperties": STRING},
+        {"type": "object", "properties": {}, "additionalProperties": True},
+        {"type": "object", "properties": {"b": STRING}, "additionalProperties": {}},
+        {"anyOf": [{"type": "object", "properties": {"a": STRING}}, {"type": "object", "properties": {"b": STRING}}]},
+        {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "properties": {"a": STRING}}}},
+        {"type": "object", "required": ["a"]},
+    ],
+)
+def test_a_call_may_have_arguments_that_the_schema_lets_be_without_listing_them(parameters: Any) -> None:
+    assert holds(parameters, {"a": "v"})
+    assert holds(parameters, {"a": "v", "c": "w"})
+
+
+def test_a_call_has_no_other_arguments_where_the_schema_lists_all() -> None:
+    assert holds({"type": "object", "properties": {}}, {})
+    assert not holds({"type": "object", "properties": {}}, {"a": "v"})
+    assert not holds({"type": "object", "additionalProperties": False}, {"a": "v"})
+    assert not holds({"type": "object", "required": ["a"]}, {"c": "w"})
+    open_schema = {"type": "object", "properties": {"b": STRING}, "additionalProperties": True}
+    assert not holds(open_schema, {"a": "v"}, strict=True)
+
+
+@pytest.mark.parametrize(
+    "of_value",
+    [
+        {"type": ["string", "null"], "enum": ["c", None]},
+        {"$ref": "#/$defs/unit"},
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_value_is_one_of_those_that_the_schema_lists(of_value: Any, *, strict: bool) -> None:
+    parameters = {"properties": {"unit": of_value}, "$defs": {"unit": {"enum": ["c", None]}}}
+    assert holds(parameters, {"unit": "c"}, strict=strict)
+    assert holds(parameters, {"unit": "null"}, strict=strict)
+    assert not holds(parameters, {"unit": "k"}, strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"anyOf": [{"required": ["a"]}]}, r"parameters: anyOf cannot be held"),
+        ({"additionalProperties": STRING}, r"parameters: additionalProperties cannot be held"),
+        ({"properties": {}, "required": None}, r"parameters\.required must be a list"),
+        ({"properties": []}, r"parameters\.properties must be an object"),
+    ],
+)
+def test_a_strict_schema_whose_arguments_cannot_be_held_is_refused_by_name(parameters: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=rf"tools\.0\.function\.{message}"):
+        holds(parameters, {}, strict=True)
 
 
 def test_a_strict_string_that_is_to_match_more_than_can_be_held_is_refused_by_name() -> None:
@@ -436,9 +529,7 @@ def test_a_forced_call_of_qwens_is_json_or_in_tags_as_its_template_says() -> Non
     assert not is_held(call.replace('"count": 12', '"count": "b"'), "qwen3")
     assert not is_held(call, "qwen3", "<function=")
 
-    def tag(key: str, value: str) -> str:
-        return f"<parameter={key}>\n{value}\n</parameter>\n"
-
+    tag = qwen_tag
     text, count = tag("text", 'a "<b>"\n</param>\n中'), tag("count", "12")
     for pairs in (text + count, text + tag("unit", "c") + count):
         tagged = f"<tool_call>\n<function=f>\n{pairs}</function>\n</tool_call>"
@@ -450,13 +541,7 @@ def test_a_forced_call_of_qwens_is_json_or_in_tags_as_its_template_says() -> Non
 
 
 def test_a_forced_call_of_deepseek_v32s_is_in_tags_with_a_mark() -> None:
-    def tag(key: str, value: str, string: str = "true") -> str:
-        return f'<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'
-
-    def calls(*pairs: str) -> str:
-        each = [f'<｜DSML｜invoke name="f">\n{pair}</｜DSML｜invoke>' for pair in pairs]
-        return "\n\n<｜DSML｜function_calls>\n" + "\n".join(each) + "\n</｜DSML｜function_calls>"
-
+    tag, calls = dsml_tag, dsml_calls
     text, count = tag("text", 'a "<b>"\n</</｜中'), tag("count", "12", "false")
     for pairs in (text + count, text + tag("unit", "c") + count):
         assert is_held(calls(pairs), "deepseek32")

@@ -445,7 +445,7 @@ def test_names_and_choices() -> None:
         return HubFile(path, 1, "a" * 64)
 
     shards = tuple(file(f"UD-Q4_K_XL/m-UD-Q4_K_XL-0000{index}-of-00002.gguf") for index in (1, 2))
-    others = (file("m-Q2_K-00001-of-00002.gguf"), file("mmproj-F16.gguf"), file("m.Q4_K_M.gguf"))
+    others = (file("m-Q2_K-00001-of-00002.gguf"), file("mmproj-F16.gguf"), file("m.Q4_K_M.gguf"), file("mtp-m.gguf"))
     found = choices((*reversed(shards), *others))
     assert found == (Choice("Q4_K_M", (others[2],)), Choice("UD-Q4_K_XL", shards))
     assert choose(HubName("a/b", "q4_k_m"), found).files == (others[2],)

@@ -21,6 +21,7 @@ FLASH = """[gMASK]<sop>
 """
 
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
+K2_THINKING = "stands for the published template"
 
 
 def start(family: str, template: str, **options: Any) -> Start:
@@ -30,7 +31,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, K2_THINKING))
     said = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -55,11 +56,11 @@ def test_the_switch_decides(family: str, template: str, options: dict[str, Any],
     assert start(family, template, **options) is expected
 
 
-def test_k2_thinking_has_no_switch_and_reasons_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    published = "stands for the published template"
+def test_k2_thinking_reasons_first_unless_it_is_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ballast.text.loading.release_of", lambda _: RELEASES["kimi-k2-thinking"][1])
-    assert start("kimi", published) is Start.EITHER_REASONING
-    assert "<think>" in source_of(RELEASES["kimi-k2-thinking"][1])
+    assert start("kimi", K2_THINKING) is Start.EITHER_REASONING
+    assert start("kimi", K2_THINKING, thinking=True) is Start.EITHER_REASONING
+    assert start("kimi", K2_THINKING, thinking=False) is Start.CONTENT
 
 
 def test_k2_answers_unless_it_opens_reasoning_itself() -> None:

@@ -121,6 +121,12 @@ def test_a_call_that_the_model_numbers_keeps_its_number_as_id() -> None:
     assert message.content == "hmfunctions.a b:4{}"
 
 
+@pytest.mark.parametrize("head", ["functions.f", "f:0", "f"])
+def test_a_call_that_a_model_does_not_name_in_full_is_still_one_of_its_function(head: str) -> None:
+    (call,) = parse(f"{CC}{C}{head}{S}{{}}{END_C}{END_CC}").calls
+    assert (call.name, call.id.startswith("call_")) == ("f", True)
+
+
 def test_the_vocabulary_tells_which_tokens_divide_a_reply() -> None:
     kimi = FAMILIES["kimi"]
     tokenizer = byte_tokenizer(user_defined=(*kimi.reply.spellings.values(), *kimi.vocabulary[1:]))

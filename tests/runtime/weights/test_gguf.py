@@ -117,6 +117,15 @@ def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> No
         open_gguf(tmp_path)
 
 
+def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path) -> None:
+    for name in ("mmproj-F16.gguf", "mtp-model.gguf"):
+        write_model(tmp_path / name, V3_SPEC)
+    with pytest.raises(ConfigError, match=r"holds 2 models, name one: mmproj-F16\.gguf, mtp-model\.gguf"):
+        open_gguf(tmp_path)
+    files = write_shards(tmp_path, "big", V3_SPEC, 2)
+    assert open_gguf(tmp_path).files == tuple(files)
+
+
 def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
         open_gguf(tmp_path)

@@ -18,7 +18,7 @@ FAMILY = Family(
     models=MODELS,
     releases=(
         Release("kimi-k2", "kimi-k2.jinja"),
-        Release("kimi-k2-thinking", "kimi-k2-thinking.jinja", thinks=True),
+        Release("kimi-k2-thinking", "kimi-k2-thinking.jinja", thinks=True, has_switch=True),
     ),
     published={
         "a0c699ea4ebcd3f5": "kimi-k2",  # July 2025

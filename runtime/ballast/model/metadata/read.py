@@ -32,12 +32,14 @@ _MOST_NAME_CHARS = 256
 _LOOK_ALIKES = {
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
     "deepseek4": "DeepSeek V4, another architecture than V3",
-    "qwen3next": "Qwen3-Next, most of whose layers have no attention",
-    "qwen35moe": "Qwen3.5, most of whose layers have no attention",
-    "qwen3vlmoe": "Qwen3-VL, which sees pictures",
+    "qwen3next": "Qwen3-Next, most of whose layers have linear attention",
+    "qwen35moe": "Qwen3.5, most of whose layers have linear attention",
+    "qwen3vlmoe": "Qwen3-VL, which sees images",
     "glm5-next": "GLM-5.3-Flash, not GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
     "kimi-linear": "Kimi Linear, not Kimi K2",
+    "mistral4": "a model of Mistral's with latent attention, not DeepSeek V3",
+    "hy_v4": "Hunyuan V4, whose layers have hyper-connections, not DeepSeek V3",
     "dflash": "a draft model that stands beside another",
 }
 """Architectures whose names are taken for that of a model that is served."""
@@ -80,8 +82,8 @@ def _architecture(gguf: GgufModel) -> Architecture:
     if found == "clip" or gguf.metadata.get("general.type") == "mmproj":
         raise ModelError(
             gguf.path,
-            "this is the part of a model that sees pictures (mmproj), which is not supported; name the file of its "
-            "text",
+            "this is the part of a model that sees images (mmproj), which is not supported; name the file of its "
+            "language model",
         )
     if not isinstance(found, str) or found not in ARCHITECTURES:
         served = ", ".join(f"{each.name} ({served_models(each)})" for each in ARCHITECTURES.values())

@@ -40,14 +40,18 @@ def render_prompt(
     return force_think(prompt) if always_think else prompt
 
 
-def vain_thinking_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
-    """The fields about thinking that change nothing with this model. One asks for it where the model is one that does
-    not think: its reply begins at `start`, and no switch of its template would change that. The other is about the
-    reasoning of earlier turns, which only some templates can keep. Agents send them with every request, whatever the
-    model."""
+def vain_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
+    """The fields that change nothing with this model. One asks for thinking where the model is one that does not think:
+    its reply begins at `start`, and no switch of its template would change that. Another is about the reasoning of
+    earlier turns, which only some templates can keep. Agents send them with every request, whatever the model. The
+    last are variables that the template does not read."""
+    cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
     field, asked = _asking_field(body)
-    if asked and start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch:
+    if asked and cannot_think:
         yield field
+    for name, value in (body.chat_template_kwargs or {}).items():
+        if (value and cannot_think) if name in _SWITCHES else not template.reads(name):
+            yield f"chat_template_kwargs.{name}"
     keeps_or_drops = isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None
     if keeps_or_drops and not template.reads("clear_thinking"):
         yield "thinking.clear_thinking"

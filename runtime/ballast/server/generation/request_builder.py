@@ -20,7 +20,7 @@ from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
 from ballast.grammar.tools import strict_schemas, tool_calls
-from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt, vain_thinking_fields
+from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt, vain_fields
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.prompt_limits import asked_tokens, truncated
 from ballast.server.generation.request_template import text_with_template
@@ -72,7 +72,7 @@ class RequestBuilder:
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         spellings = self.text.tokenizer.reply.spellings
         ends = {token_id: spellings[mark] for token_id, mark in layout.marks.items() if spellings[mark] in body.stop}
-        unheeded = tuple(vain_thinking_fields(body, text.require_template(), start))
+        unheeded = tuple(vain_fields(body, text.require_template(), start))
         opens = self.force_think and not continues_final(body) and asked_to_think(body) is not False
         shows_opening = opens and not THINKING & set(layout.marks.values())
         job = replace(

@@ -16,9 +16,21 @@ _COMBINED = ("anyOf", "oneOf", "allOf")
 def types_of(parameters: Mapping[str, Any] | None, key: str) -> frozenset[str]:
     """The JSON types that the value of `key` may have; all where the schema does not say."""
     root = parameters if isinstance(parameters, Mapping) else {}
-    properties = root.get("properties")
+    return _types(schema_of(root, key), root, _DEEPEST) or _ANY
+
+
+def schema_of(parameters: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What the schema says of the value of `key`, with what it refers to; empty where that is nothing."""
+    properties = parameters.get("properties")
     schema = properties.get(key) if isinstance(properties, Mapping) else None
-    return _types(schema, root, _DEEPEST) or _ANY
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        found = _referred(schema["$ref"], parameters)
+        if not isinstance(found, Mapping):
+            break
+        schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def as_json(text: str, types: frozenset[str]) -> str:

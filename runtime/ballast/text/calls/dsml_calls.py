@@ -98,7 +98,8 @@ class DsmlCalls:
                 return [*self._end_call(), *_content(rest)]
             case _State.VALUE:
                 shown = rest.replace(Mark.TAG, "")
-                return self._arguments(self._take_value(shown) if self._is_text else "".join(self._value) + shown)
+                value = self._take_value(shown) if self._is_text else "".join(self._value) + shown
+                return [*self._arguments(value), *_content("".join(self._foreign))]
 
     def _read(self) -> list[Part] | None:
         """The parts of what comes next; None where it is not whole."""

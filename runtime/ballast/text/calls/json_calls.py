@@ -57,13 +57,14 @@ class JsonCalls(BracketedCalls):
         return []
 
     def _end(self) -> list[Part]:
-        if self._value is not None:
-            rest = self._text.strip().removeprefix("}").strip()
-            return [*([] if self._has_arguments else self._arguments("{}")), *self._as_content(rest)]
-        return self._whole() or self._as_content(self._text)
+        if self._value is not None and not self._has_arguments:
+            return [*self._arguments("{}"), *self._cut()]
+        return self._cut()
 
     def _cut(self) -> list[Part]:
-        return [] if self._value is not None else self._whole() or self._as_content(self._text)
+        if self._value is None:
+            return self._whole() or self._as_content(self._text)
+        return self._as_content(self._text.strip().removeprefix("}").strip())
 
     def _whole(self) -> list[Part]:
         """The call, from its whole text, in whatever order its keys are; nothing where it is none."""

@@ -2,7 +2,7 @@
 
     CALL name KEY k END_KEY VALUE v END_VALUE KEY … END_VALUE END_CALL
 
-Values are bare text; their types are the schema's (`pairs`).
+Values are bare text; their types are the schema's (`pairs`). A key without a value is content.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class KeyedCalls(BracketedCalls):
         match mark:
             case Mark.KEY:
                 parts = self._end_part()
+                self._drop_key()
                 if self._state is not _State.BROKEN:
                     self._state, self._key = _State.KEY, ""
                 return parts
@@ -76,6 +77,7 @@ class KeyedCalls(BracketedCalls):
 
     def _end(self) -> list[Part]:
         parts = self._end_part()
+        self._drop_key()
         if self._state is _State.BROKEN:
             return [*parts, *self._as_content(self._stray)]
         return [*parts, *self._arguments(self._pairs.end()), *self._as_content(self._stray.strip())]
@@ -85,11 +87,15 @@ class KeyedCalls(BracketedCalls):
             case _State.NAME:
                 return self._as_content(self._name)
             case _State.VALUE:
-                return self._arguments(self._pairs.cut_value())
+                return [*self._arguments(self._pairs.cut_value()), *self._as_content(self._stray.strip())]
             case _State.BROKEN:
                 return self._as_content(self._stray)
             case _:
                 return self._end()
+
+    def _drop_key(self) -> None:
+        """The key, if there is one, gets no value any more."""
+        self._stray, self._key = self._stray + (self._key or ""), None
 
     def _end_part(self) -> list[Part]:
         """The name or the value is complete, if one was not before."""

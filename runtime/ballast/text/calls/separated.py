@@ -18,8 +18,9 @@ from ballast.families.marks import Mark
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
-_NUMBERED = re.compile(r"functions\.([\w-]{1,128}):\d{1,9}", re.ASCII)
-"""A call that the model numbers itself. The whole is its id, which later prompts hold."""
+_NUMBERED = re.compile(r"(functions\.)?([\w-]{1,128})(:\d{1,9})?", re.ASCII)
+"""A call that the model numbers itself. The whole is its id, which later prompts hold. Models forget either end of it;
+no function's own name has one."""
 _FENCE = re.compile(r"```[ \t]*\w*[ \t]*\n?")
 
 
@@ -159,9 +160,10 @@ class SeparatedCalls:
             return self._reject_call()
         call_id, numbered = self._new_id(), _NUMBERED.fullmatch(name)
         if numbered is not None:
-            call_id = call_id if name in self._numbered else name
-            self._numbered.add(name)
-            name = numbered[1]
+            if all(numbered.groups()) and name not in self._numbered:
+                call_id = name
+                self._numbered.add(name)
+            name = numbered[2]
         begin = CallBegin(self.num_calls, name, call_id)
         self.num_calls += 1
         self._frame, self._fenced, self._num_emitted = "", False, 0

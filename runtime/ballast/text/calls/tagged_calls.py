@@ -74,7 +74,8 @@ class TaggedCalls(BracketedCalls):
             case _State.NAME:
                 return [*parts, *self._as_content(self._text)]
             case _State.VALUE:
-                return [*parts, *self._arguments(self._pairs.value(self._text) + self._pairs.cut_value())]
+                parts += self._arguments(self._pairs.value(self._text) + self._pairs.cut_value())
+                return [*parts, *self._as_content(self._stray)]
             case _:
                 return [*parts, *self._end()]
 

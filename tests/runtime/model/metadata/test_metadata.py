@@ -444,8 +444,11 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
             r"deepseek32 \(DeepSeek V3\.2-Exp, .*, qwen3moe \(Qwen3",
         ),
         ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported are"),
-        ({"architecture": "clip"}, r"the part of a model that sees pictures \(mmproj\).*; name the file of its text"),
-        ({"type": "mmproj"}, "sees pictures"),
+        ({"architecture": "clip"}, r"the part of a model that sees images \(mmproj\).*; name the file of its language"),
+        ({"type": "mmproj"}, "sees images"),
+        ({"architecture": "qwen3next"}, "Qwen3-Next, most of whose layers have linear attention; supported are"),
+        ({"architecture": "mistral4"}, "a model of Mistral's with latent attention, not DeepSeek V3; supported are"),
+        ({"architecture": "hy_v4"}, "Hunyuan V4, .*, not DeepSeek V3; supported are"),
     ],
 )
 def test_a_file_of_another_architecture_is_refused_as_what_it_is(

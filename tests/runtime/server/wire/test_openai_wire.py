@@ -316,6 +316,7 @@ def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
         ({"thinking": {"type": "disabled"}}, ()),
         ({"reasoning_effort": "medium"}, ("reasoning_effort",)),
         ({"reasoning": {"effort": "low"}}, ("reasoning.effort",)),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, ()),
         ({}, ()),
     ],
 )
@@ -324,6 +325,14 @@ def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, na
     assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
     assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).unheeded == named
     assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).unheeded == ()
+
+
+def test_variables_that_the_template_does_not_read_are_named(text, v31):
+    variables = {"enable_thinking": True, "extra": "a", "other": 1}
+    job = RequestBuilder(text, LIMITS).chat(chat(chat_template_kwargs=variables))
+    assert job.unheeded == ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.other")
+    job = RequestBuilder(v31, LIMITS).chat(chat(chat_template_kwargs=variables))
+    assert job.unheeded == ("chat_template_kwargs.extra", "chat_template_kwargs.other")
 
 
 CLOSED = "<think>\n\n</think>\n\n"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
@@ -74,6 +74,7 @@ ARGUMENTS = '{"a": "}{\\"", "b": [1]}'
         (f'{C}{ONE}\n{C}\n{{"na', '\n{"na', [("f", ARGUMENTS)]),
         (f"{C}{ONE}", "", [("f", ARGUMENTS)]),
         (f"{C}{ONE}{C}{ONE}", "", [("f", ARGUMENTS)] * 2),
+        (f"{C}{ONE}\n{ONE}", ONE, [("f", ARGUMENTS)]),
         # No call: its words are content.
         (f"{C}not JSON{END_C}", "not JSON", []),
         (f'{C}{{"name": "a b", "arguments": {{}}}}{END_C}', '{"name": "a b", "arguments": {}}', []),
@@ -136,7 +137,10 @@ def test_calls_as_keys_and_values(reply: str, content: str, arguments: dict[str,
         (f"{C}a b{pair('text', 'c')}{END_C}{C}f{END_C}", "a btextc", [("f", "{}")]),
         (f"{C}{END_C}", "", []),
         (f"hm\n{C}na", "hm\nna", []),
-        (f"{C}f{K}te", "", [("f", "{}")]),
+        (f"{C}f{K}te", "te", [("f", "{}")]),
+        (f"{C}f{K}a{K}b{END_K}{END_C}", "ab", [("f", "{}")]),
+        (f"{C}f{K}a{pair('text', 'b')}{END_C}", "a", [("f", '{"text": "b"}')]),
+        (f"{C}f{K}a{END_K} {pair('text', 'b')}so{K}text{END_K}{V}c", "aso", [("f", '{"text": "b", "text": "c')]),
         (f"{C}f{K}text{END_K}{V}ab", "", [("f", '{"text": "ab')]),
         (f"{C}f{K}count{END_K}{V}1", "", [("f", '{"count": 1')]),
         (f"a{K}b{END_V}c", "abc", []),
@@ -199,6 +203,8 @@ def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str
 def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
     assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
     assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
+    stray = parse([f"{C}<function=f>so<parameter=text>\nab"], TAGGED)
+    assert (stray.content, calls_of(stray)) == ("so", [("f", '{"text": "ab')])
     nameless = parse([f"hm{C}\n<function=we"], TAGGED)
     assert (nameless.content, nameless.calls) == ("hm\n<function=we", [])
 
@@ -292,6 +298,8 @@ def test_a_call_in_tags_with_a_mark_that_is_cut_says_what_there_is() -> None:
     assert calls_of(parse([f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">[1'], DsmlCalls)) == [
         ("f", '{"a": [1')
     ]
+    stray = parse([f'{BEGIN}{INVOKE_F}so <{D}parameter name="a" string="true">x'], DsmlCalls)
+    assert (stray.content.strip(), calls_of(stray)) == ("so", [("f", '{"a": "x')])
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (begun, " and ", "more"):
         seen.take(parser.push(piece))
@@ -379,3 +387,51 @@ def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, a
     assert parse(divided(text, at), DsmlCalls, start) == whole
     for call in whole.calls[:-1]:
         assert isinstance(json.loads(call.arguments), dict)
+
+
+PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
+    "JSON": (
+        JsonCalls,
+        [f"{C}{ONE}", C, END_C, ONE, '{"name": "f", "arguments": ', '{"name": "WORD"', "{", '"}', "\n"],
+    ),
+    "keys and values": (KEYED, [f"{C}f", C, END_C, K, END_K, V, END_V, "f", "text", "\n"]),
+    "tags": (
+        TAGGED,
+        [
+            f"{C}<function=f>",
+            C,
+            END_C,
+            "<function=f>",
+            "</function>",
+            "<parameter=text>",
+            "<parameter=WORD>",
+            "</parameter>",
+            "\n",
+        ],
+    ),
+    "tags with a mark": (
+        DsmlCalls,
+        [
+            BEGIN + INVOKE_F,
+            END,
+            INVOKE_F,
+            END_INVOKE,
+            f'<{D}parameter name="WORD" string="true">',
+            f"</{D}parameter>",
+            D,
+            "<",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", PARTS)
+@settings(max_examples=500)
+@given(data=st.data())
+def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
+    read, parts = PARTS[form]
+    drawn = ["hm", *parts[:1], *data.draw(st.lists(st.sampled_from([*map(str, parts), "WORD", "WORD"]), max_size=6))]
+    message = parse([part.replace("WORD", f"w{n}q") for n, part in enumerate(drawn)], read)
+    seen = [message.content, *itertools.chain.from_iterable(calls_of(message))]
+    for n, part in enumerate(drawn):
+        assert "WORD" not in part or any(f"w{n}q" in text for text in seen)

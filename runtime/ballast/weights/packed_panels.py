@@ -54,6 +54,9 @@ class PackedPanels:
         self._problem: str | None = None
         self._num_bytes = 0
         self._seconds = 0.0
+        self._ending = threading.RLock()  # reentrant: `close` may be called by whatever frees the model
+        self._is_writing = False
+        self._is_closed = False
 
     @property
     def is_filled(self) -> bool:
@@ -94,13 +97,18 @@ class PackedPanels:
             self._finish_set()
             log.info("packed weights kept", extra=told)
         elif self._problem is None:
-            thread = threading.Thread(target=self._write_all, name="ballast-keep", daemon=True)
+            self._is_writing = True
+            thread = threading.Thread(target=self._write_on_thread, name="ballast-keep", daemon=True)
             thread.start()
             return thread
         return None
 
     def close(self) -> None:
-        """Let the set be removed."""
+        """Let the set be removed. What is still to be written is not; the thread that writes ends soon."""
+        with self._ending:
+            self._is_closed = True
+            if self._is_writing:
+                return
         self._set.close()
 
     def _from_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
@@ -159,11 +167,27 @@ class PackedPanels:
         except OSError as error:
             self._give_up(f"{self._set.path}: {error}")
 
+    def _write_on_thread(self) -> None:
+        try:
+            self._write_all()
+        finally:
+            with self._ending:
+                self._is_writing = False
+                is_closed = self._is_closed
+            if is_closed:
+                self._set.close()
+
     def _write_all(self) -> None:
         begin = time.perf_counter()
         num_bytes = 0
         try:
             for index, made in enumerate(self._made):
+                if self._is_closed:
+                    self._made.clear()
+                    self._set.clear()
+                    why = "the model was closed before all of them were written"
+                    log.info("packed weights are not kept", extra={"folder": str(self._set.path), "why": why})
+                    return
                 memory = made.panels.memory
                 assert memory is not None
                 self._set.write_file(file_name(index), memory)

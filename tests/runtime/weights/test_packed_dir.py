@@ -32,12 +32,13 @@ from ballast.model.kept_weights import KeptWeights
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from ballast.weights.packed_set import MANIFEST, file_name, unused_bytes
+from ballast.weights.packed_set import MANIFEST, PackedSet, file_name, unused_bytes
 
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 
 MEMORY = Path("/dev/shm")
 KEPT, MAPPED, READ = "packed weights kept", "packed weights mapped", "packed weights read"
+NOT_KEPT = "packed weights are not kept"
 UNUSED, DAMAGED = "packed_dir is not used", "packed weights cannot be used"
 
 
@@ -428,16 +429,39 @@ def test_a_disk_that_is_full_keeps_nothing(
 ) -> None:
     if Path("/dev/full").exists() is False or read_file_system(tmp_path).is_in_memory:
         pytest.skip("takes a disk")
-    from ballast.weights import packed_set
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed_set.PackedSet, "write_file", full)
+    monkeypatch.setattr(PackedSet, "write_file", full)
     _, log = start(model, tmp_path / "packed")
     assert log.events == [DAMAGED]
     assert "No space" in log.why
     assert [file.name for file in only_set(tmp_path / "packed").iterdir()] == ["lock"]
+
+
+def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(
+    model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if read_file_system(tmp_path).is_in_memory:
+        pytest.skip("takes a disk")
+    closed, write_file = threading.Event(), PackedSet.write_file
+
+    def wait_and_write(kept: PackedSet, name: str, memory: np.ndarray) -> None:
+        assert closed.wait(60)
+        write_file(kept, name, memory)
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "ballast"):
+        patch.setattr(PackedSet, "write_file", wait_and_write)
+        runner = loaded(model, tmp_path / "packed")
+        [writer] = [thread for thread in threading.enumerate() if thread.name == "ballast-keep"]
+        del runner
+        closed.set()
+        writer.join(60)
+    assert Log(caplog).events == [NOT_KEPT]
+    assert [record.levelno for record in Log(caplog).records] == [logging.INFO]
+    assert [file.name for file in only_set(tmp_path / "packed").iterdir()] == ["lock"]
+    assert start(model, tmp_path / "packed")[1].events == [KEPT]
 
 
 def test_plain_loops_keep_nothing(model: Path, folder: Path, start: Start) -> None:

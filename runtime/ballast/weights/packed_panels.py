@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from ballast._core import kernels
 from ballast.host.filesystem import FileSystem
-from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name
+from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name, reason
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class PackedPanels:
         try:
             return self._from_file(what, num_bytes) if self._found is not None else self._to_file(what, num_bytes)
         except (OSError, PackedError) as error:
-            self._give_up(str(error))
+            self._give_up(reason(error, self._set.path))
             return None
 
     def finish(self) -> threading.Thread | None:
@@ -165,7 +165,7 @@ class PackedPanels:
             self._set.write_manifest(Manifest(files=files))
             self._set.lock(shared=True)
         except OSError as error:
-            self._give_up(f"{self._set.path}: {error}")
+            self._give_up(reason(error, self._set.path))
 
     def _write_on_thread(self) -> None:
         try:
@@ -193,7 +193,7 @@ class PackedPanels:
                 self._set.write_file(file_name(index), memory)
                 num_bytes += memory.nbytes
         except OSError as error:
-            self._give_up(f"{self._set.path}: {error}")
+            self._give_up(reason(error, self._set.path))
             return
         self._finish_set()
         seconds = round(time.perf_counter() - begin, 3)

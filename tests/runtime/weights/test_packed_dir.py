@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kern
 
 MEMORY = Path("/dev/shm")
 KEPT, MAPPED, READ = "packed weights kept", "packed weights mapped", "packed weights read"
-NOT_KEPT = "packed weights are not kept"
+STALE, NOT_KEPT = "stale packed weights cannot be removed", "packed weights are not kept"
 UNUSED, DAMAGED = "packed_dir is not used", "packed weights cannot be used"
 
 
@@ -356,6 +356,17 @@ def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Pa
         assert start(copy, folder)[1].events == [KEPT]
 
 
+def test_a_stale_set_that_cannot_be_removed_is_named_and_hinders_nobody(
+    model: Path, folder: Path, start: Start
+) -> None:
+    stale = folder / f"ballast-packed-{'0' * 32}"
+    (stale / "sub").mkdir(parents=True)
+    stale.chmod(0o700)
+    _, log = start(model, folder)
+    assert log.events == [STALE, KEPT]
+    assert log.why == f"{stale}/sub: Is a directory"
+
+
 def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> None:
     folder.mkdir()
     (folder / "mine").write_text("kept")
@@ -409,6 +420,19 @@ def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_t
     np.testing.assert_array_equal(result, plain)
     assert log.events == [UNUSED]
     assert "256.0 KiB are free" in log.why
+
+
+def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path, start: Start) -> None:
+    plain, _ = start(model, small_tmpfs)
+    lock = only_set(small_tmpfs) / "lock"
+    for missing in (lock, lock.parent):
+        subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
+        result, log = start(model, small_tmpfs)
+        np.testing.assert_array_equal(result, plain)
+        assert log.events == [UNUSED]
+        assert log.why == f"{missing}: Read-only file system"
+        subprocess.run(["mount", "-o", "remount,rw", small_tmpfs], check=True)
+        shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def test_room_that_ends_meanwhile_is_given_back(

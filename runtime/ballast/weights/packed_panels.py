@@ -143,10 +143,11 @@ class PackedPanels:
         self._num_bytes += num_bytes
 
     def _give_up(self, problem: str) -> None:
-        if self._problem is None:
-            log.warning(
-                "packed weights cannot be used", extra={"why": problem, "instead": "packed as without a folder"}
-            )
+        if self._problem is None and self._found is None:
+            log.warning("packed weights are not kept", extra={"why": problem})
+        elif self._problem is None:
+            told = {"why": problem, "instead": "packed from the model"}
+            log.warning("packed weights cannot be used", extra=told)
         self._problem = problem
         self._made.clear()
         self._set.forget()

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -442,26 +443,25 @@ def test_room_that_ends_meanwhile_is_given_back(
     monkeypatch.setattr(KeptWeights, "file_bytes", lambda self, unit: 0)
     result, log = start(model, small_tmpfs)
     np.testing.assert_array_equal(result, plain)
-    assert log.events == [DAMAGED]
+    assert log.events == [NOT_KEPT]
     assert "No space left" in log.why
     assert [file.name for file in only_set(small_tmpfs).iterdir()] == ["lock"]
-    assert start(model, small_tmpfs)[1].events == [DAMAGED]
+    assert start(model, small_tmpfs)[1].events == [NOT_KEPT]
 
 
-def test_a_disk_that_is_full_keeps_nothing(
-    model: Path, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if Path("/dev/full").exists() is False or read_file_system(tmp_path).is_in_memory:
-        pytest.skip("takes a disk")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(PackedSet, "write_file", full)
-    _, log = start(model, tmp_path / "packed")
-    assert log.events == [DAMAGED]
-    assert "No space" in log.why
-    assert [file.name for file in only_set(tmp_path / "packed").iterdir()] == ["lock"]
+def test_files_that_cannot_be_written_are_not_kept(model: Path, folder: Path, start: Start) -> None:
+    plain, _ = start(model, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        result, log = start(model, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    np.testing.assert_array_equal(result, plain)
+    assert log.events == [NOT_KEPT]
+    assert log.why == f"{only_set(folder)}: File too large"
+    assert [file.name for file in only_set(folder).iterdir()] == ["lock"]
+    assert start(model, folder)[1].events == [KEPT]
 
 
 def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(

@@ -65,12 +65,13 @@ class PackedPanels:
 
     def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
         """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
-        begin = time.perf_counter()
+        begin, bytes_before = time.perf_counter(), self._num_bytes
         try:
             return pack(self.file_of)
         except RuntimeError as error:
             if not self._open:
                 raise
+            self._num_bytes = bytes_before
             self._give_up(f"{self._set.path / self._asked}: {error}")
             self._set.discard(self._asked)
             return pack(None)

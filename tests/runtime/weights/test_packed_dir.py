@@ -142,6 +142,11 @@ def test_only_their_owner_may_read_them(model: Path, folder: Path, start: Start)
     assert {file.stat().st_mode & 0o777 for file in only_set(folder).iterdir()} == {0o600}
 
 
+def packed_with(what: str) -> str:
+    """The same for matrices that are packed together: gate, up and down of a layer's experts."""
+    return re.sub(r"ffn_(gate|up|down)(\S+) .*", r"ffn\2", what)
+
+
 def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, folder: Path, start: Start) -> None:
     plain, _ = start(model, folder)
     files = json.loads((only_set(folder) / MANIFEST).read_text())["files"]
@@ -157,6 +162,8 @@ def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, fo
         assert log.events == [DAMAGED, found_again(folder)]
         assert str(file) in log.why
         assert "checksum" in log.why
+        used = [kept["num_bytes"] for kept in files if packed_with(kept["what"]) != packed_with(files[index]["what"])]
+        assert vars(log.records[-1])["bytes"] == sum(used)
         assert start(model, folder)[1].events == [KEPT]
 
 

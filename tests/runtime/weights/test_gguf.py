@@ -185,6 +185,9 @@ def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
     ("number", "told"),
     [
         (999, "unknown type number 999"),
+        (31, r"type Q4_0_4_4 \(number 31\) is one that llama\.cpp itself has given up; take a file of Q4_0$"),
+        (36, r"type IQ4_NL_4_4 \(number 36\) is one that llama\.cpp itself has given up; take a file of IQ4_NL$"),
+        (151, r"type Q8_KV \(number 151\) is ik_llama\.cpp's own"),
         (139, r"type IQ4_K \(number 139\) is ik_llama\.cpp's own, which only that program reads; take a file of"),
         (212, r"type number 212 is one of ik_llama\.cpp's own, of interleaved rows, which only that program reads"),
     ],

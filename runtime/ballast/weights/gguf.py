@@ -108,7 +108,9 @@ def _model_files(path: Path) -> list[Path]:
 def _files_in(folder: Path) -> list[Path]:
     models: dict[str, list[Path]] = {}
     try:
-        for file in sorted(found for found in folder.glob("*.gguf") if not found.is_dir()):
+        files = sorted(found for found in folder.glob("*.gguf") if not found.is_dir())
+        # Repositories have the part that sees pictures beside the text's.
+        for file in [file for file in files if not file.name.startswith("mmproj")] or files:
             shard = _SHARD.fullmatch(file.name)
             key = file.name if shard is None else f"{shard['stem']}-*-of-{shard['count']}.gguf"
             models.setdefault(key, []).append(file)

@@ -117,6 +117,13 @@ def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> No
         open_gguf(tmp_path)
 
 
+def test_what_sees_pictures_beside_a_model_is_left_alone(model: Path) -> None:
+    small_file(model.parent / "mmproj-F16.gguf")
+    assert open_gguf(model.parent).files == (model,)
+    model.unlink()
+    assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # to be refused as what it is
+
+
 def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
         open_gguf(tmp_path)

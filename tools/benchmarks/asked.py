@@ -171,9 +171,10 @@ CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
     about=(
-        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside them, is "
-        "slower but for decoding MXFP4. Activations are rounded as each type's default says. Rows of V2-Lite's down "
-        "projections are no whole blocks of 256 weights; in files of low-bit types they are IQ4_NL, as published."
+        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside V2-Lite, is "
+        "slower than Ballast everywhere, and than ik_llama.cpp but for decoding MXFP4. Activations are rounded as each "
+        "type's default says. Rows of V2-Lite's down projections are no whole blocks of 256 weights; in files of "
+        "low-bit types they are IQ4_NL, as published."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -183,6 +184,7 @@ CPU_TYPES = Question(
             ("prompt of 512", "prefill 512"),
             ("1 stream", "decode B=1"),
             ("4 streams", "decode B=4"),
+            ("8 streams", "decode B=8"),
             ("16 streams", "decode B=16"),
         )
     ),
@@ -377,6 +379,33 @@ AMX = Question(
     command="python benchmarks/kernels/packed_experts.py --shape r1 --tokens 1 4 16 1024",
 )
 
+EXPERT_TYPES = Question(
+    name="expert-types",
+    title="A CPU with AMX: how fast types of experts are read",
+    about=(
+        "One MoE layer of R1's shape, activations of one byte. The memory's speed is what the same threads read of a "
+        "large buffer just before and after. Codes of IQ2_XXS are points of a grid, which are looked up before they "
+        "are multiplied."
+    ),
+    file="packed_experts.jsonl",
+    rows=tuple(
+        Row(
+            f"{kind}, {tokens} {'token' if tokens == 1 else 'tokens'}, {threads} threads",
+            f"r1, {kind}, amx, 1 bytes an activation, {tokens} tokens",
+            {"threads": threads},
+        )
+        for threads, kinds in ((16, ("Q2_K", "Q3_K", "Q4_K", "IQ2_XXS")), (32, ("Q2_K", "Q4_K")))
+        for kind in kinds
+        for tokens in (1, 4, 16)
+    ),
+    columns=(
+        Column("GB/s", "gb_per_s"),
+        Column("of the memory's speed, %", "share", scale=100),
+        Column("the memory's speed, GB/s", "memory_gb_per_s"),
+    ),
+    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
+)
+
 OVERLOAD = Question(
     name="overload",
     title="More requests than the server can answer",
@@ -540,6 +569,7 @@ QUESTIONS = (
     CPU_TYPES,
     RESIDENT,
     AMX,
+    EXPERT_TYPES,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
     OVERLOAD,

@@ -32,7 +32,8 @@ def open_packed_dir(
     these take in multiples of so many bytes. None,
     with a warning that says why, where they can be neither used nor kept. Sets that nobody uses are removed."""
     if isa == "reference":
-        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": "no weights are packed"})
+        why = "the instruction set reference computes from the model's file, and packs nothing"
+        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": why})
         return None
     folder = folder.absolute()
     try:

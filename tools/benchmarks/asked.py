@@ -335,6 +335,28 @@ WHOLE_R1_START = Question(
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
 )
 
+SECOND_START = Question(
+    name="second-start",
+    title="A second start on two cores",
+    about=(
+        "V2-Lite's shape, eight layers in Q4_K_M, a file of 3.3 GB that is in the page cache, and `--packed_dir`; the "
+        "middle one of three rounds beside other work. From a folder in memory the second start maps what the first "
+        "has packed. From a disk it reads as many bytes as the model has, which gains little where the model's own "
+        "file is in memory already."
+    ),
+    file="engine_load.jsonl",
+    rows=tuple(
+        Row(name, "lite8-q4km.gguf, avx512", {"kept_in": kind, "second_of_first": middle_round})
+        for name, kind, middle_round in (("kept in memory", "tmpfs", 0.102), ("kept on a disk", "ext4", 0.588))
+    ),
+    columns=(
+        Column("first start, s", "first_start_s", digits=2),
+        Column("second, s", "second_start_s", digits=2),
+        Column("second of first, %", "second_of_first", scale=100),
+    ),
+    command="python benchmarks/engine/load.py lite8-q4km.gguf --packed-dir /dev/shm/packed",
+)
+
 WHOLE_QWEN3 = Question(
     name="whole-qwen3-30b",
     title="The whole of Qwen3-30B-A3B's shape, experts in host memory",
@@ -568,6 +590,7 @@ QUESTIONS = (
     READ_SPEED,
     WHOLE_R1_Q4_K,
     WHOLE_R1_START,
+    SECOND_START,
     WHOLE_QWEN3,
     ALL_ON_GPU,
     CPU_ALONE,

@@ -235,19 +235,36 @@ def unused_bytes(folder: Path) -> int:
         return 0
 
 
+def keys_in_use(folder: Path) -> frozenset[str]:
+    """The keys of the finished sets in `folder` that processes use: another one that wants such a set shares it."""
+    found: set[str] = set()
+    with suppress(OSError):
+        for key, other in _sets(folder):
+            with suppress(PackedError):
+                if not other.lock(shared=False) and other.lock(shared=True) and other.manifest() is not None:
+                    found.add(key)
+    return frozenset(found)
+
+
 def _others(folder: Path, key: str) -> Iterator[PackedSet]:
-    """The sets that no process uses, each locked while the caller has it."""
+    """The sets, but for `key`, that no process uses, each locked while the caller has it."""
+    for other, found in _sets(folder):
+        if other != key and found.lock(shared=False):
+            yield found
+
+
+def _sets(folder: Path) -> Iterator[tuple[str, PackedSet]]:
+    """The sets and their keys, each open while the caller has it."""
     for entry in sorted(folder.iterdir()):
-        other = entry.name.removeprefix(_PREFIX)
-        if not _SET_NAME.fullmatch(entry.name) or other == key:
+        if not _SET_NAME.fullmatch(entry.name):
             continue
+        key = entry.name.removeprefix(_PREFIX)
         try:
-            found = PackedSet(folder, other)
+            found = PackedSet(folder, key)
         except (OSError, PackedError):  # somebody else's, or gone by now
             continue
         try:
-            if found.lock(shared=False):
-                yield found
+            yield key, found
         finally:
             found.close()
 

@@ -486,7 +486,13 @@ def _add_tiny_model(commands: _Commands) -> None:
     archs = ("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "qwen3", "glm45", "glm45air", "glm47flash", "glm5")
     parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
-    parser.add_argument("--quant", default="q8_0", metavar="TYPE", help="type of the matrices; default: %(default)s")
+    parser.add_argument(
+        "--quant",
+        type=str.lower,
+        default="q8_0",
+        metavar="TYPE",
+        help="type of the matrices, such as iq2_xxs, or q4_k_m, a mix; default: %(default)s",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights; default: %(default)s")
     parser.set_defaults(run=_tiny_model)
 

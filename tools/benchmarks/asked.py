@@ -171,9 +171,10 @@ CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
     about=(
-        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside them, is "
-        "slower but for decoding MXFP4. Activations are rounded as each type's default says. Rows of V2-Lite's down "
-        "projections are no whole blocks of 256 weights; in files of low-bit types they are IQ4_NL, as published."
+        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside V2-Lite, is "
+        "slower than Ballast everywhere, and than ik_llama.cpp but for decoding MXFP4. Activations are rounded as each "
+        "type's default says. Rows of V2-Lite's down projections are no whole blocks of 256 weights; in files of "
+        "low-bit types they are IQ4_NL, as published."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -183,6 +184,7 @@ CPU_TYPES = Question(
             ("prompt of 512", "prefill 512"),
             ("1 stream", "decode B=1"),
             ("4 streams", "decode B=4"),
+            ("8 streams", "decode B=8"),
             ("16 streams", "decode B=16"),
         )
     ),
@@ -282,9 +284,10 @@ WHOLE_R1_Q4_K = Question(
     about=(
         "The same shape with experts in Q4_K, a file of 378 GB, on 64 virtual cores: the real shape, not the real "
         "weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens a second for 1 stream and "
-        "40 for 4 on a machine with 845 GB/s; this one reads about a quarter of that. Its memory was measured with a "
-        "buffer of 2 GiB, of which the last cache holds a part. It shows as one NUMA node. Attention ran by Ballast's "
-        "own kernels, without flashinfer, which the long prompt feels most."
+        "40 for 4 on a machine with 845 GB/s: 23 % and 52 % of that, by the bytes of this file's experts if all are "
+        "equally likely. This machine reads about a quarter of it. Its memory was measured with a buffer of 2 GiB, of "
+        "which the last cache holds a part. It shows as one NUMA node. Attention ran by Ballast's own kernels, "
+        "without flashinfer, which the long prompt feels most."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -295,11 +298,15 @@ WHOLE_R1_Q4_K = Question(
                 ("64 threads, 24 GiB", "64 threads"),
                 ("64 threads, all of the GPU", "64 threads, all of the GPU"),
             )
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            for batch, streams in _STREAMS
             if (batch, case) != (16, "64 threads, all of the GPU")
         ),
         Row("a prompt of 4,096 tokens, 24 GiB", f"{_Q4_K}64 threads: prefill 4096"),
         Row("a prompt of 32,768 tokens, 24 GiB", f"{_Q4_K}64 threads: prefill 32768"),
+        *(
+            Row(f"{streams}, 32 threads, nothing across PCIe", f"{_Q4_K}32 threads: decode B={batch}, no share")
+            for batch, streams in _STREAMS
+        ),
     ),
     columns=(
         Column("tok/s", "tokens_per_s", digits=1),
@@ -326,6 +333,28 @@ WHOLE_R1_START = Question(
     ),
     columns=(Column("weights, s", "weights_s"), Column("whole start, s", "start_s")),
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
+)
+
+SECOND_START = Question(
+    name="second-start",
+    title="A second start on two cores",
+    about=(
+        "V2-Lite's shape, eight layers in Q4_K_M, a file of 3.3 GB that is in the page cache, and `--packed_dir`; the "
+        "middle one of three rounds beside other work. From a folder in memory the second start maps what the first "
+        "has packed. From a disk it reads as many bytes as the model has, which gains little where the model's own "
+        "file is in memory already."
+    ),
+    file="engine_load.jsonl",
+    rows=tuple(
+        Row(name, "lite8-q4km.gguf, avx512", {"kept_in": kind, "second_of_first": middle_round})
+        for name, kind, middle_round in (("kept in memory", "tmpfs", 0.102), ("kept on a disk", "ext4", 0.588))
+    ),
+    columns=(
+        Column("first start, s", "first_start_s", digits=2),
+        Column("second, s", "second_start_s", digits=2),
+        Column("second of first, %", "second_of_first", scale=100),
+    ),
+    command="python benchmarks/engine/load.py lite8-q4km.gguf --packed-dir /dev/shm/packed",
 )
 
 WHOLE_QWEN3 = Question(
@@ -375,6 +404,33 @@ AMX = Question(
         Column("TFLOP/s", "gop_per_s", scale=0.001, digits=1),
     ),
     command="python benchmarks/kernels/packed_experts.py --shape r1 --tokens 1 4 16 1024",
+)
+
+EXPERT_TYPES = Question(
+    name="expert-types",
+    title="A CPU with AMX: how fast types of experts are read",
+    about=(
+        "One MoE layer of R1's shape, activations of one byte. The memory's speed is what the same threads read of a "
+        "large buffer just before and after. Codes of IQ2_XXS are points of a grid, which are looked up before they "
+        "are multiplied."
+    ),
+    file="packed_experts.jsonl",
+    rows=tuple(
+        Row(
+            f"{kind}, {tokens} {'token' if tokens == 1 else 'tokens'}, {threads} threads",
+            f"r1, {kind}, amx, 1 bytes an activation, {tokens} tokens",
+            {"threads": threads},
+        )
+        for threads, kinds in ((16, ("Q2_K", "Q3_K", "Q4_K", "IQ2_XXS")), (32, ("Q2_K", "Q4_K")))
+        for kind in kinds
+        for tokens in (1, 4, 16)
+    ),
+    columns=(
+        Column("GB/s", "gb_per_s"),
+        Column("of the memory's speed, %", "share", scale=100),
+        Column("the memory's speed, GB/s", "memory_gb_per_s"),
+    ),
+    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
 )
 
 OVERLOAD = Question(
@@ -534,12 +590,14 @@ QUESTIONS = (
     READ_SPEED,
     WHOLE_R1_Q4_K,
     WHOLE_R1_START,
+    SECOND_START,
     WHOLE_QWEN3,
     ALL_ON_GPU,
     CPU_ALONE,
     CPU_TYPES,
     RESIDENT,
     AMX,
+    EXPERT_TYPES,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
     OVERLOAD,

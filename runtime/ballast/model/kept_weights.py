@@ -20,6 +20,9 @@ class KeptWeights:
     tensors: frozenset[str]
     sizes: tuple[int, ...]
     """Bytes of the panels of each matrix."""
+    isa: str
+    threads_per_node: tuple[int, ...]
+    """How rows are divided among nodes."""
 
     def file_bytes(self, unit_bytes: int) -> int:
         """What their files take, each in multiples of `unit_bytes`."""
@@ -38,14 +41,14 @@ def kept_weights(
     """All matrices of a model that the CPU computes; beside a GPU, which is sent the others, the routed experts but
     for layers that it has whole. The embedding is read from the model's file."""
     if isa == "reference":
-        return KeptWeights(frozenset(), ())
+        return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded = loaded_bytes(gguf, spec, isa, threads_per_node)
     embedding = "token_embd.weight"
     loaded[embedding] -= gguf.tensors[embedding].num_bytes
     names = {name for name, shape in expected_tensors(spec).items() if len(shape) > 1 and loaded[name] > 0}
     if on_gpu:
         names &= _experts_in_host(spec, names, gpu_experts)
-    return KeptWeights(frozenset(names), tuple(loaded[name] for name in names))
+    return KeptWeights(frozenset(names), tuple(loaded[name] for name in names), isa, threads_per_node)
 
 
 def _experts_in_host(spec: ModelSpec, names: Set[str], gpu_experts: GpuExperts) -> Set[str]:

@@ -40,7 +40,8 @@ from ballast.plan.shortfall import shortfall_lines
 from ballast.plan.speed_report import speed_report
 from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
-from ballast.weights.packed_set import unused_bytes
+from ballast.weights.packed_key import files_digest
+from ballast.weights.packed_set import keys_in_use, unused_bytes
 
 QUEUED_CACHES = 8
 """Default bound of the waiting prompts, in multiples of the KV cache."""
@@ -76,7 +77,7 @@ def _plan_with_cache(
         stream_from_tokens=config.machine.stream_from_tokens,
         tiers=asked_tiers(config.machine),
     )
-    folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir)
+    folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
     if not config.machine.device.startswith("cuda"):
@@ -245,13 +246,18 @@ def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec
     return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share)
 
 
-def _packed_folder(path: Path) -> PackedFolder:
+def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:
     """The folder, or the one that it will be made in. Raises ConfigError when there is neither."""
     try:
         files = read_file_system(path if path.exists() else path.parent)
     except OSError as error:
         raise ConfigError("packed_dir", path, f"cannot be read ({error.strerror})") from error
-    return PackedFolder(path, files, unused_bytes(path))
+    in_use = keys_in_use(path)
+    try:
+        digest = files_digest(gguf) if in_use else b""
+    except OSError:  # a file has gone meanwhile; whoever reads it says so
+        in_use, digest = frozenset(), b""
+    return PackedFolder(path, files, unused_bytes(path), in_use, digest)
 
 
 def _threads_per_node(config: Config) -> tuple[int, ...]:

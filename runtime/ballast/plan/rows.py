@@ -13,6 +13,7 @@ from ballast.model.kept_weights import KeptWeights
 from ballast.model.modules import module_of
 from ballast.model.tensors import GROUPS, Group, group_of
 from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_key import key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class PackedFolder:
     files: FileSystem
     unused_bytes: int
     """What sets there take that no process uses; a start uses or removes them."""
+    keys_in_use: frozenset[str] = frozenset()
+    """Of finished sets that processes use; a start that wants one of these shares it."""
+    model_digest: bytes = b""
+    """`files_digest` of the model, where any keys are in use."""
 
 
 def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: PackedFolder | None) -> list[MemoryRow]:
@@ -52,6 +57,12 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
     if folder is None or not kept.sizes:
         return [MemoryRow("weights", num_bytes, detail)]
     in_files = kept.file_bytes(folder.files.unit_bytes)
+    key = key_of(folder.model_digest, kept.isa, kept.threads_per_node, kept.tensors)
+    if key in folder.keys_in_use and folder.files.is_in_memory:
+        return [
+            MemoryRow("weights", num_bytes - sum(kept.sizes), "what is not kept there; embedding in page cache"),
+            MemoryRow("packed weights", 0, f"{human(in_files)} in {folder.path} are shared with a server that runs"),
+        ]
     if in_files > folder.files.free_bytes + folder.unused_bytes:
         return [MemoryRow("weights", num_bytes, f"{detail}; {folder.path} has no room for {human(in_files)} of them")]
     if not folder.files.is_in_memory:

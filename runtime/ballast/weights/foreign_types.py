@@ -1,4 +1,4 @@
-"""Tensor types of GGUF files that are not llama.cpp's: known by number, so that a refusal can say whose they are."""
+"""Tensor types of GGUF files that llama.cpp does not read, by number, so that a refusal can say whose they are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ IK_LLAMA_TYPES: Mapping[int, str] = {
     144: "IQ4_KS",
     145: "IQ2_KS",
     146: "IQ4_KSS",
+    151: "Q8_KV",
     152: "IQ5_KS",
     153: "IQ2_KT",
     154: "IQ3_KT",
@@ -30,8 +31,24 @@ _REPACKED = range(200, 400)
 """ik_llama.cpp's numbers of types whose rows it has interleaved."""
 
 
+_GIVEN_UP: Mapping[int, tuple[str, str]] = {
+    4: ("Q4_2", "Q4_0"),
+    5: ("Q4_3", "Q4_1"),
+    31: ("Q4_0_4_4", "Q4_0"),
+    32: ("Q4_0_4_8", "Q4_0"),
+    33: ("Q4_0_8_8", "Q4_0"),
+    36: ("IQ4_NL_4_4", "IQ4_NL"),
+    37: ("IQ4_NL_4_8", "IQ4_NL"),
+    38: ("IQ4_NL_8_8", "IQ4_NL"),
+}
+"""Those that llama.cpp wrote once, most of them with rows interleaved for Arm, and the type to take in their place."""
+
+
 def why_unknown(number: int) -> str:
     """What to say of a tensor whose type's number llama.cpp does not have."""
+    if number in _GIVEN_UP:
+        name, other = _GIVEN_UP[number]
+        return f"type {name} (number {number}) is one that llama.cpp itself has given up; take a file of {other}"
     if number in IK_LLAMA_TYPES:
         whose = f"type {IK_LLAMA_TYPES[number]} (number {number}) is ik_llama.cpp's own"
     elif number in _REPACKED:

@@ -12,7 +12,7 @@ from ballast.host.sizes import human
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import packed_key
 from ballast.weights.packed_panels import PackedPanels
-from ballast.weights.packed_set import Manifest, PackedError, PackedSet, remove_unused
+from ballast.weights.packed_set import Manifest, PackedError, PackedSet, reason, remove_unused
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +32,21 @@ def open_packed_dir(
     these take in multiples of so many bytes. None,
     with a warning that says why, where they can be neither used nor kept. Sets that nobody uses are removed."""
     if isa == "reference":
-        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": "no weights are packed"})
+        why = "the instruction set reference computes from the model's file, and packs nothing"
+        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": why})
         return None
+    folder = folder.absolute()
     try:
         return _open(folder, packed_key(gguf, isa, threads_per_node, tensors), needed_bytes)
     except (OSError, PackedError) as error:
-        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": str(error)})
+        log.warning("packed_dir is not used", extra={"folder": str(folder), "why": reason(error, folder)})
         return None
 
 
 def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedPanels:
     folder.mkdir(mode=0o700, exist_ok=True)
-    remove_unused(folder, key)
+    for problem in remove_unused(folder, key):
+        log.warning("stale packed weights cannot be removed", extra={"why": problem})
     files = read_file_system(folder)
     if files.unit_bytes > MOST_UNIT_BYTES:
         size = human(files.unit_bytes)
@@ -51,6 +54,9 @@ def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedP
     kept = PackedSet(folder, key)
     try:
         return PackedPanels(kept, files, _locked(kept, needed_bytes(files.unit_bytes)))
+    except OSError as error:
+        kept.close()
+        raise PackedError(reason(error, kept.path)) from error
     except BaseException:
         kept.close()
         raise

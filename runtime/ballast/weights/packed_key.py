@@ -21,15 +21,18 @@ def packed_key(gguf: GgufModel, isa: str, threads_per_node: Sequence[int], tenso
     """32 hexadecimal digits. They follow from the files (size, time of change, header, and a sample of every tensor),
     from how panels lie and for which instruction set, from how rows are divided among nodes, and from which `tensors`
     are kept. Raises OSError when a file has gone."""
+    return key_of(files_digest(gguf), isa, threads_per_node, tensors)
+
+
+def key_of(digest: bytes, isa: str, threads_per_node: Sequence[int], tensors: Collection[str]) -> str:
+    """The same from the `files_digest` of a model. Pure."""
     facts = {
         "layout": kernels.PANEL_LAYOUT_VERSION,
         "isa": isa,
         "threads_per_node": list(threads_per_node),
         "tensors": sorted(tensors),
     }
-    digest = hashlib.sha256(json.dumps(facts).encode())
-    digest.update(files_digest(gguf))
-    return digest.hexdigest()[:32]
+    return hashlib.sha256(json.dumps(facts).encode() + digest).hexdigest()[:32]
 
 
 def files_digest(gguf: GgufModel) -> bytes:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from ballast._core import kernels
 from ballast.host.filesystem import FileSystem
-from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name
+from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name, reason
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ class PackedPanels:
         self._problem: str | None = None
         self._num_bytes = 0
         self._seconds = 0.0
+        self._ending = threading.RLock()  # reentrant: `close` may be called by whatever frees the model
+        self._is_writing = False
+        self._is_closed = False
 
     @property
     def is_filled(self) -> bool:
@@ -62,12 +65,13 @@ class PackedPanels:
 
     def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
         """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
-        begin = time.perf_counter()
+        begin, bytes_before = time.perf_counter(), self._num_bytes
         try:
             return pack(self.file_of)
         except RuntimeError as error:
             if not self._open:
                 raise
+            self._num_bytes = bytes_before
             self._give_up(f"{self._set.path / self._asked}: {error}")
             self._set.discard(self._asked)
             return pack(None)
@@ -82,7 +86,7 @@ class PackedPanels:
         try:
             return self._from_file(what, num_bytes) if self._found is not None else self._to_file(what, num_bytes)
         except (OSError, PackedError) as error:
-            self._give_up(str(error))
+            self._give_up(reason(error, self._set.path))
             return None
 
     def finish(self) -> threading.Thread | None:
@@ -94,13 +98,18 @@ class PackedPanels:
             self._finish_set()
             log.info("packed weights kept", extra=told)
         elif self._problem is None:
-            thread = threading.Thread(target=self._write_all, name="ballast-keep", daemon=True)
+            self._is_writing = True
+            thread = threading.Thread(target=self._write_on_thread, name="ballast-keep", daemon=True)
             thread.start()
             return thread
         return None
 
     def close(self) -> None:
-        """Let the set be removed."""
+        """Let the set be removed. What is still to be written is not; the thread that writes ends soon."""
+        with self._ending:
+            self._is_closed = True
+            if self._is_writing:
+                return
         self._set.close()
 
     def _from_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
@@ -135,10 +144,11 @@ class PackedPanels:
         self._num_bytes += num_bytes
 
     def _give_up(self, problem: str) -> None:
-        if self._problem is None:
-            log.warning(
-                "packed weights cannot be used", extra={"why": problem, "instead": "packed as without a folder"}
-            )
+        if self._problem is None and self._found is None:
+            log.warning("packed weights are not kept", extra={"why": problem})
+        elif self._problem is None:
+            told = {"why": problem, "instead": "packed from the model"}
+            log.warning("packed weights cannot be used", extra=told)
         self._problem = problem
         self._made.clear()
         self._set.forget()
@@ -157,19 +167,35 @@ class PackedPanels:
             self._set.write_manifest(Manifest(files=files))
             self._set.lock(shared=True)
         except OSError as error:
-            self._give_up(f"{self._set.path}: {error}")
+            self._give_up(reason(error, self._set.path))
+
+    def _write_on_thread(self) -> None:
+        try:
+            self._write_all()
+        finally:
+            with self._ending:
+                self._is_writing = False
+                is_closed = self._is_closed
+            if is_closed:
+                self._set.close()
 
     def _write_all(self) -> None:
         begin = time.perf_counter()
         num_bytes = 0
         try:
             for index, made in enumerate(self._made):
+                if self._is_closed:
+                    self._made.clear()
+                    self._set.clear()
+                    why = "the model was closed before all of them were written"
+                    log.info("packed weights are not kept", extra={"folder": str(self._set.path), "why": why})
+                    return
                 memory = made.panels.memory
                 assert memory is not None
                 self._set.write_file(file_name(index), memory)
                 num_bytes += memory.nbytes
         except OSError as error:
-            self._give_up(f"{self._set.path}: {error}")
+            self._give_up(reason(error, self._set.path))
             return
         self._finish_set()
         seconds = round(time.perf_counter() - begin, 3)

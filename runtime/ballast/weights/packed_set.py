@@ -71,9 +71,9 @@ class PackedSet:
                 os.fchmod(self._fd, 0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             self._lock = os.open(_LOCK, flags, mode=0o600, dir_fd=self._fd)
-        except BaseException:
+        except OSError as error:
             os.close(self._fd)
-            raise
+            raise PackedError(reason(error, self.path)) from error
 
     def lock(self, *, shared: bool) -> bool:
         """Take the lock, for reading or for writing, if nobody has it who forbids that, else have none.
@@ -206,10 +206,25 @@ class PackedSet:
             os.close(file)
 
 
-def remove_unused(folder: Path, key: str) -> None:
-    """Remove the sets in `folder`, but for `key`, that no process uses. Raises OSError."""
+def remove_unused(folder: Path, key: str) -> list[str]:
+    """Remove the sets in `folder`, but for `key`, that no process uses. Returns why some of them stay. Raises
+    OSError."""
+    problems: list[str] = []
     for other in _others(folder, key):
-        other.remove()
+        try:
+            other.remove()
+        except OSError as error:
+            problems.append(reason(error, other.path))
+    return problems
+
+
+def reason(error: OSError | PackedError, where: Path) -> str:
+    """What to say of an error at `where`, a set or the folder of all. The system names a file of a set without its
+    folder, and a descriptor not at all."""
+    if isinstance(error, PackedError):
+        return str(error)
+    name = error.filename if isinstance(error.filename, str) else ""
+    return f"{name if '/' in name else where / name}: {error.strerror}"
 
 
 def unused_bytes(folder: Path) -> int:
@@ -220,19 +235,36 @@ def unused_bytes(folder: Path) -> int:
         return 0
 
 
+def keys_in_use(folder: Path) -> frozenset[str]:
+    """The keys of the finished sets in `folder` that processes use: another one that wants such a set shares it."""
+    found: set[str] = set()
+    with suppress(OSError):
+        for key, other in _sets(folder):
+            with suppress(PackedError):
+                if not other.lock(shared=False) and other.lock(shared=True) and other.manifest() is not None:
+                    found.add(key)
+    return frozenset(found)
+
+
 def _others(folder: Path, key: str) -> Iterator[PackedSet]:
-    """The sets that no process uses, each locked while the caller has it."""
+    """The sets, but for `key`, that no process uses, each locked while the caller has it."""
+    for other, found in _sets(folder):
+        if other != key and found.lock(shared=False):
+            yield found
+
+
+def _sets(folder: Path) -> Iterator[tuple[str, PackedSet]]:
+    """The sets and their keys, each open while the caller has it."""
     for entry in sorted(folder.iterdir()):
-        other = entry.name.removeprefix(_PREFIX)
-        if not _SET_NAME.fullmatch(entry.name) or other == key:
+        if not _SET_NAME.fullmatch(entry.name):
             continue
+        key = entry.name.removeprefix(_PREFIX)
         try:
-            found = PackedSet(folder, other)
+            found = PackedSet(folder, key)
         except (OSError, PackedError):  # somebody else's, or gone by now
             continue
         try:
-            if found.lock(shared=False):
-                yield found
+            yield key, found
         finally:
             found.close()
 

@@ -11,6 +11,7 @@ import pytest
 from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.tiny import BUILT_IN, write_tiny_model
+from ballast.weights.gguf import open_gguf
 
 
 def ballast(*arguments, **environment):
@@ -157,6 +158,12 @@ def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
     shown = ballast("plan", "--gguf_path", file, "--device", "cpu", LC_ALL="C.UTF-8")
     assert shown.returncode == 0, shown.stderr
     assert "m\\udcff.gguf" in shown.stdout
+
+
+def test_a_type_of_a_tiny_model_may_be_spelt_as_gguf_spells_it(tmp_path):
+    made = ballast("tiny-model", str(tmp_path / "tiny"), "--quant", "IQ2_XXS")
+    assert made.returncode == 0, made.stderr
+    assert open_gguf(tmp_path / "tiny" / "model.gguf").tensors["output.weight"].ggml_type.name == "IQ2_XXS"
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):

@@ -25,7 +25,7 @@ from ballast.weights.packed_set import unused_bytes
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 
 PAGE = 4096
-KEPT = KeptWeights(frozenset({"a", "b"}), (10 * PAGE, 5 * PAGE + 1))
+KEPT = KeptWeights(frozenset({"a", "b"}), (10 * PAGE, 5 * PAGE + 1), "avx2", (2,))
 
 
 @pytest.fixture
@@ -75,6 +75,22 @@ def test_the_row_is_what_the_files_take(config: Config, in_memory: Path) -> None
     assert unused_bytes(in_memory) == 0
     del runner
     assert unused_bytes(in_memory) >= sum(files)
+
+
+def test_what_a_running_server_has_there_takes_no_more_memory(config: Config, in_memory: Path) -> None:
+    settled, plan = plan_with(config, in_memory)
+    alone = {row.name: row.num_bytes for row in plan.uses}
+    gguf, spec = open_checked(settled.model)
+    runner = load_runner(gguf, spec, spec.vocab_size, engine_settings(planned(settled, plan)))
+    shared = {row.name: row for row in plan_with(config, in_memory)[1].uses}
+    assert shared["packed weights"].num_bytes == 0
+    assert shared["packed weights"].detail.endswith("are shared with a server that runs")
+    assert {name: row.num_bytes for name, row in shared.items()} == alone | {"packed weights": 0}
+    other = replace(config, machine=replace(config.machine, cpu_threads=1))
+    [packed] = [row.num_bytes for row in plan_with(other, in_memory)[1].uses if row.name == "packed weights"]
+    assert packed == alone["packed weights"] > 0
+    del runner
+    assert {row.name: row.num_bytes for row in plan_with(config, in_memory)[1].uses} == alone
 
 
 def test_a_folder_in_no_folder_is_refused(config: Config, tmp_path: Path) -> None:

@@ -126,6 +126,12 @@ def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path
     assert open_gguf(tmp_path).files == tuple(files)
 
 
+def test_the_part_that_sees_images_is_opened_where_it_is_alone(model: Path) -> None:
+    small_file(model.parent / "mmproj-F16.gguf")
+    model.unlink()
+    assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # to be refused as what it is
+
+
 def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
         open_gguf(tmp_path)
@@ -194,6 +200,9 @@ def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
     ("number", "told"),
     [
         (999, "unknown type number 999"),
+        (31, r"type Q4_0_4_4 \(number 31\) is one that llama\.cpp itself has given up; take a file of Q4_0$"),
+        (36, r"type IQ4_NL_4_4 \(number 36\) is one that llama\.cpp itself has given up; take a file of IQ4_NL$"),
+        (151, r"type Q8_KV \(number 151\) is ik_llama\.cpp's own"),
         (139, r"type IQ4_K \(number 139\) is ik_llama\.cpp's own, which only that program reads; take a file of"),
         (212, r"type number 212 is one of ik_llama\.cpp's own, of interleaved rows, which only that program reads"),
     ],

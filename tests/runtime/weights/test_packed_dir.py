@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -32,12 +33,13 @@ from ballast.model.kept_weights import KeptWeights
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from ballast.weights.packed_set import MANIFEST, file_name, unused_bytes
+from ballast.weights.packed_set import MANIFEST, PackedSet, file_name, unused_bytes
 
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 
 MEMORY = Path("/dev/shm")
 KEPT, MAPPED, READ = "packed weights kept", "packed weights mapped", "packed weights read"
+STALE, NOT_KEPT = "stale packed weights cannot be removed", "packed weights are not kept"
 UNUSED, DAMAGED = "packed_dir is not used", "packed weights cannot be used"
 
 
@@ -140,6 +142,11 @@ def test_only_their_owner_may_read_them(model: Path, folder: Path, start: Start)
     assert {file.stat().st_mode & 0o777 for file in only_set(folder).iterdir()} == {0o600}
 
 
+def packed_with(what: str) -> str:
+    """The same for matrices that are packed together: gate, up and down of a layer's experts."""
+    return re.sub(r"ffn_(gate|up|down)(\S+) .*", r"ffn\2", what)
+
+
 def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, folder: Path, start: Start) -> None:
     plain, _ = start(model, folder)
     files = json.loads((only_set(folder) / MANIFEST).read_text())["files"]
@@ -155,6 +162,8 @@ def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, fo
         assert log.events == [DAMAGED, found_again(folder)]
         assert str(file) in log.why
         assert "checksum" in log.why
+        used = [kept["num_bytes"] for kept in files if packed_with(kept["what"]) != packed_with(files[index]["what"])]
+        assert vars(log.records[-1])["bytes"] == sum(used)
         assert start(model, folder)[1].events == [KEPT]
 
 
@@ -355,6 +364,17 @@ def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Pa
         assert start(copy, folder)[1].events == [KEPT]
 
 
+def test_a_stale_set_that_cannot_be_removed_is_named_and_hinders_nobody(
+    model: Path, folder: Path, start: Start
+) -> None:
+    stale = folder / f"ballast-packed-{'0' * 32}"
+    (stale / "sub").mkdir(parents=True)
+    stale.chmod(0o700)
+    _, log = start(model, folder)
+    assert log.events == [STALE, KEPT]
+    assert log.why == f"{stale}/sub: Is a directory"
+
+
 def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> None:
     folder.mkdir()
     (folder / "mine").write_text("kept")
@@ -410,6 +430,19 @@ def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_t
     assert "256.0 KiB are free" in log.why
 
 
+def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path, start: Start) -> None:
+    plain, _ = start(model, small_tmpfs)
+    lock = only_set(small_tmpfs) / "lock"
+    for missing in (lock, lock.parent):
+        subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
+        result, log = start(model, small_tmpfs)
+        np.testing.assert_array_equal(result, plain)
+        assert log.events == [UNUSED]
+        assert log.why == f"{missing}: Read-only file system"
+        subprocess.run(["mount", "-o", "remount,rw", small_tmpfs], check=True)
+        shutil.rmtree(lock.parent, ignore_errors=True)
+
+
 def test_room_that_ends_meanwhile_is_given_back(
     model: Path, small_tmpfs: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,31 +450,55 @@ def test_room_that_ends_meanwhile_is_given_back(
     monkeypatch.setattr(KeptWeights, "file_bytes", lambda self, unit: 0)
     result, log = start(model, small_tmpfs)
     np.testing.assert_array_equal(result, plain)
-    assert log.events == [DAMAGED]
+    assert log.events == [NOT_KEPT]
     assert "No space left" in log.why
     assert [file.name for file in only_set(small_tmpfs).iterdir()] == ["lock"]
-    assert start(model, small_tmpfs)[1].events == [DAMAGED]
+    assert start(model, small_tmpfs)[1].events == [NOT_KEPT]
 
 
-def test_a_disk_that_is_full_keeps_nothing(
-    model: Path, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_files_that_cannot_be_written_are_not_kept(model: Path, folder: Path, start: Start) -> None:
+    plain, _ = start(model, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        result, log = start(model, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    np.testing.assert_array_equal(result, plain)
+    assert log.events == [NOT_KEPT]
+    assert log.why == f"{only_set(folder)}: File too large"
+    assert [file.name for file in only_set(folder).iterdir()] == ["lock"]
+    assert start(model, folder)[1].events == [KEPT]
+
+
+def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(
+    model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if Path("/dev/full").exists() is False or read_file_system(tmp_path).is_in_memory:
+    if read_file_system(tmp_path).is_in_memory:
         pytest.skip("takes a disk")
-    from ballast.weights import packed_set
+    closed, write_file = threading.Event(), PackedSet.write_file
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def wait_and_write(kept: PackedSet, name: str, memory: np.ndarray) -> None:
+        assert closed.wait(60)
+        write_file(kept, name, memory)
 
-    monkeypatch.setattr(packed_set.PackedSet, "write_file", full)
-    _, log = start(model, tmp_path / "packed")
-    assert log.events == [DAMAGED]
-    assert "No space" in log.why
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "ballast"):
+        patch.setattr(PackedSet, "write_file", wait_and_write)
+        runner = loaded(model, tmp_path / "packed")
+        [writer] = [thread for thread in threading.enumerate() if thread.name == "ballast-keep"]
+        del runner
+        closed.set()
+        writer.join(60)
+    assert Log(caplog).events == [NOT_KEPT]
+    assert [record.levelno for record in Log(caplog).records] == [logging.INFO]
     assert [file.name for file in only_set(tmp_path / "packed").iterdir()] == ["lock"]
+    assert start(model, tmp_path / "packed")[1].events == [KEPT]
 
 
 def test_plain_loops_keep_nothing(model: Path, folder: Path, start: Start) -> None:
-    assert start(model, folder, cpu_isa="reference")[1].events == [UNUSED]
+    _, log = start(model, folder, cpu_isa="reference")
+    assert log.events == [UNUSED]
+    assert "the instruction set reference" in log.why
     assert not folder.exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 MOST_UNIT_BYTES = 2 << 20
 """Every matrix has a file of its own, so larger pages would be mostly empty."""
+_LOOK_S, _LOOK_AGAIN_S = 1.0, 0.02
+"""How long to ask for a lock, since a plan has each for a moment, to see whether it is free."""
 
 
 def open_packed_dir(
@@ -64,13 +67,18 @@ def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedP
 
 def _locked(kept: PackedSet, needed_bytes: int) -> Manifest | None:
     """Lock the set: for reading where it is finished, else for writing, emptied."""
-    if kept.lock(shared=True):
-        with suppress(PackedError):  # of two that find it damaged, one comes to write
-            manifest = kept.manifest()
-            if manifest is not None:
-                return manifest
-    if not kept.lock(shared=False):
-        raise PackedError(f"{kept.path}: another process writes or uses it")
+    give_up_s = time.monotonic() + _LOOK_S
+    while True:
+        if kept.lock(shared=True):
+            with suppress(PackedError):  # of two that find it damaged, one comes to write
+                manifest = kept.manifest()
+                if manifest is not None:
+                    return manifest
+        if kept.lock(shared=False):
+            break
+        if time.monotonic() > give_up_s:
+            raise PackedError(f"{kept.path}: another process writes or uses it")
+        time.sleep(_LOOK_AGAIN_S)
     try:
         manifest = kept.manifest()
         if manifest is not None:

@@ -313,6 +313,16 @@ def test_of_two_starts_at_once_one_writes(model: Path, folder: Path, start: Star
     assert unused_bytes(folder) > 0
 
 
+def test_a_plan_that_looks_at_a_set_hinders_no_start(model: Path, folder: Path, start: Start) -> None:
+    start(model, folder)
+    plan = PackedSet(folder, only_set(folder).name.removeprefix("ballast-packed-"))
+    assert plan.lock(shared=False)
+    end = threading.Timer(0.05, plan.close)
+    end.start()
+    assert start(model, folder)[1].events == [found_again(folder)]
+    end.join()
+
+
 def on_two_nodes(start: Start, model: Path, folder: Path) -> tuple[np.ndarray, Log]:
     """A start whose threads are divided. On a thread of its own: the one that loads is adopted for good."""
     # CPUs that no machine has, so that no thread is bound to one.

@@ -28,6 +28,8 @@ _THINK = "<think>"
 _END_THINK = "</think>"
 _CONTINUED_TEXT = "\ufdd1"
 """Marks where the text of the message to continue begins. A Unicode noncharacter, so no message contains it."""
+_CONTINUED_REASONING = "\ufdd4"
+"""As `_CONTINUED_TEXT`, of its reasoning."""
 
 _TYPESCRIPT = "tools_ts_str"
 """The variable in which a template wants the tools as TypeScript."""
@@ -240,7 +242,7 @@ def _without_thinking(prompt: str) -> str:
 
 
 def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
-    """Take the last message's content and reasoning out of `chat`, put a marker there, and return them."""
+    """Take the last message's content and reasoning out of `chat`, put markers there, and return them."""
     final = chat[-1]
     path = f"messages.{len(chat) - 1}"
     if final["role"] != "assistant":
@@ -249,6 +251,8 @@ def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
         raise RequestError(f"{path}.tool_calls: a message with tool calls cannot be continued", param=path)
     end = {"content": final["content"], "reasoning": final.pop("reasoning_content", "")}
     final["content"] = _CONTINUED_TEXT
+    if end["reasoning"]:
+        final["reasoning_content"] = _CONTINUED_REASONING
     return end
 
 
@@ -258,5 +262,8 @@ def _continued(prompt: str, end: Mapping[str, str]) -> str:
         raise RequestError("this model's chat template cannot continue a message", param="messages")
     if not end["reasoning"]:
         return head + end["content"]
+    before, shown, between = head.rpartition(_CONTINUED_REASONING)
+    if shown:
+        return before + end["reasoning"] + (between + end["content"] if end["content"] else "")
     answer = f"\n{_END_THINK}\n\n{end['content']}" if end["content"] else ""
     return force_think(head) + end["reasoning"] + answer

@@ -227,6 +227,29 @@ def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail
     assert prompt.endswith(f"U\n\n{tail}" if name == "deepseek-v2" else f"U<｜Assistant｜>{tail}")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "tail"),
+    [
+        ("deepseek-v3.2", {"thinking": True}, "<｜Assistant｜><think>hm</think>Once"),
+        ("glm-4.5", {}, "<|assistant|>\n<think>hm</think>\nOnce"),
+        ("glm-4.7", {}, "<|assistant|><think>hm</think>Once"),
+        ("qwen3", {}, "<|im_start|>assistant\n<think>\nhm\n</think>\n\nOnce"),
+    ],
+)
+def test_reasoning_of_a_continued_message_is_written_as_the_template_writes_it(
+    name: str, options: Any, tail: str
+) -> None:
+    chat: list[dict[str, Any]] = [{"role": "user", "content": "U"}]
+    chat += [{"role": "assistant", "content": "Once", "reasoning_content": "hm"}]
+    assert (
+        family(name)
+        .render(chat, continue_final=True, options=options)
+        .endswith(f"U{tail}".replace("U<|im", "U<|im_end|>\n<|im"))
+    )
+    chat[-1]["content"] = ""
+    assert family(name).render(chat, continue_final=True, options=options).endswith(tail.partition("hm")[0] + "hm")
+
+
 def test_only_a_message_of_the_assistant_is_continued() -> None:
     with pytest.raises(RequestError, match=r"messages\.0\.role: only a message of the assistant"):
         family("deepseek-v3").render([{"role": "user", "content": "U"}], continue_final=True)

@@ -9,7 +9,7 @@ namespace {
 // How much longer prompts may make a step of the decode lane where max_stall_s does not say, in steps without
 // them. With one lane all prompts depend on it; with two, only those that the other one would hardly serve
 // sooner.
-constexpr double kAutoStallOfOneLane = 3.5;
+constexpr double kAutoStallOfOneLane = 3.0;
 constexpr double kAutoStallOfTwoLanes = 1.0;
 
 // Of steps of `budget` tokens, but for the last one, each beside num_decode others.

@@ -31,7 +31,7 @@ class SchedulerConfig(PybindObject):
         `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending; without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
         prompt that goes to the prefill lane; None: whichever lane is cheaper. `max_stall_s`: the most seconds that
-        prompts may add to a step in which something decodes, by `decode_costs`; None: 3.5 times what the step takes
+        prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times what the step takes
         without them, or once where there are two lanes. `tiers`: places for what the prefix cache holds, the fastest
         first, each with its number of blocks and the most that are on their way to it at a time. Raises ValueError
         naming the field for values that cannot work.

@@ -122,7 +122,7 @@ class SchedulingConfig(_Section):
         None,
         whole(0, 3_600_000, auto=True),
         "most milliseconds that prompts may add to a step in which somebody decodes, by the costs measured at start; "
-        "auto: 3.5 times what the step takes without them, or once where prompts have steps of their own on a GPU",
+        "auto: 3 times what the step takes without them, or once where prompts have steps of their own on a GPU",
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
     max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")

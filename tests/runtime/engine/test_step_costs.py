@@ -96,8 +96,8 @@ def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
     core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 0)
     model.sizes.clear()
     core.step()
-    # 2 ms alone, 3.5 times that beside: 8 tokens in 9 ms.
-    assert model.sizes == [8]
+    # 2 ms alone, 3 times that beside: 7 tokens in 8 ms.
+    assert model.sizes == [7]
 
 
 def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> None:

@@ -99,7 +99,7 @@ TEST(a_curve_that_no_machine_has_is_refused) {
 TEST(prompts_make_a_step_longer_by_what_is_allowed_and_no_more) {
   SchedulerConfig config = one_lane();
   config.chunk_size = 100;
-  EXPECT_EQ(prompt_budget(config, 1), 35);  // 1 s alone, three and a half times that beside
+  EXPECT_EQ(prompt_budget(config, 1), 30);  // 1 s alone, three times that beside
   config.max_stall_s = 0.5;
   EXPECT_EQ(prompt_budget(config, 1), 5);
   config.max_stall_s = 0.0;

@@ -77,7 +77,8 @@ def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
 
 def test_a_format_is_named_by_its_list_and_its_block_alone():
     """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
-    tiny models quantises with formats that it names, and a plan names common files by their quantisation."""
+    tiny models quantises with formats that it names, and advice names common files by their quantisation: a plan's,
+    and a refusal's of types that are written no more."""
     named = re.compile(
         "|".join(rf"(?<![a-zA-Z0-9])(?:k|kPanel|Block)?{kind.name}(?![a-zA-Z0-9_])" for kind in QUANTIZED)
     )
@@ -92,8 +93,8 @@ def test_a_format_is_named_by_its_list_and_its_block_alone():
         "runtime/ballast/tiny/quant_mix.py",
     }
     readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "grid_blocks", "raw_blocks")}
-    advice = "runtime/ballast/plan/shortfall.py"
-    assert found == {"csrc/cpu/format_list.h", "csrc/cpu/make_grids.py", *readers, *quantisers, advice}
+    advice = {"runtime/ballast/plan/shortfall.py", "runtime/ballast/weights/foreign_types.py"}
+    assert found == {"csrc/cpu/format_list.h", "csrc/cpu/make_grids.py", *readers, *quantisers, *advice}
 
 
 @every_format

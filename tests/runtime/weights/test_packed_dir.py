@@ -485,7 +485,7 @@ def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(
     model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if read_file_system(tmp_path).is_in_memory:
-        pytest.skip("takes a disk")
+        pytest.skip("no disk: temporary files are in memory here; TMPDIR names another place")
     closed, write_file = threading.Event(), PackedSet.write_file
 
     def wait_and_write(kept: PackedSet, name: str, memory: np.ndarray) -> None:

@@ -133,7 +133,8 @@ def test_who_asks_has_what_was_taken_ahead_and_then_more() -> None:
     assert taken.held == 3
     with PinnedAhead(100, 100, taken.take) as ahead:
         assert ahead.take(101).nbytes == 101, "longer than a piece"
-    assert taken.num_bytes == 230 + 100 + 101
+        assert ahead.take(49).nbytes == 49, "most of a piece would be held for nothing"
+    assert taken.num_bytes == 230 + 100 + 101 + 49
     assert taken.held == 3
 
 

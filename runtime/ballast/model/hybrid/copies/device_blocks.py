@@ -7,18 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ballast.model.hybrid.copies.pinned_memory import Take
+from ballast.model.hybrid.copies.pinned_memory import Bytes, Take
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.streams import new_stream
 
 COPIED_AT_ONCE = 16
 """Blocks that are gathered on the device before they are sent, and scattered after they have come."""
 
-Bytes = NDArray[np.uint8]
 Each = TypeVar("Each")
 
 

@@ -38,10 +38,10 @@ class PinnedAhead:
         self.give_back()
 
     def take(self, num_bytes: int) -> Bytes:
-        """A piece that was taken ahead, cut to `num_bytes`, where there is one that is long enough; else new memory.
-        Waits for the thread. Raises MemoryError."""
+        """A piece that was taken ahead, cut to `num_bytes`, where there is one and that is at least half of it; else
+        new memory. Waits for the thread. Raises MemoryError."""
         self.wait()
-        if self._pieces and num_bytes <= self._piece_bytes:
+        if self._pieces and num_bytes <= self._piece_bytes <= 2 * num_bytes:
             return self._pieces.popleft()[:num_bytes]
         return self._new(num_bytes)
 

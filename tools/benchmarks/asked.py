@@ -230,14 +230,15 @@ RESIDENT = Question(
 )
 
 _SECOND = "r1.gguf, second start: "
+_WHOLE_GPU = "r1.gguf, all of the GPU: "
 _READ = Column("read from host memory, GB/s", "host_gb_per_s")
 
 WHOLE_R1 = Question(
     name="whole-r1",
     title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
     about=(
-        "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights. Attention "
-        "ran by Ballast's own kernels, without flashinfer. What a step reads of host memory, by the CPU and across "
+        "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights; attention "
+        "by flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. What a step reads of host memory, by the CPU and across "
         "PCIe, is counted over its whole time. The table after this one has what memory gives: with several streams a "
         "step takes all of it, and no kernel could be faster there. With one, memory rests while the GPU computes its "
         "part of each layer."
@@ -254,6 +255,12 @@ WHOLE_R1 = Question(
             for batch, streams in _STREAMS
         ),
         Row("prompt of 4,096 tokens", f"{_SECOND}prefill 4096"),
+        *(
+            Row(f"decode, {streams}{sampled or ', greedy'}, all of the GPU", f"{_WHOLE_GPU}decode B={batch}{sampled}")
+            for batch, streams in _STREAMS
+            for sampled in ("", ", sampled")
+        ),
+        Row("prompt of 4,096 tokens, all of the GPU", f"{_WHOLE_GPU}prefill 4096"),
     ),
     columns=(Column("tok/s", "tokens_per_s", digits=1), _READ),
     command="tools/gpu.sh build whole",
@@ -330,6 +337,7 @@ WHOLE_R1_START = Question(
         Row("Q4_K, second start, 64 threads", f"{_Q4_K}64 threads, second start: start"),
         Row("Q2_K, first start, 32 threads", "r1.gguf, first start, packed kept: start"),
         Row("Q2_K, second start, 32 threads", f"{_SECOND}start"),
+        Row("Q2_K, first start with all of the GPU, 32 threads", f"{_WHOLE_GPU}start"),
     ),
     columns=(Column("weights, s", "weights_s"), Column("whole start, s", "start_s")),
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",

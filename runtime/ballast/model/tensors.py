@@ -24,11 +24,6 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
 
-GPU_TYPES = frozenset(
-    GgmlType(known.ggml_type) for known in kernels.formats() if known.layout is None or not known.layout.has_trits
-)
-"""Those of them that kernels decode on a GPU; the CPU computes those of trits."""
-
 SCALED_TYPES = frozenset(
     GgmlType(known.ggml_type)
     for known in kernels.formats()

@@ -28,7 +28,7 @@ from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.described import THIS_MACHINE, Described
 from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.gpu_types import experts_on_cpu, why_not_on_gpu
+from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.kv_tiers import asked_tiers, auto_host_bytes
@@ -87,9 +87,9 @@ def _plan_with_cache(
             return make_plan(gguf, spec, on_host, tried, memory, folder)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
-    undecoded = why_not_on_gpu(gguf, spec)
-    if undecoded is not None:
-        raise ConfigError("device", config.machine.device, f"{gguf.path}: {undecoded}, with device=cpu")
+    too_much = why_not_on_gpu(spec)
+    if too_much is not None:
+        raise ConfigError("device", config.machine.device, f"{gguf.path}: {too_much}, with device=cpu")
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
     device = _device_memory(config.machine, described)
@@ -148,11 +148,9 @@ def settle(
     if is_open and chosen_isa() == "reference":
         forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} takes packed ones"
         config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_packing_needs()}")
-    undecoded = why_not_on_gpu(gguf, spec)
-    if is_open and config.machine.device != "cpu" and undecoded is not None:
-        config = on_cpu(config, undecoded)
-    if config.machine.device != "cpu":
-        config = experts_on_cpu(config, gguf, spec)
+    too_much = why_not_on_gpu(spec)
+    if is_open and config.machine.device != "cpu" and too_much is not None:
+        config = on_cpu(config, too_much)
     plan = plan_for(config, gguf, spec, described)
     if is_open and plan.device is not None and not plan.device.fits:
         needed, of_gpu = human(plan.device.needed_bytes), plan.device.memory

@@ -73,6 +73,7 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
         (T.Q8_0, T.BF16, T.F32),
         (T.MXFP4, T.MXFP4, T.Q6_K),
         (T.NVFP4, T.MXFP4, T.NVFP4),
+        (T.TQ1_0, T.TQ2_0, T.TQ1_0),
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )

@@ -73,6 +73,7 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
         (T.IQ4_XS, T.Q8_0, T.Q4_0),
         (T.MXFP4, T.IQ2_XXS, T.IQ3_S),
         (T.NVFP4, T.NVFP4, T.NVFP4),
+        (T.TQ1_0, T.TQ2_0, T.TQ1_0),
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )

@@ -183,6 +183,7 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
             (90, 227 << 10, T.Q4_K),
             (90, 227 << 10, T.IQ2_S),
             (90, 227 << 10, T.IQ1_M),
+            (90, 227 << 10, T.TQ1_0),
             (89, 99 << 10, T.F32),
         )
         for tokens in (1, 4, 16, 1024)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
 from ballast._core import kernels
@@ -34,6 +33,7 @@ from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.residence import weight_memory
+from ballast.model.spec import ModelSpec
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.device_rules import assign
 from ballast.moe.rule_file import read_rules
@@ -405,14 +405,17 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None
 
 
 def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(written: MakeTiny) -> None:
-    gguf = with_output_of(GgmlType.TQ1_0, open_gguf(written().gguf))
-    with pytest.raises(ConfigError, match=r"device=cuda:15: .*no kernel decodes on a GPU; the CPU reads it, with dev"):
-        plan_for(config_for(gguf.path, None), gguf, read_spec(gguf))
+    gguf = open_gguf(written(arch="v32").gguf)
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*at most 8192; the CPU chooses as many, with device=cpu"):
+        plan_for(config_for(gguf.path, None), gguf, choosing_too_many(gguf))
 
 
-def with_output_of(kind: GgmlType, gguf: GgufModel) -> GgufModel:
-    output = replace(gguf.tensors["output.weight"], ggml_type=kind)
-    return replace(gguf, tensors=gguf.tensors | {"output.weight": output})
+def choosing_too_many(gguf: GgufModel) -> ModelSpec:
+    """What a file says, but for a choice of one position more than a GPU's kernels take."""
+    spec = read_spec(gguf)
+    assert spec.index is not None
+    chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
+    return replace(spec, attention=replace(spec.latent, index=chosen))
 
 
 def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
@@ -534,22 +537,6 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
 
 
-def test_a_type_that_no_kernel_decodes_on_a_gpu_is_left_to_the_cpu(written: MakeTiny, beside_a_gpu: None) -> None:
-    kind = GgmlType.TQ1_0
-    gguf = with_output_of(kind, open_gguf(written(quant="q8_0").gguf))
-    spec = read_spec(gguf)
-    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
-    config, plan = settle(cli.serve_config(options), gguf, spec)
-    assert (config.machine.device, plan.device) == ("cpu", None)
-    assert re.fullmatch(
-        rf"output\.weight is {kind.name}, which no kernel decodes on a GPU; the CPU reads it", config.device_reason
-    )
-    with pytest.raises(
-        ConfigError, match=f"is {kind.name}, which no kernel decodes on a GPU; the CPU reads it, with device"
-    ):
-        settle(cli.serve_config([*options, "--device", "cuda"]), gguf, spec)
-
-
 @pytest.mark.parametrize(("arch", "with_indexer"), [("v32", 3), ("glm5", 4)])
 def test_a_gpu_takes_attention_to_chosen_positions(
     written: MakeTiny, beside_a_gpu: None, arch: str, with_indexer: int
@@ -571,10 +558,7 @@ def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
     written: MakeTiny, beside_a_gpu: None
 ) -> None:
     gguf = open_gguf(written(arch="v32", quant="q8_0").gguf)
-    spec = read_spec(gguf)
-    assert spec.index is not None
-    chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
-    wide = replace(spec, attention=replace(spec.latent, index=chosen))
+    wide = choosing_too_many(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, wide)
     assert (config.machine.device, plan.device) == ("cpu", None)
@@ -594,21 +578,3 @@ def test_a_gpu_takes_grouped_query_attention(written: MakeTiny, beside_a_gpu: No
     keys_and_values = 2 * (2 * 128)
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers
-
-
-def test_experts_of_such_a_type_stay_on_the_cpu_and_the_rest_on_the_gpu(written: MakeTiny, beside_a_gpu: None) -> None:
-    """As in most files that hold such types: attention is in others."""
-    kind = GgmlType.TQ1_0
-    gguf = open_gguf(written(quant="q8_0").gguf)
-    experts = {name: replace(info, ggml_type=kind) if "_exps" in name else info for name, info in gguf.tensors.items()}
-    gguf = replace(gguf, tensors=experts)
-    spec = read_spec(gguf)
-    options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
-    config, plan = settle(cli.serve_config(options), gguf, spec)
-    assert config.machine.device == "cuda:0"
-    assert (config.machine.stream_from_tokens, config.machine.pcie_share) == (0, 0.0)
-    assert plan.device is not None
-    assert not any(plan.device.gpu_experts)
-    for option in ("--gpu_experts", "--stream_from_tokens"):
-        with pytest.raises(ConfigError, match=rf"blk\.1\.ffn_\w+_exps\.weight is {kind.name}, which no kernel decodes"):
-            settle(cli.serve_config([*options, option, "64"]), gguf, spec)

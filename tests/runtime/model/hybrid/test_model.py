@@ -45,7 +45,6 @@ from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
-from ballast.model.tensors import GPU_TYPES
 from ballast.model.weights import Packing, Tensors
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import model as tiny_model
@@ -76,7 +75,6 @@ GROUPED = ("qwen3", "glm45", "glm45air")
 """Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads."""
 SPARSE = ("v32", "glm5")
 """Whose tokens attend to 32 positions that an indexer chooses: of each layer, and shared by some."""
-GPU_QUANTS = [quant for quant in QUANTS if type_for("blk.0.ffn_up.weight", 2, 256, quant) in GPU_TYPES]
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -421,7 +419,7 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
-        *((arch, mla, quant) for quant in GPU_QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
+        *((arch, mla, quant) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
         *(
             (arch, mla, "q4_k_m")
             for arch in ("v2lite", "v2", "v3", "k2")

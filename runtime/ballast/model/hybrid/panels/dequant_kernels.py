@@ -102,6 +102,10 @@ def words_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT
         numbers = tl.load(row_words + first, mask=inside, other=0)
         signs, high = _signs_and_high(lines, scale_words, group, inside, LAYOUT)
         word = point_words(points, numbers, signs, high, line, half, LAYOUT)
+    elif LAYOUT.has_trits:
+        quad = group % 8 * 8 + (4 * half + line)
+        at = scale_words + group // 8 * (LAYOUT.group_bytes * 2)
+        word = trits_in(tl.load(row_words + (at + quad // 5 * 16), mask=inside, other=0), quad)
     elif LAYOUT.bits == 8:
         word = tl.load(row_words + (at + (line + 4 * half) * 16), mask=inside, other=0)
     elif LAYOUT.bits <= 3:
@@ -199,6 +203,16 @@ def point_words(points, numbers, signs, high, line, half: tl.constexpr, LAYOUT: 
         negative = (four * 0x00204081 & 0x01010101) * 255
         word = LAYOUT.offset * 0x01010101 + (word & ~negative) - (word & negative)
     return word
+
+
+@triton.jit
+def trits_in(word, quad):
+    """The codes of quads of a super-block, out of the words that hold them: a digit of each byte. Four are made at
+    once, two to a product: nothing is carried from one to the other."""
+    power = _bytes_of(0x1B090301, 0x51, 0x5550 + quad % 5)  # of 3: the place's byte of 1, 3, 9, 27 and 81
+    first_and_third = ((word & 0x00FF00FF) * power & 0x00FF00FF) * 3
+    second_and_fourth = ((word >> 8 & 0x00FF00FF) * power & 0x00FF00FF) * 3
+    return _bytes_of(first_and_third, second_and_fourth, 0x7351)
 
 
 @triton.jit

@@ -118,7 +118,7 @@ def _add(
             for _ in tl.static_range(EIGHTS):
                 parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)
             for portion in tl.static_range(2 // subs):
-                word = words_in(loaded, points, index, t, sub + portion, LAYOUT)
+                word = words_in(loaded, points, group, index, t, sub + portion, LAYOUT)
                 weights = weights_in(word, LAYOUT.code_bits, row_terms[0].dtype.element_ty)
                 new_parts = ()
                 for eight in tl.static_range(EIGHTS):

@@ -13,7 +13,6 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from ballast.model.tensors import GPU_TYPES
 
 PANEL_ROWS = 16
 GROUP_COLS = 32
@@ -58,6 +57,8 @@ class QuantLayout:
     """Bytes of the codes of 32 columns of 16 rows."""
     grid: Grid | None
     """What codes are points of, if they are."""
+    has_trits: bool
+    """Whether five codes share a byte, as digits to the base of 3."""
 
     @property
     def is_flat(self) -> bool:
@@ -106,6 +107,7 @@ def _constant(layout: kernels.QuantLayout) -> QuantLayout:
         scale_stride=layout.scale_stride,
         group_bytes=layout.group_bytes,
         grid=None if layout.grid is None else _grid(layout.grid),
+        has_trits=layout.has_trits,
     )
 
 
@@ -142,8 +144,6 @@ def _words(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 LAYOUTS: Mapping[GgmlType, QuantLayout] = {
-    GgmlType(known.ggml_type): _constant(known.layout)
-    for known in kernels.formats()
-    if known.layout is not None and GgmlType(known.ggml_type) in GPU_TYPES
+    GgmlType(known.ggml_type): _constant(known.layout) for known in kernels.formats() if known.layout is not None
 }
-"""Of the quantised types that a GPU decodes."""
+"""Of the quantised types."""

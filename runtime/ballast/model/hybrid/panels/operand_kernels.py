@@ -25,13 +25,14 @@ from ballast.model.hybrid.panels.dequant_kernels import (
     small_float,
     steps_in,
     times_odd,
+    trits_in,
 )
 
 
 @triton.jit
 def pointers_of(words, halves, begin, scale_words, g, t):
     """(the thread's lines of codes, those that all its quads share, scales in bytes and halves, codes in bytes and
-    halves) of rows whose panel begins `begin` words into the panels."""
+    halves, the thread's quad of four) of rows whose panel begins `begin` words into the panels."""
     lane = g % 4 * 4 + tl.arange(0, 4)[None, :]
     codes = words + (begin + scale_words + lane)
     return (
@@ -41,6 +42,7 @@ def pointers_of(words, halves, begin, scale_words, g, t):
         halves + (begin * 2 + lane),
         (words + (begin + scale_words + g % 4)),
         halves + ((begin + scale_words) * 2 + lane),
+        t,
     )
 
 
@@ -48,13 +50,16 @@ def pointers_of(words, halves, begin, scale_words, g, t):
 def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.constexpr):
     """Words of codes and scales of groups `group` … + GROUPS - 1, of which those from `num_groups` on are zeros; GROUPS
     divides `group` and, where groups share scales, 8."""
-    lines, shared, scales, row_halves, bytes_of_rows, high_halves = pointers
+    lines, shared, scales, row_halves, bytes_of_rows, high_halves, t = pointers
     bits: tl.constexpr = LAYOUT.bits
     subs: tl.constexpr = LAYOUT.subs_per_group
     stride: tl.constexpr = LAYOUT.scale_stride
     words: tl.constexpr = LAYOUT.group_bytes // 4
     lines = lines + group * words
-    shared = shared + group * words
+    if LAYOUT.has_trits:
+        shared = shared + group // 8 * (8 * words)
+    else:
+        shared = shared + group * words
     loaded = ()
     if LAYOUT.scales == "flat":
         row_halves = row_halves + group * (stride // 2)
@@ -82,11 +87,14 @@ def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.co
             if LAYOUT.grid.high_bytes == 2:
                 of_group = (group + index) * (2 * words) + LAYOUT.grid.high_plane // 2
                 loaded = loaded + (tl.load(high_halves + of_group),)
+        elif LAYOUT.has_trits:
+            for half in tl.static_range(2):
+                loaded = loaded + (tl.load(shared + _quad(group + index, half, t) // 5 * 16),)
         elif bits >= 4:
             loaded = loaded + (tl.load(lines + index * bits * 16, mask=inside, other=0),)
         if bits == 8 and LAYOUT.grid is None:
             loaded = loaded + (tl.load(lines + (index * bits * 16 + 64), mask=inside, other=0),)
-        if bits <= 3:
+        if bits <= 3 and not LAYOUT.has_trits:
             loaded = loaded + (tl.load(shared + index * bits * 16, mask=inside, other=0),)
             loaded = loaded + (tl.load(shared + (index * bits * 16 + 16), mask=inside, other=0),)
         if bits == 3:
@@ -114,13 +122,15 @@ def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.co
 
 
 @triton.jit
-def words_in(loaded, points, index: tl.constexpr, t, half: tl.constexpr, LAYOUT: tl.constexpr):
+def words_in(loaded, points, group, index: tl.constexpr, t, half: tl.constexpr, LAYOUT: tl.constexpr):
     """The codes of columns 16 * half + 4 * t … + 3 of the `index`th group, as `words_of` gives them."""
     at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group
     if LAYOUT.grid is not None:
         signs, high = _signs_and_high(loaded, at, LAYOUT)
         first: tl.constexpr = 0 if LAYOUT.grid.weights == 8 else half
         word = point_words(points, loaded[at + first], signs, high, t, half, LAYOUT)
+    elif LAYOUT.has_trits:
+        word = trits_in(loaded[at + half], _quad(group + index, half, t))
     elif LAYOUT.bits == 8:
         word = loaded[at + half]
     elif LAYOUT.bits <= 3:
@@ -136,6 +146,12 @@ def words_in(loaded, points, index: tl.constexpr, t, half: tl.constexpr, LAYOUT:
     if LAYOUT.step_words is not None:
         word = steps_in(word, LAYOUT)
     return word
+
+
+@triton.jit
+def _quad(group, half: tl.constexpr, t):
+    """A thread's quad of a half of a group, counted from the first of the group's super-block."""
+    return group % 8 * 8 + (4 * half + t)
 
 
 @triton.jit

@@ -238,10 +238,10 @@ WHOLE_R1 = Question(
     title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
     about=(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights; attention "
-        "by flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. What a step reads of host memory, by the CPU and across "
-        "PCIe, is counted over its whole time. The table after this one has what memory gives: with several streams a "
-        "step takes all of it, and no kernel could be faster there. With one, memory rests while the GPU computes its "
-        "part of each layer."
+        "by flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. What a step reads "
+        "of host memory, by the CPU and across PCIe, is counted over its whole time. The table after this one has what "
+        "memory gives: with several streams a step takes all of it, and no kernel could be faster there. With one, "
+        "memory rests while the GPU computes its part of each layer."
     ),
     file="engine_whole_model.jsonl",
     rows=(

@@ -19,7 +19,7 @@ from tools.tiny_model.evaluate import Answer, is_right, rendered
 from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
 from tools.tiny_model.shape import LONGEST, QUANT, SHAPE
-from tools.tiny_model.train import Settings, Training
+from tools.tiny_model.train import Settings, Training, save
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from ballast.text.chat_template import ChatTemplate, force_think
@@ -180,6 +180,14 @@ def test_a_few_steps_make_the_loss_fall():
     assert any(block.exp_probs_b.bias.any() for block in network.blk if not block.dense)
 
 
+def test_training_ends_with_its_steps_or_its_time_and_the_rate_falls_to_nothing_by_then():
+    settings = Settings(steps=100, warm_up=1, decay_from=0.5, rate=1.0, seconds=10.0)
+    assert settings.done(100, 1.0) == 1
+    assert settings.done(20, 10.0) == 1
+    assert [settings.rate_at(20, settings.done(20, seconds)) for seconds in (2.0, 7.5, 10.0)] == [1.0, 0.5, 0.0]
+    assert replace(settings, seconds=0.0).done(50, 1e9) == 0.5
+
+
 @pytest.fixture
 def network():
     torch.manual_seed(0)
@@ -188,6 +196,13 @@ def network():
         if not block.dense:
             block.exp_probs_b.bias.normal_(0, 0.3)
     return made
+
+
+def test_weights_say_which_sizes_are_not_the_built_in_models(network, tmp_path):
+    save(network, tmp_path / "weights.npz")
+    with np.load(tmp_path / "weights.npz") as stored:
+        assert json.loads(str(stored["shape"])) == {"num_layers": 2}
+        assert set(stored.files) == {*network.state_dict(), "shape"}
 
 
 def test_the_trained_network_is_transformers_deepseek_v3(network):

@@ -1,10 +1,26 @@
-"""The sizes of the built-in model."""
+"""The sizes of the built-in model, and of a larger one to compare with."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ballast.tiny.shape import BALLAST_TINY
 
 SHAPE = BALLAST_TINY
+
+LARGER = replace(
+    SHAPE,
+    name="ballast-larger",
+    num_layers=10,
+    hidden=768,
+    ffn_dim=2048,
+    num_heads=8,
+    q_lora_rank=512,
+    expert_dim=512,
+)
+"""130 million parameters, for measurements that want larger matrices (`benchmarks/engine/activations.py`)."""
+
+SHAPES = {"built-in": SHAPE, "larger": LARGER}
 
 VOCABULARY = 4480
 """Tokens of the BPE: the bytes, what was learnt, and the first three special tokens."""

@@ -1,7 +1,9 @@
 """Trains the built-in model on one GPU: `python -m tools.tiny_model.train OUT --tokenizer FILE`.
 
 Writes OUT/weights.npz (every tensor under its GGUF name, float32, not yet rounded) and OUT/training.jsonl. The same
-seed gives the same corpus in the same order; sums on a GPU may still differ in their last bits.
+seed gives the same corpus in the same order; sums on a GPU may still differ in their last bits. With `--seconds`,
+training ends by the clock, and so at another step each time. `--shape larger` trains other sizes than the built-in
+model's, which weights.npz then holds as `shape`, and `--round_from 2` weights that are never rounded.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ import torch.nn.functional as F
 from tools.tiny_model.batches import Batches, Ints, most_documents
 from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
-from tools.tiny_model.shape import QUANT, SHAPE
+from tools.tiny_model.shape import QUANT, SHAPE, SHAPES
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ballast.tiny.model import rows_for
+from ballast.tiny.shape import TinyShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,19 @@ class Settings:
     weight_decay: float = 0.1
     balance_step: float = 1e-3
     seed: int = 1
+    seconds: float = 0.0
+    """After so many training ends; 0: after its steps, however long they take."""
 
-    def rate_at(self, step: int) -> float:
-        falling = (self.steps - step) / (self.steps * (1 - self.decay_from))
+    def done(self, step: int, seconds: float) -> float:
+        """The share of the training that is behind a step that begins after so many seconds."""
+        return max(step / self.steps, seconds / self.seconds if self.seconds else 0.0)
+
+    def rate_at(self, step: int, done: float) -> float:
+        falling = max(0.0, 1 - done) / (1 - self.decay_from)
         return self.rate * min(1.0, (step + 1) / self.warm_up, falling)
 
-    def rounds_at(self, step: int) -> bool:
-        return step >= self.round_from * self.steps
+    def rounds_at(self, done: float) -> bool:
+        return done >= self.round_from
 
 
 class Training:
@@ -70,9 +79,11 @@ class Training:
         self._recorded: dict[bool, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
         self._seen = {False: 0, True: 0}
 
-    def advance(self, step: int, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """The step's loss and the load of every layer's experts, which the next step may overwrite."""
-        rate, rounding = self._settings.rate_at(step), self._settings.rounds_at(step)
+    def advance(self, step: int, batch: Tensor, seconds: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The step's loss and the load of every layer's experts, which the next step may overwrite. `seconds` have
+        passed since the first step."""
+        done = self._settings.done(step, seconds)
+        rate, rounding = self._settings.rate_at(step, done), self._settings.rounds_at(done)
         self._batch.copy_(batch, non_blocking=True)
         self._rate.fill_(rate)
         self._balance.fill_(self._settings.balance_step * min(1.0, rate / self._settings.rate * 2))
@@ -107,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--shape", choices=SHAPES, default="built-in")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no_compile", action="store_true")
     parser.add_argument("--workers", type=int, default=14, help="processes that make up text; the text stays the same")
@@ -130,13 +142,16 @@ def main() -> None:
 def train(settings: Settings, options: argparse.Namespace, note: Callable[..., None]) -> Network:
     """The trained network, in float32 and not yet rounded."""
     device = torch.device(options.device)
-    network = fresh_network(settings, options.tokenizer)
+    network = fresh_network(SHAPES[options.shape], settings, options.tokenizer)
     note(parameters=sum(value.numel() for value in network.parameters()), settings=str(settings))
     training = Training(network, settings, device, compiled=not options.no_compile)
     loader = batches(options.tokenizer, settings, options.workers, pinned=device.type == "cuda")
     started = last = time.monotonic()
     for step, batch in enumerate(loader):
-        loss, loads = training.advance(step, batch)
+        passed = time.monotonic() - started
+        if settings.done(step, passed) >= 1:
+            break
+        loss, loads = training.advance(step, batch, passed)
         if step % 100 == 0 or step == settings.steps - 1:
             busiest = (loads.amax(1) / loads.mean(1)).max()
             values = {"step": step, "loss": round(loss.item(), 4), "busiest_expert": round(busiest.item(), 2)}
@@ -146,10 +161,10 @@ def train(settings: Settings, options: argparse.Namespace, note: Callable[..., N
     return network
 
 
-def fresh_network(settings: Settings, tokenizer: str) -> Network:
+def fresh_network(shape: TinyShape, settings: Settings, tokenizer: str) -> Network:
     torch.manual_seed(settings.seed)
     torch.set_float32_matmul_precision("high")
-    return Network(SHAPE, rows_for(tokenizers.Tokenizer.from_file(tokenizer).get_vocab_size()))
+    return Network(shape, rows_for(tokenizers.Tokenizer.from_file(tokenizer).get_vocab_size()))
 
 
 def batches(tokenizer: str, settings: Settings, workers: int, *, pinned: bool) -> DataLoader[Ints]:
@@ -164,7 +179,12 @@ def batches(tokenizer: str, settings: Settings, workers: int, *, pinned: bool) -
 
 
 def save(network: Network, file: Path) -> None:
-    np.savez(file, **{name: value.cpu().numpy() for name, value in network.state_dict().items()})
+    """With `shape`, as JSON, what the network's shape has other than the built-in model's."""
+    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+    own = {name: value for name, value in asdict(network.shape).items() if value != asdict(SHAPE)[name]}
+    if own:
+        arrays["shape"] = np.array(json.dumps(own))
+    np.savez(file, **arrays)
 
 
 def _loss(network: Network, weights: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,7 +197,8 @@ def _loss(network: Network, weights: dict[str, Tensor], batch: Tensor) -> tuple[
 def matrices(network: Network, *, rounding: bool) -> dict[str, Tensor]:
     """The matrices to compute with, in bfloat16; with `rounding`, rounded as in the file."""
     exact = network.matrices()
-    return {name: value.bfloat16() for name, value in (rounded(exact, SHAPE, QUANT) if rounding else exact).items()}
+    used = rounded(exact, network.shape, QUANT) if rounding else exact
+    return {name: value.bfloat16() for name, value in used.items()}
 
 
 def _groups(network: Network, settings: Settings) -> list[dict[str, Any]]:

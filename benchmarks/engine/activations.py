@@ -105,8 +105,10 @@ def main() -> None:
         as_in_file = partial(rounded_as, quant=quant, quantizer=quantizer)
         with ThreadPoolExecutor(options.threads) as pool:
             rounded = dict(zip(weights, pool.map(as_in_file, weights, weights.values()), strict=True))
+            bytewise = dict(rounded)
+            codes = [name for name, value in weights.items() if kind_of(name, value, quant) in DROPPED_BITS]
             in_bytes = partial(as_in_file, in_bytes=True)
-            bytewise = dict(zip(weights, pool.map(in_bytes, weights, weights.values()), strict=True))
+            bytewise.update(zip(codes, pool.map(in_bytes, codes, [weights[name] for name in codes]), strict=True))
         model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in rounded.items()})
         own = model.log_probabilities(ids, is_real)[is_asked[is_real]]
         own_kl = divergence(exact, own)
@@ -117,7 +119,7 @@ def main() -> None:
             added[f"{bits} bits / {cols}"] = significant(divergence(exact, both) - own_kl)
             from_own[f"{bits} bits / {cols}"] = significant(divergence(own, both))
         by_bytes: dict[str, float] = {}
-        if any((bytewise[name] != rounded[name]).any() for name in rounded):
+        if codes:
             model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in bytewise.items()})
             for case, rounding in (("exact", None), ("8 bits / 256", rounding_to(8, 256))):
                 both = model.log_probabilities(ids, is_real, rounding=rounding)[is_asked[is_real]]
@@ -176,8 +178,9 @@ class Meter:
         self._sums: dict[str, Tensor] = {}
 
     def __call__(self, name: str, x: Tensor) -> None:
-        squares = x.reshape(-1, x.shape[-1]).square().mean(0)
-        self._sums[name] = self._sums.get(name, 0) + squares
+        rows = x.reshape(-1, x.shape[-1])
+        if len(rows):  # an expert may have been given none
+            self._sums[name] = self._sums.get(name, 0) + rows.square().mean(0)
 
     def mean_squares(self) -> dict[str, Floats]:
         """By the matrix's name, of each column; the unit is any."""
@@ -310,16 +313,21 @@ def divergence(expected: Tensor, found: Tensor) -> float:
 Quantizer = Callable[[str, Floats, GgmlType], NDArray[np.uint8]]
 
 
+def kind_of(name: str, weights: Floats, quant: str) -> GgmlType:
+    return type_for(name, weights.ndim, weights.shape[-1], quant)
+
+
 def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer, *, in_bytes: bool = False) -> Floats:
     """`weights` as a file of type `quant` has them; `in_bytes`: with codes times scales rounded, see `scaled_codes`."""
-    kind = type_for(name, weights.ndim, weights.shape[-1], quant)
+    kind = kind_of(name, weights, quant)
     if kind == GgmlType.F32:
         return weights
     if kind in _FLOATS:
         return weights.astype(np.float16).astype(np.float32)
     if kind == GgmlType.NVFP4:  # with a scale of the whole matrix, so that its blocks' scales are in range
-        scale = np.abs(weights).max() / (6 * 448)
-        found: Floats = quantize_dequantize(name, weights / scale, kind, quantize_own) * scale
+        scale, most = np.abs(weights).max() / (6 * 448), np.float32(6 * 448)
+        scaled = np.clip(weights / scale, -most, most)  # the quotient of the largest may be rounded upwards
+        found: Floats = quantize_dequantize(name, scaled, kind, quantize_own) * scale
         return found
     if in_bytes and kind in DROPPED_BITS:
         return scaled_codes(quantizer(name, weights, kind), kind).reshape(weights.shape)

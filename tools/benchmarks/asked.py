@@ -419,8 +419,8 @@ EXPERT_TYPES = Question(
     title="A CPU with AMX: how fast types of experts are read",
     about=(
         "One MoE layer of R1's shape, activations of one byte. The memory's speed is what the same threads read of a "
-        "large buffer just before and after. Codes of IQ2_XXS are points of a grid, which are looked up before they "
-        "are multiplied."
+        "large buffer just before and after. Codes of the IQ types are points of grids, which are looked up before "
+        "they are multiplied: there the cores are the limit and not memory, and the more so the larger the grid is."
     ),
     file="packed_experts.jsonl",
     rows=tuple(
@@ -429,7 +429,10 @@ EXPERT_TYPES = Question(
             f"r1, {kind}, amx, 1 bytes an activation, {tokens} tokens",
             {"threads": threads},
         )
-        for threads, kinds in ((16, ("Q2_K", "Q3_K", "Q4_K", "IQ2_XXS")), (32, ("Q2_K", "Q4_K")))
+        for threads, kinds in (
+            (16, ("Q2_K", "Q3_K", "Q4_K", "MXFP4", "TQ2_0", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")),
+            (32, ("Q2_K", "Q4_K")),
+        )
         for kind in kinds
         for tokens in (1, 4, 16)
     ),
@@ -439,6 +442,35 @@ EXPERT_TYPES = Question(
         Column("the memory's speed, GB/s", "memory_gb_per_s"),
     ),
     command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
+)
+
+CONVERSATIONS = Question(
+    name="conversations",
+    title="Conversations that come back",
+    about=(
+        "Four conversations with R1's shape cut to 8 layers, experts in Q4_K, take turns 20 times and grow to 40,000 "
+        "tokens, 2,000 a turn; one more request decodes all the time. The cache holds 49,152 tokens, one conversation "
+        "and a little. With host memory beside it a turn computes its own tokens alone; without, all that was said. "
+        "However few its tokens are, a prompt has all experts cross PCIe once, which takes 0.6 s here. Three "
+        "conversations of 8 turns that begin with 20,000 tokens ran with Ballast's own kernels of attention, the "
+        "others with flashinfer."
+    ),
+    file="conversations.jsonl",
+    rows=tuple(
+        Row(f"{label}, {place}", f"{case}, beside the cache: {beside}", {"gpu": "NVIDIA H100 80GB HBM3"})
+        for label, case in (
+            ("20 turns, flashinfer", "4 conversations of 20 turns to 40000 tokens"),
+            ("8 turns, own kernels", "3 conversations of 8 turns from 20000 to 40000 tokens"),
+        )
+        for place, beside in (("kept in host memory", "host"), ("computed again", "none"))
+    ),
+    columns=(
+        Column("TTFT p50, s", "first_token_p50_s", digits=2),
+        Column("p99, s", "first_token_p99_s", digits=2),
+        Column("ITL of the other request, ms", "others_token_p50_ms", digits=1),
+        Column("of the prompts not computed, %", "cached_share", scale=100),
+    ),
+    command="python benchmarks/serving/conversations.py --conversations 4 --beside host,none -- --gguf_path MODEL.gguf",
 )
 
 OVERLOAD = Question(
@@ -608,6 +640,7 @@ QUESTIONS = (
     EXPERT_TYPES,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
+    CONVERSATIONS,
     OVERLOAD,
     HTTP,
     CHAT_PAGE,

@@ -600,7 +600,7 @@ def test_captured_steps_give_what_queued_ones_give(written: MakeTiny, arch: str,
     settings = replace(SETTINGS, max_batch_size=num_requests, cache_lens=1024)
     model = load(file, GPU, settings, decodes_by_graphs=False)
     rng = np.random.default_rng(2)
-    sampling = SamplingParams(max_tokens=num_requests + 2, temperature=0.0)
+    sampling = SamplingParams(max_tokens=2 * num_requests + 2, temperature=0.0)
     shortest = 30 if arch in SPARSE else 3  # so that some attend to all positions and some to those that are chosen
     lengths = range(shortest, shortest + num_requests)
     requests = [Request(str(i), tuple(rng.integers(0, 300, i).tolist()), sampling) for i in lengths]

@@ -2,6 +2,7 @@
 (temperature 0.6, top_p 0.95) and greedily beside it, and prefill.
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
+                                   [--packed_dir DIR]
                                    [--device cuda:0 [--pcie_share 0.25] [--stream_from_tokens 0] [--all_on_gpu]]
 
 Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
@@ -26,6 +27,7 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.host.filesystem import read_file_system
 from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
     parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="default: by each matrix's type")
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
+    parser.add_argument("--packed_dir", type=Path, help="weights packed into it, or mapped from it the second time")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for all but the routed experts")
     parser.add_argument("--pcie_share", type=float, help="of a decode step's experts; measured unless given")
     parser.add_argument("--stream_from_tokens", type=int, help="0: never; measured unless given")
@@ -73,6 +76,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         cpu_threads=options.threads,
         cpu_isa=chosen_isa(),
         activation_bytes=options.activation_bytes,
+        packed_dir=options.packed_dir,
         device=options.device,
         pcie_share=options.pcie_share,
         stream_from_tokens=options.stream_from_tokens,
@@ -102,6 +106,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
                 activation_bytes=options.activation_bytes,
                 device=options.device,
                 all_on_gpu=options.all_on_gpu,
+                weights_in="memory" if options.packed_dir is None else read_file_system(options.packed_dir).kind,
                 load_s=round(load_s, 2),
                 **figures,
             ),

@@ -2,9 +2,10 @@
 
 python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3] [--cold] [--packed-dir DIR]
 
-Each round reads the file as `dd bs=1M of=/dev/null` does, touches as many bytes of fresh memory as the file has with as
-many threads, and loads the weights in a process of its own. A virtual machine gets memory from its host when it first
-touches it, which can be far slower than all the rest: compare a round with its own fresh memory. `--cold` drops the
+Each round reads the file as `dd bs=1M of=/dev/null` does, loads the weights in a process of its own, and before and
+after that touches as many bytes of fresh memory as the file has, with as many threads and in a process of its own too.
+A virtual machine gets memory from its host when it first touches it, which can be far slower than all the rest and
+differs from minute to minute: compare a round with the mean of its own two. `--cold` drops the
 file from the page cache before it is read and before it is loaded. With `--packed-dir`, whose sets are removed, a round
 also loads the weights into that folder and then from it. One JSON line a round.
 """
@@ -46,18 +47,20 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--packed-dir", type=Path)
     parser.add_argument("--load-once", action="store_true", help="load, print the seconds and bytes, and end")
+    parser.add_argument("--touch-once", action="store_true", help="touch fresh memory, print the seconds, and end")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
         if options.load_once:
             print(json.dumps(load_once(path, options.threads, options.packed_dir)))
             return
+        if options.touch_once:
+            print(json.dumps({"seconds": fresh_memory_seconds(path.stat().st_size, options.threads)}))
+            return
         read_speed(path)  # from here on the file is in the cache, if it fits
         for _ in range(options.rounds):
             prepare(path, cold=options.cold)
-            read = read_speed(path)
-            fresh = fresh_memory_speed(path.stat().st_size, options.threads)
-            print(record(path, options, read, fresh), flush=True)
+            print(record(path, options, read_speed(path)), flush=True)
 
 
 def prepare(path: Path, *, cold: bool) -> None:
@@ -66,17 +69,23 @@ def prepare(path: Path, *, cold: bool) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def record(path: Path, options: argparse.Namespace, read: float, fresh: float) -> str:
+def record(path: Path, options: argparse.Namespace, read: float) -> str:
     threads = options.threads
-    command = [sys.executable, __file__, str(path), "--threads", str(threads), "--load-once"]
 
-    def load(*arguments: str) -> dict[str, float]:
-        prepare(path, cold=options.cold)
-        ran = subprocess.run([*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+    def in_a_process(*arguments: str) -> dict[str, float]:
+        command = [sys.executable, __file__, str(path), "--threads", str(threads), *arguments]
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
         found: dict[str, float] = json.loads(ran.stdout)
         return found
 
+    def load(*arguments: str) -> dict[str, float]:
+        prepare(path, cold=options.cold)
+        return in_a_process("--load-once", *arguments)
+
+    before = in_a_process("--touch-once")["seconds"]
     loaded = load()
+    after = in_a_process("--touch-once")["seconds"]
+    fresh = path.stat().st_size / ((before + after) / 2)
     kept = {}
     if options.packed_dir is not None:
         for folder in options.packed_dir.glob("ballast-packed-*"):
@@ -98,6 +107,7 @@ def record(path: Path, options: argparse.Namespace, read: float, fresh: float) -
         load_gb_per_s=round(speed / 1e9, 2),
         read_gb_per_s=round(read / 1e9, 2),
         fresh_memory_gb_per_s=round(fresh / 1e9, 2),
+        fresh_memory_s=[round(before, 3), round(after, 3)],
         share_of_read=round(speed / read, 3),
         share_of_read_and_fresh_memory=round(speed * (1 / read + 1 / fresh), 3),
         cpu_s=round(loaded["cpu_seconds"], 2),
@@ -118,8 +128,8 @@ def read_speed(path: Path) -> float:
     return total / (time.perf_counter() - begin)
 
 
-def fresh_memory_speed(num_bytes: int, threads: int) -> float:
-    """Bytes per second at which threads touch fresh huge pages, each a part of its own."""
+def fresh_memory_seconds(num_bytes: int, threads: int) -> float:
+    """How long threads take to touch fresh huge pages, each a part of its own."""
     with mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory, ThreadPoolExecutor(threads) as pool:
         memory.madvise(mmap.MADV_HUGEPAGE)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]
@@ -127,7 +137,7 @@ def fresh_memory_speed(num_bytes: int, threads: int) -> float:
         list(pool.map(lambda part: part.fill(1), np.array_split(pages, threads)))
         seconds = time.perf_counter() - begin
         del pages
-    return num_bytes / seconds
+    return seconds
 
 
 def load_once(path: Path, threads: int, packed_dir: Path | None) -> dict[str, float]:

@@ -28,6 +28,8 @@ from support.bench_record import bench_record
 PREFILL = "prefill 512"
 SINGLE = "decode B=1"
 BATCHES = (4, 8, 16)
+MEMORY = ("memory_gb_per_s", "share_of_memory_speed")
+"""Kept of our runs beside their speed: what memory gave right after, and how much of that decoding took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ def main() -> None:
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[tuple[Peer, str], list[float]] = defaultdict(list)
     peers = {IK_LLAMA: options.ik_build_bin} | ({} if options.llama_cpp is None else {LLAMA: options.llama_cpp})
-    memory: dict[str, list[float]] = defaultdict(list)
+    records: dict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(1, options.rounds + 1):
-        for case, (speed, gb_per_s) in run_ours(options).items():
-            ours[case].append(speed)
-            memory[case].append(gb_per_s)
+        for case, record in run_ours(options).items():
+            ours[case].append(record["tokens_per_s"])
+            records[case].append(record)
         for peer, folder in peers.items():
             for case, speed in run_theirs(options, peer, folder).items():
                 theirs[peer, case].append(speed)
@@ -91,23 +93,22 @@ def main() -> None:
                 theirs_tokens_per_s=found,
                 ratio_of_medians=round(median(ours[case]) / median(found), 2),
                 median_of_ratios=round(median(a / b for a, b in zip(ours[case], found, strict=True)), 2),
-                memory_gb_per_s=memory[case],
+                **{name: [record[name] for record in records[case]] for name in MEMORY if name in records[case][0]},
                 theirs=f"{peer.name}, {peer.way(case)}, fed random tokens",
             )
         )
 
 
-def run_ours(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """Tokens per second, and the memory read bandwidth in GB/s, measured after the case. Their programs decode without
-    sampling, so ours is greedy here."""
+def run_ours(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Each case's record by `decode.py`. Their programs decode without sampling, so ours is greedy here."""
     program = [sys.executable, Path(__file__).with_name("decode.py"), options.model]
     numbers = ["--threads", options.threads, "--steps", options.steps]
     if options.activation_bytes is not None:
         numbers += ["--activation_bytes", options.activation_bytes]
     lines = output_of([*program, *numbers, "--prefill", 512, "--batch", 1, *BATCHES], Path.cwd()).splitlines()
-    records = [json.loads(line) for line in lines if line.startswith("{")]
-    greedy = [record for record in records if not record["case"].endswith(", sampled")]
-    return {r["case"].split(": ")[-1]: (r["tokens_per_s"], r["memory_gb_per_s"]) for r in greedy}
+    measured = [json.loads(line) for line in lines if line.startswith("{")]
+    greedy = [record for record in measured if not record["case"].endswith(", sampled")]
+    return {record["case"].split(": ")[-1]: record for record in greedy}
 
 
 def run_theirs(options: argparse.Namespace, peer: Peer, folder: Path) -> dict[str, float]:

@@ -7,6 +7,7 @@ from tools.benchmarks.question import Column, Highlight, Question, Row
 R1 = "r1, 3 dense and 5 MoE layers"
 _OURS = Column("Ballast, tok/s", "ours_tokens_per_s", spread=True, charted=True)
 _RATIO = Column("Ratio", "ratio_of_medians", digits=2)
+_MEMORY_SHARE = Column("ours, of the memory's speed, %", "share_of_memory_speed", scale=100)
 
 
 def _llama(title: str = "llama.cpp, tok/s") -> Column:
@@ -138,7 +139,8 @@ CPU_ALONE = Question(
     title="A CPU alone, beside ik_llama.cpp",
     about=(
         "V2-Lite's shape, 27 layers, Q4_K_M, on two cores, in turns. Each of ik_llama.cpp's programs runs the way it "
-        "is fastest; its batched benchmark is fed random tokens, as servers are."
+        "is fastest; its batched benchmark is fed random tokens, as servers are. The memory's speed is what both cores "
+        "read of a large buffer right after each of Ballast's runs; it changes between the two, here by half."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -151,7 +153,12 @@ CPU_ALONE = Question(
             ("16 streams", "decode B=16"),
         )
     ),
-    columns=(_OURS, _llama("ik_llama.cpp, tok/s"), Column("Median of ratios", "median_of_ratios", digits=2)),
+    columns=(
+        _OURS,
+        _llama("ik_llama.cpp, tok/s"),
+        Column("Median of ratios", "median_of_ratios", digits=2),
+        _MEMORY_SHARE,
+    ),
     command="python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN --rounds 7",
     axis="tokens a second, all streams together",
 )
@@ -174,7 +181,8 @@ CPU_TYPES = Question(
         "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside V2-Lite, is "
         "slower than Ballast everywhere, and than ik_llama.cpp but for decoding MXFP4. Activations are rounded as each "
         "type's default says. Rows of V2-Lite's down projections are no whole blocks of 256 weights; in files of "
-        "low-bit types they are IQ4_NL, as published."
+        "low-bit types they are IQ4_NL, as published. What decoding takes of the memory's speed counts the bytes of a "
+        "step, of its experts as many as random choice gives, over what both cores read of a large buffer right after."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -192,6 +200,7 @@ CPU_TYPES = Question(
         Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
         Column("ik_llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
         Column("Median of ratios", "median_of_ratios", digits=2),
+        _MEMORY_SHARE,
     ),
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
@@ -392,10 +401,11 @@ WHOLE_QWEN3 = Question(
 
 AMX = Question(
     name="amx",
-    title="A CPU with AMX: one MoE layer",
+    title="A CPU with AMX: wide activations and long prompts",
     about=(
         "One MoE layer of R1's shape with 64 experts in Q4_K. With few tokens memory is the limit, with many "
-        "arithmetic."
+        "arithmetic. These cases were not measured again since; the table after this one has newer figures of few "
+        "tokens with 8-bit activations."
     ),
     file="amx.jsonl",
     rows=tuple(
@@ -403,8 +413,7 @@ AMX = Question(
             f"{tokens:,} {'token' if tokens == 1 else 'tokens'}, {width}-bit activations",
             f"r1, amx, {width // 8} bytes an activation, {tokens} tokens",
         )
-        for width in (16, 8)
-        for tokens in (1, 4, 16, 1024)
+        for width, tokens in ((16, 1), (16, 4), (16, 16), (16, 1024), (8, 1024))
     ),
     columns=(
         Column("GB/s", "gb_per_s"),

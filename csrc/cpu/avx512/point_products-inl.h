@@ -41,11 +41,11 @@ BALLAST_INLINE Floats group_scale(const uint8_t* record, const uint8_t* group, i
   return point_scale<kLayout>(record, group, 0, index, sub);
 }
 
-// Whether columns are multiplied in the order of ColumnOrder. Where two scales part them, that saves less,
-// and from three tokens on not what it takes to order activations.
+// Whether columns are multiplied in the order of ColumnOrder, with so many bytes of activations a column.
+// Where two scales part them, that saves less, and soon not what it takes to order activations.
 template <const QuantLayout& kLayout>
-constexpr bool multiplies_ordered(int num_tokens) {
-  return !kLayout.grid().is_shifted() && (kLayout.subs_per_group() == 1 || num_tokens <= 2);
+constexpr bool multiplies_ordered(int num_bytes) {
+  return !kLayout.grid().is_shifted() && (kLayout.subs_per_group() == 1 || num_bytes <= 2);
 }
 
 // In the order of sums that multiply_tokens has with pieces.
@@ -60,7 +60,7 @@ BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t 
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
     totals[token] = zero_floats();
   }
-  constexpr bool kIsOrdered = multiplies_ordered<kLayout>(kTokens);
+  constexpr bool kIsOrdered = multiplies_ordered<kLayout>(kTokens * kBytes);
   ActivationBlock<kBytes> ordered[kTokens][kIsOrdered ? kSuperGroups : 1];
   const uint8_t* codes = panels.codes;
   const uint8_t* record = panels.first;

@@ -4,6 +4,7 @@
 // internal linkage as there.
 #pragma once
 
+#include "cpu/avx512/ordered_points-inl.h"
 #include "cpu/avx512/points-inl.h"
 #include "cpu/shared/panel-inl.h"
 
@@ -40,12 +41,18 @@ BALLAST_INLINE Floats group_scale(const uint8_t* record, const uint8_t* group, i
   return point_scale<kLayout>(record, group, 0, index, sub);
 }
 
+// Whether columns are multiplied in the order of ColumnOrder, with so many bytes of activations a column.
+// Where two scales part them, that saves less, and soon not what it takes to order activations.
+template <const QuantLayout& kLayout>
+constexpr bool multiplies_ordered(int num_bytes) {
+  return !kLayout.grid().is_shifted() && (kLayout.subs_per_group() == 1 || num_bytes <= 2);
+}
+
 // In the order of sums that multiply_tokens has with pieces.
 template <const QuantLayout& kLayout, int kTokens, int kBytes>
 BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t index,
                                                    const void* const* tokens, const PanelProducts& out) {
   const PackedPanels<kLayout, 1> panels(run, index, 0, 1);
-  const __m512i steps = _mm512_load_si512(kPointTables<kLayout.table>.steps);
   const ActivationBlock<kBytes>* blocks[kTokens];
   Floats totals[kTokens];
 #pragma GCC unroll 16
@@ -53,21 +60,32 @@ BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t 
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
     totals[token] = zero_floats();
   }
+  constexpr bool kIsOrdered = multiplies_ordered<kLayout>(kTokens * kBytes);
+  ActivationBlock<kBytes> ordered[kTokens][kIsOrdered ? kSuperGroups : 1];
   const uint8_t* codes = panels.codes;
   const uint8_t* record = panels.first;
   for (int64_t begin = 0; begin < run.cols / kGroupCols; begin += kSuperGroups) {
     Floats sums[kTokens][1];
+    const ActivationBlock<kBytes>* multiplied[kTokens];  // the super-block's
 #pragma GCC unroll 16
-    for (int token = 0; token < kTokens; ++token) sums[token][0] = zero_floats();
+    for (int token = 0; token < kTokens; ++token) {
+      sums[token][0] = zero_floats();
+      multiplied[token] = kIsOrdered ? ordered[token] : blocks[token] + begin;
+      if constexpr (kIsOrdered) order_columns<kLayout>(blocks[token] + begin, ordered[token]);
+    }
     for (int64_t at = begin; at < begin + kSuperGroups; ++at, codes += kLayout.group_bytes()) {
       prefetch(asked_at<kLayout>(panels.asking, at), share_bytes<kLayout>(), panels.asking.to);
       PointGroup<kLayout> group;
-      permute_group<kLayout>(codes, steps, group.quads);
+      if constexpr (kIsOrdered) {
+        look_up_group<kLayout>(codes, group.quads);
+      } else {
+        permute_group<kLayout>(codes, _mm512_load_si512(kPointTables<kLayout.table>.steps), group.quads);
+      }
       for (int sub = 0; sub < kLayout.subs_per_group(); ++sub)
         group.scale[sub] = group_scale<kLayout>(record, codes, at - begin, sub);
-      add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 0>(group, blocks, at, sums);
+      add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 0>(group, multiplied, at - begin, sums);
       if constexpr (kLayout.subs_per_group() == 2)
-        add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 1>(group, blocks, at, sums);
+        add_sub_block<decoded_layout<kLayout>(), 1, kTokens, 1>(group, multiplied, at - begin, sums);
     }
     record += kLayout.scale_stride();
 #pragma GCC unroll 16

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -192,6 +193,7 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       file_(file_of && num_panels() > 0 ? file_of(node, num_panels() * panel_bytes_) : nullptr),
       pages_(make_pages(num_panels() * panel_bytes_, file_.get())) {
   BALLAST_CHECK(target_.activation_bytes == 1 || target_.activation_bytes == 2);
+  if (!is_filled()) taken_ = std::make_unique<std::once_flag[]>(static_cast<size_t>(num_taken()));
   if (file_ != nullptr) sums_.resize(static_cast<size_t>(num_pieces()));
 }
 
@@ -240,7 +242,8 @@ void Panels::sum(int64_t index) {
       checksum(pages_->data() + range.begin, static_cast<size_t>(range.size()));
 }
 
-void Panels::finish_file() {
+void Panels::finish() {
+  taken_ = nullptr;
   if (file_ == nullptr) return;
   const uint64_t found = checksum(sums_.data(), sums_.size() * sizeof(uint64_t));
   if (file_->is_filled && found != file_->checksum)
@@ -255,11 +258,11 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
     : Panels(target, source, {heads, {0, source.cols()}}, rows, 0, file_of) {
   if (is_filled()) {
     pool.parallel_for(num_pieces(), [&](int64_t index) { fetch(index); });
-    finish_file();
+    finish();
     return;
   }
-  pool.parallel_for(num_taken(), [&](int64_t index) { take(index); });
   if (rows == PanelRows::kTransposed) {
+    pool.parallel_for(num_taken(), [&](int64_t index) { take(index); });
     // Blocks of the source are as wide as several panels.
     const Chunks strips(source.cols(), std::max<int64_t>(source.format().block_weights, kPanelRows));
     pool.parallel_for(heads.num_heads * strips.count(), [&](int64_t task) {
@@ -270,7 +273,7 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
     pool.parallel_for(runs.count(), [&](int64_t run) { pack_run(source, 0, runs[run]); });
   }
   pool.parallel_for(num_pieces(), [&](int64_t index) { sum(index); });
-  finish_file();
+  finish();
 }
 
 std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, const PanelTarget& target,
@@ -280,7 +283,7 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, con
   BALLAST_CHECK(slices.size() == static_cast<size_t>(pool.num_nodes()));
   std::vector<std::shared_ptr<Panels>> packed(slices.size());
   std::vector<Chunks> runs;
-  std::vector<int64_t> taken, counts, summed;
+  std::vector<int64_t> counts, summed;
   for (size_t node = 0; node < slices.size(); ++node) {
     const PanelSlice& slice = slices[node];
     const int number = static_cast<int>(node);
@@ -294,12 +297,10 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, con
     const bool has_file = panels != nullptr && panels->file_ != nullptr;
     const bool is_filled = has_file && panels->is_filled();
     runs.emplace_back(num_panels, panels_per_run(source, num_panels, pool.threads_per_node()[node]));
-    taken.push_back(panels == nullptr ? 0 : panels->num_taken());
     counts.push_back(is_filled ? panels->num_pieces() : runs.back().count());
     summed.push_back(has_file && !is_filled ? panels->num_pieces() : 0);
   }
   const auto of = [&](int node) -> Panels& { return *packed[static_cast<size_t>(node)]; };
-  pool.parallel_for_nodes(taken, [&](int node, int64_t index) { of(node).take(index); });
   pool.parallel_for_nodes(counts, [&](int node, int64_t index) {
     const size_t i = static_cast<size_t>(node);
     if (of(node).is_filled()) return of(node).fetch(index);
@@ -307,8 +308,14 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, con
   });
   pool.parallel_for_nodes(summed, [&](int node, int64_t index) { of(node).sum(index); });
   for (const auto& panels : packed)
-    if (panels != nullptr) panels->finish_file();
+    if (panels != nullptr) panels->finish();
   return {packed.begin(), packed.end()};
+}
+
+// A panel's rows are read side by side, more streams than a core foresees: it is asked for them one after
+// the other while the panel before is packed.
+void ask_ahead(const uint8_t* data, size_t num_bytes) {
+  for (size_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
 }
 
 // Panels by number, head after head.
@@ -321,6 +328,12 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
     const int64_t left = head_rows_ - number % panels_per_head_ * kPanelRows;
     return static_cast<int>(std::min<int64_t>(kPanelRows, left));
   };
+  // Memory is cleared right before it is packed into, while a cache still has it: the last piece first,
+  // since whoever packs the run before takes the one that both share.
+  constexpr int64_t kPiece = static_cast<int64_t>(kHugePageBytes);
+  const int64_t first = panels.begin * panel_bytes_ / kPiece;
+  for (int64_t i = (panels.end * panel_bytes_ + kPiece - 1) / kPiece - 1; i >= first; --i)
+    std::call_once(taken_[static_cast<size_t>(i)], [&] { take(i); });
   const uint8_t* begin = source.row_data(first_row(panels.begin));
   const uint8_t* last = source.row_data(first_row(panels.end - 1));
   map_ahead(begin, static_cast<size_t>(last - begin + num_rows_of(panels.end - 1) * source.row_bytes()));
@@ -329,6 +342,9 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
     const uint8_t* rows[kPanelRows];
     for (int row = 0; row < num_rows; ++row)
       rows[row] = source.piece_data(first_row(number) + row, first_col);
+    if (number + 1 < panels.end)
+      ask_ahead(source.row_data(first_row(number + 1)),
+                static_cast<size_t>(num_rows_of(number + 1) * source.row_bytes()));
     format.pack(rows, num_rows, cols_, pages_->data() + number * panel_bytes_);
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/index_range.h"
@@ -150,7 +151,7 @@ class Panels {
   void take(int64_t index);
   void fetch(int64_t index);
   void sum(int64_t index);
-  void finish_file();
+  void finish();
 
   void pack_run(const Matrix& source, int64_t first_col, IndexRange panels);
   void pack_transposed(const Matrix& source, int64_t head, IndexRange cols);
@@ -168,7 +169,8 @@ class Panels {
   const Prefetching prefetching_ = prefetching_of_this_chip();
   const std::shared_ptr<PanelFile> file_;
   const std::shared_ptr<const Pages> pages_;
-  std::vector<uint64_t> sums_;  // of the pieces, while it is loaded
+  std::vector<uint64_t> sums_;               // of the pieces, while it is loaded
+  std::unique_ptr<std::once_flag[]> taken_;  // the pieces of memory, while it is packed
 };
 
 }  // namespace ballast

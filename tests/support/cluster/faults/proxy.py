@@ -22,6 +22,9 @@ from yarl import URL
 
 MUTATING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONTROL_TIMEOUT_S = 60
+TLS_CLOSE_S = 0.25
+"""For connections to the server that cancelled handlers have closed: TLS says goodbye first, which nothing tells
+(https://docs.aiohttp.org/en/stable/client_advanced.html#graceful-shutdown)."""
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "host", "content-encoding"})
 T = TypeVar("T")
 
@@ -152,6 +155,7 @@ class FaultProxy:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(TLS_CLOSE_S)
 
     async def _cut(self) -> None:
         for transport in list(self._open):

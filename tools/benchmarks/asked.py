@@ -479,6 +479,11 @@ EXPERT_TYPES = Question(
     command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
 )
 
+_TTFT = (
+    Column("TTFT p50, s", "first_token_p50_s", digits=2),
+    Column("p99, s", "first_token_p99_s", digits=2),
+)
+
 CONVERSATIONS = Question(
     name="conversations",
     title="Conversations that come back",
@@ -500,8 +505,7 @@ CONVERSATIONS = Question(
         for place, beside in (("kept in host memory", "host"), ("computed again", "none"))
     ),
     columns=(
-        Column("TTFT p50, s", "first_token_p50_s", digits=2),
-        Column("p99, s", "first_token_p99_s", digits=2),
+        *_TTFT,
         Column("ITL of the other request, ms", "others_token_p50_ms", digits=1),
         Column("of the prompts not computed, %", "cached_share", scale=100),
     ),
@@ -524,8 +528,7 @@ OVERLOAD = Question(
     columns=(
         Column("Goodput a second", "goodput_per_s", digits=1, charted=True),
         Column("refused, %", "refused_share", scale=100),
-        Column("TTFT p50, s", "first_token_p50_s", digits=2),
-        Column("p99, s", "first_token_p99_s", digits=2),
+        *_TTFT,
     ),
     command="python benchmarks/serving/overload.py --rates 4,8,20,40 --seconds 30",
     axis="replies in time, a second",

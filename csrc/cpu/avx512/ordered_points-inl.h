@@ -15,9 +15,13 @@ struct IndexBits {
   int sign;
 };
 
-// A point's levels' numbers as two tables of bytes, and what they stand for, by the indices that
-// look_up_group puts together. Weights of a byte from the lowest bits on: of eight 4, 5, 0, 1 and 6, 7, 2, 3,
-// of two bits each; of four 2, 0 and 3, 1, of three.
+// The weights of a point of eight in the order in which its two bytes have them, four from the
+// lowest bits on, and of a point of four.
+static constexpr int kWeightsOfEight[] = {4, 5, 0, 1, 6, 7, 2, 3};
+static constexpr int kWeightsOfFour[] = {2, 0, 3, 1};
+
+// A point's levels' numbers as two tables of bytes, in the order above, of two bits each or of three; and
+// what they stand for, by the indices that look_up_group puts together.
 template <CodeTable kTable>
 struct OrderedTables {
   static constexpr Grid kGrid = grid_of(kTable);
@@ -25,8 +29,6 @@ struct OrderedTables {
   static constexpr bool kEights = kGrid.weights == 8;
   static constexpr int kInByte = kGrid.weights / 2;
   static constexpr int kNumberBits = kEights ? 2 : 3;
-  static constexpr int kWeights[] = {4, 5, 0, 1, 6, 7, 2, 3};
-  static constexpr int kWeightsOfFour[] = {2, 0, 3, 1};
   static constexpr IndexBits kIndices[] = {{0, 4}, {2, 5}, {2, 0}, {4, 1}};
   static constexpr IndexBits kIndicesOfFour[] = {{3, 1}, {3, 2}, {0, 3}, {0, 4}};
 
@@ -36,7 +38,7 @@ struct OrderedTables {
   constexpr OrderedTables() : bytes{}, steps{} {
     for (int index = 0; index < kPoints; ++index) {
       for (int at = 0; at < kGrid.weights; ++at) {
-        const int weight = kEights ? kWeights[at] : kWeightsOfFour[at];
+        const int weight = kEights ? kWeightsOfEight[at] : kWeightsOfFour[at];
         const int number = kGrid.points[index] >> weight * kGrid.level_bits() & ((1 << kNumberBits) - 1);
         bytes[at / kInByte][index] |= static_cast<uint8_t>(number << at % kInByte * kNumberBits);
       }
@@ -65,11 +67,10 @@ struct ColumnOrder {
     for (int at = 0; at < kGroupCols; ++at) {
       const int quad = at / 4;
       const int byte = at % 4;
-      constexpr int kWeights[] = {4, 5, 0, 1, 6, 7, 2, 3};
-      int column = 8 * byte + kWeights[quad];
+      int column = 8 * byte + kWeightsOfEight[quad];
       if (kLayout.subs_per_group() == 2) {
         const int half = quad / 4;
-        column = 16 * half + 8 * (byte % 2) + kWeights[quad % 4] + 2 * (byte / 2 ^ half);
+        column = 16 * half + 8 * (byte % 2) + kWeightsOfEight[quad % 4] + 2 * (byte / 2 ^ half);
       }
       if (kLayout.grid().weights == 4) column = 16 * (quad / 4) + 4 * byte + quad % 4;
       from[at] = static_cast<uint8_t>(column);

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -71,7 +72,7 @@ Lane to_lane(int64_t value) {
   throw std::invalid_argument("lane=" + std::to_string(value) + ": there are Lane.DECODE and Lane.PREFILL");
 }
 
-using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most that are on their way
+using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most in transfer
 using Costs = std::vector<std::pair<int64_t, double>>;   // tokens, seconds
 
 CostCurve to_curve(const char* name, const Costs& costs) {
@@ -116,6 +117,23 @@ std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> describ
   return lines;
 }
 
+std::map<std::string, Costs> costs_of(const Scheduler& scheduler) {
+  const auto points = [](const CostCurve& curve) {
+    Costs costs;
+    for (const CostPoint& point : curve.points()) costs.emplace_back(point.tokens, point.seconds);
+    return costs;
+  };
+  const StepCosts& costs = scheduler.costs();
+  return {{"decode", points(costs.decode())},
+          {"decode_in_pass", points(costs.decode(/*in_pass=*/true))},
+          {"prefill", points(costs.prefill())}};
+}
+
+QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_reply_tokens,
+                       double prompt_share, std::optional<double> now_s) {
+  return scheduler.queue_state({mean_reply_tokens}, prompt_share, now_s);
+}
+
 }  // namespace
 
 void bind_sched(py::module_ m) {
@@ -137,21 +155,13 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
       .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
       .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane)
-      .def_property_readonly("tiers",
-                             [](const SchedulerConfig& self) {
-                               Tiers tiers;
-                               for (const TierConfig& each : self.tiers) {
-                                 tiers.emplace_back(each.num_blocks, each.most_storing);
-                               }
-                               return tiers;
-                             })
-      .def(
-          "prompt_seconds",
-          [](const SchedulerConfig& self, int64_t num_tokens, int64_t num_decode) {
-            return prompt_seconds(self, to_int32("num_tokens", num_tokens),
-                                  to_int32("num_decode", num_decode));
-          },
-          py::arg("num_tokens"), py::arg("num_decode"));
+      .def_property_readonly("tiers", [](const SchedulerConfig& self) {
+        Tiers tiers;
+        for (const TierConfig& each : self.tiers) {
+          tiers.emplace_back(each.num_blocks, each.most_storing);
+        }
+        return tiers;
+      });
 
   py::class_<Lane> lanes(m, "Lane");
   lanes.attr("DECODE") = static_cast<int>(Lane::kDecode);
@@ -217,6 +227,26 @@ void bind_sched(py::module_ m) {
       .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);
 
+  py::class_<QueueState>(m, "QueueState")
+      .def(
+          "arrive",
+          [](QueueState& self, int64_t priority, int64_t client, int64_t prompt_tokens, int64_t max_tokens) {
+            self.arrive(to_int32("priority", priority), client, to_int32("prompt_tokens", prompt_tokens),
+                        to_int32("max_tokens", max_tokens));
+          },
+          py::arg("priority"), py::arg("client"), py::arg("prompt_tokens"), py::arg("max_tokens"))
+      .def(
+          "predicted_wait_s",
+          [](const QueueState& self, int64_t priority, int64_t client, int64_t prompt_tokens,
+             int64_t max_tokens, double horizon_s) {
+            return self.predicted_wait_s(to_int32("priority", priority), client,
+                                         to_int32("prompt_tokens", prompt_tokens),
+                                         to_int32("max_tokens", max_tokens), horizon_s);
+          },
+          py::arg("priority"), py::arg("client"), py::arg("prompt_tokens"), py::arg("max_tokens"),
+          py::kw_only(), py::arg("horizon_s"))
+      .def_property_readonly("num_waiting", &QueueState::num_waiting);
+
   py::class_<Scheduler>(m, "Scheduler")
       .def(py::init<const SchedulerConfig&>(), py::arg("config"))
       .def(
@@ -246,22 +276,23 @@ void bind_sched(py::module_ m) {
           py::arg("seq"), py::kw_only(), py::arg("forget"))
       .def(
           "plan",
-          [](Scheduler& self, int64_t lane) {
+          [](Scheduler& self, int64_t lane, std::optional<double> now_s) {
             const Lane of = to_lane(lane);
             const py::gil_scoped_release no_gil;
-            return self.plan(of);
+            return self.plan(of, now_s);
           },
-          py::arg("lane") = static_cast<int>(Lane::kDecode))
+          py::arg("lane") = static_cast<int>(Lane::kDecode), py::kw_only(), py::arg("now_s") = py::none())
       .def("plan_ahead", &Scheduler::plan_ahead, py::call_guard<py::gil_scoped_release>())
       .def(
           "commit",
-          [](Scheduler& self, const Tokens& tokens, int64_t lane) {
+          [](Scheduler& self, const Tokens& tokens, int64_t lane, std::optional<double> now_s) {
             const auto sampled = to_vector(tokens, "tokens");
             const Lane of = to_lane(lane);
             const py::gil_scoped_release no_gil;
-            return self.commit(sampled, of);
+            return self.commit(sampled, of, now_s);
           },
-          py::arg("tokens").noconvert(), py::arg("lane") = static_cast<int>(Lane::kDecode))
+          py::arg("tokens").noconvert(), py::arg("lane") = static_cast<int>(Lane::kDecode), py::kw_only(),
+          py::arg("now_s") = py::none())
       .def("take_transfers", &Scheduler::take_transfers)
       .def(
           "fetched",
@@ -302,6 +333,10 @@ void bind_sched(py::module_ m) {
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))
       .def("stats", &Scheduler::stats)
+      .def("next_prompt_step_s", &Scheduler::next_prompt_step_s)
+      .def("costs", &costs_of)
+      .def("queue_state", &queue_state, py::kw_only(), py::arg("mean_reply_tokens") = py::none(),
+           py::arg("prompt_share") = 1.0, py::arg("now_s") = py::none())
       .def("check", &Scheduler::check)
       .def("describe", &describe, py::arg("max_waiting") = py::none());
 }

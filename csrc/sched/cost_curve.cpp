@@ -8,6 +8,17 @@
 
 namespace ballast {
 
+namespace {
+
+// Weight of one observation; about 1 / kSmoothing steps move a point to a new level.
+constexpr double kSmoothing = 0.1;
+// One observation counts as at most this factor faster or slower than expected.
+constexpr double kMostChange = 2.0;
+// A point stays within this factor of its first value.
+constexpr double kMostDrift = 8.0;
+
+}  // namespace
+
 CostCurve::CostCurve(const char* name, std::vector<CostPoint> points) : points_(std::move(points)) {
   CostPoint last{0, 0.0};
   for (const CostPoint& point : points_) {
@@ -18,6 +29,7 @@ CostCurve::CostCurve(const char* name, std::vector<CostPoint> points) : points_(
                                   " s; tokens must ascend and seconds must not descend");
     }
     last = point;
+    measured_s_.push_back(point.seconds);
   }
 }
 
@@ -39,6 +51,36 @@ int32_t CostCurve::tokens_within(double seconds, int32_t most) const {
     (this->seconds(middle) <= seconds ? within : beyond) = middle;
   }
   return within;
+}
+
+void CostCurve::observe(int32_t tokens, double seconds) {
+  const double expected_s = this->seconds(tokens);
+  if (points_.empty() || expected_s <= 0.0 || !std::isfinite(seconds) || seconds <= 0.0) return;
+  const double ratio = std::clamp(seconds / expected_s, 1.0 / kMostChange, kMostChange);
+  const auto after = std::find_if(points_.begin(), points_.end(),
+                                  [&](const CostPoint& point) { return point.tokens >= tokens; });
+  const size_t index = static_cast<size_t>(after - points_.begin());
+  const auto moved = [&](double weight) { return 1.0 + kSmoothing * weight * (ratio - 1.0); };
+  if (index == 0 || index == points_.size()) {
+    scale(index == 0 ? 0 : index - 1, moved(1.0));
+    return;
+  }
+  const CostPoint a = points_[index - 1], b = points_[index];
+  const double of_b = static_cast<double>(tokens - a.tokens) / (b.tokens - a.tokens);
+  scale(index - 1, moved(1.0 - of_b));
+  scale(index, moved(of_b));
+}
+
+// Scales one point; points before it become no slower and points after it no faster than it is then.
+void CostCurve::scale(size_t point, double factor) {
+  const double first_s = measured_s_[point];
+  const double scaled_s =
+      std::clamp(points_[point].seconds * factor, first_s / kMostDrift, first_s * kMostDrift);
+  points_[point].seconds = scaled_s;
+  for (size_t i = 0; i < point; ++i) points_[i].seconds = std::min(points_[i].seconds, scaled_s);
+  for (size_t i = point + 1; i < points_.size(); ++i) {
+    points_[i].seconds = std::max(points_[i].seconds, scaled_s);
+  }
 }
 
 }  // namespace ballast

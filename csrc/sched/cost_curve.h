@@ -1,18 +1,19 @@
-// What a step costs, as measured at some sizes.
+// The cost of a step as a function of its number of tokens, measured at some sizes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace ballast {
 
 struct CostPoint {
-  int32_t tokens;  // of a step
-  double seconds;  // that it takes
+  int32_t tokens;  // in the step
+  double seconds;  // for the step
 };
 
-// Linear between its points, and beyond the last one as between the last two; before the first one constant.
-// Without points nothing is known, and everything costs nothing.
+// Piecewise linear between its points; constant before the first one; beyond the last one it continues the
+// last segment. A curve without points is unknown and returns 0 for every step.
 class CostCurve {
  public:
   CostCurve() = default;
@@ -21,12 +22,22 @@ class CostCurve {
   CostCurve(const char* name, std::vector<CostPoint> points);
 
   bool empty() const { return points_.empty(); }
+  const std::vector<CostPoint>& points() const { return points_; }
   double seconds(int32_t tokens) const;
-  // The most tokens, `most` at most, whose step takes no longer than `seconds`; 0 where one token does.
+  // The largest number of tokens, at most `most`, whose step takes no longer than `seconds`; 0 if even one
+  // token takes longer.
   int32_t tokens_within(double seconds, int32_t most) const;
 
+  // Moves the points around `tokens` a little towards the observed time of one step. Seconds still ascend,
+  // and a point stays within a factor of 8 of its first value, so that no pause of the machine distorts the
+  // curve.
+  void observe(int32_t tokens, double seconds);
+
  private:
+  void scale(size_t point, double factor);
+
   std::vector<CostPoint> points_;
+  std::vector<double> measured_s_;  // seconds of the points as given
 };
 
 }  // namespace ballast

@@ -2,22 +2,21 @@
 
 #include <algorithm>
 
-#include "sched/lane.h"
-
 namespace ballast {
 
-size_t num_worth_fetching(const SchedulerConfig& config, const std::vector<FetchSpeed>& tiers,
-                          const std::vector<int32_t>& found, int32_t num_tokens, int32_t num_decode) {
-  if (config.decode_costs.empty()) return found.size();
-  double best_s = prompt_seconds(config, num_tokens, num_decode), fetch_s = 0.0;
+size_t num_worth_fetching(const StepPlanner& planner, int32_t block_tokens,
+                          const std::vector<FetchSpeed>& tiers, const std::vector<int32_t>& found,
+                          int32_t num_tokens, int32_t num_decode) {
+  if (!planner.costs().are_known()) return found.size();
+  double best_s = planner.prompt_seconds(num_tokens, num_decode), fetch_s = 0.0;
   size_t best = 0;
   for (size_t begin = 0, end = 0; begin < found.size(); begin = end) {
     while (end < found.size() && found[end] == found[begin]) ++end;
     const FetchSpeed& tier = tiers[static_cast<size_t>(found[begin])];
     const int32_t num_blocks = tier.num_ahead + static_cast<int32_t>(end - begin);
     fetch_s = std::max(fetch_s, num_blocks * tier.block_seconds);
-    const int32_t num_left = num_tokens - static_cast<int32_t>(end) * config.block_tokens;
-    const double all_s = fetch_s + prompt_seconds(config, num_left, num_decode);
+    const int32_t num_left = num_tokens - static_cast<int32_t>(end) * block_tokens;
+    const double all_s = fetch_s + planner.prompt_seconds(num_left, num_decode);
     if (all_s > best_s) continue;
     best_s = all_s;
     best = end;

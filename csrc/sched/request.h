@@ -1,4 +1,4 @@
-// One live request, as the scheduler sees it.
+// One live request of the scheduler.
 #pragma once
 
 #include <algorithm>
@@ -8,29 +8,29 @@
 
 #include "base/ids.h"
 #include "kv/block_manager.h"
+#include "sched/fair_share.h"
 #include "sched/lane.h"
-#include "sched/turns.h"
 
 namespace ballast {
 
-// What one tier holds of a request's tokens.
+// The blocks of one tier that hold a request's tokens.
 struct TierTable {
   PrefixMatch match;            // as Request::match
-  std::vector<BlockId> blocks;  // while it runs: those that hold its first published blocks, or fewer
+  std::vector<BlockId> blocks;  // while it runs: the tier's copies of its first published blocks
   uint64_t num_hides = 0;       // see Tier::release_hidden
-  size_t num_noted = 0;         // of `blocks`, those of which Scheduler::sent_ knows
-  int32_t num_coming = 0;       // blocks that are on their way from it
+  size_t num_noted = 0;         // of `blocks`, those recorded as sent in TierMirror
+  int32_t num_coming = 0;       // blocks that the tier still has to bring
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
 //        |  KV written  |  this step's chunk  |  later chunks            |
-//        |  blocks cover all tokens, but that of a last one which is decoded and not planned yet   |
+//        |  blocks cover all tokens, except a last sampled token that is not planned yet           |
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;
   int32_t priority = 0;         // lower is served first
-  int64_t client = 0;           // who asks; clients take turns
-  Turn turn;                    // when it is this client's, among those of the same priority
+  int64_t client = 0;           // clients share the batch fairly
+  Turn turn;                    // its client's turn, among requests of the same priority
   std::optional<SeqId> leader;  // has the same prompt and computes it first
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_tokens = 0;
@@ -39,25 +39,27 @@ struct Request {
   std::vector<int32_t> stop_tokens;
 
   std::vector<BlockId> blocks;
-  PrefixMatch match;             // while it waits, of the last time that it was first in the queue
+  PrefixMatch match;             // while it waits: the cached prefix when it was last looked at
   std::vector<TierTable> tiers;  // as configured
-  std::vector<int32_t> found;    // while it waits: which tier has it, of each block after `match`
-  std::vector<int32_t> fetches;  // while they are on their way: from which tier, of each after those computed
+  std::vector<int32_t> found;    // while it waits: the tier that holds each block after `match`
+  std::vector<int32_t> fetches;  // while it fetches: the tier of each block after those computed
   int32_t num_computed = 0;
-  int32_t num_planned = 0;        // tokens of the outstanding plan
-  Lane lane = Lane::kDecode;      // whose plan that is
-  int32_t num_planned_ahead = 0;  // tokens after those, whose blocks are taken already
+  int32_t num_planned = 0;           // tokens of the outstanding plan
+  Lane lane = Lane::kDecode;         // the lane of that plan
+  Lane prompt_lane = Lane::kDecode;  // the lane that is to compute its prompt, as of plan number lane_plan
+  int64_t lane_plan = 0;
+  int32_t num_planned_ahead = 0;  // tokens after those that have their blocks already
   int32_t num_published = 0;      // leading blocks that the prefix cache knows
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
   int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;     // what is fetched counts among those, too
-  bool scores_prompt = false;     // computes every prompt token, none is taken from the prefix cache
+  bool fetches_first = false;     // whether fetched tokens count as cached, too
+  bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
-  bool has_place = false;  // counts towards max_batch_size: it runs, and fetches nothing or has got it
-  bool decodes = false;    // planned as a decode row
-  bool aborted = false;    // to be freed at commit
-  bool failed = false;     // aborted, and what the step computed is not published
-  bool forget = false;     // failed, and nothing that it holds serves others any more
+  bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
+  bool decodes = false;   // planned as a decode row
+  bool aborted = false;   // to be freed at commit
+  bool failed = false;    // aborted, and what the step computed is not published
+  bool forget = false;    // failed, and its blocks must not be served again
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }

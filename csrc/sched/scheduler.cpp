@@ -6,68 +6,28 @@
 #include <utility>
 
 #include "base/check.h"
-#include "sched/lane.h"
 
 namespace ballast {
 
 namespace {
-
-void require(bool works, const char* field, int64_t value, const std::string& way_out) {
-  if (!works) throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) + ": " + way_out);
-}
 
 bool has_same_tables(const Plan& a, const Plan& b) {
   return a.seqs == b.seqs && a.query_indptr == b.query_indptr && a.positions == b.positions &&
          a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices;
 }
 
-// Most waiting requests that are passed in a step: a look at each takes time, a microsecond where nothing has
-// changed.
-constexpr size_t kMostPassed = 64;
-// A prompt joins one that is part-way where it has at most one in so many of the tokens that that one has
-// left.
-constexpr int32_t kJoiningShare = 4;
-
-template <class Requests>
-void insert_in_order(Requests& requests, Request* request) {
-  const auto before = [](const Request* a, const Request* b) { return a->comes_before(*b); };
-  requests.insert(std::upper_bound(requests.begin(), requests.end(), request, before), request);
-}
+// Most waiting requests that are looked at in a step; a look takes a microsecond where nothing has changed.
+constexpr size_t kMostSkipped = 64;
+// A pass that takes longer than expected is taken to need this fraction of its cost once more.
+constexpr double kOverdueShare = 0.1;
 
 }  // namespace
 
-void SchedulerConfig::validate() const {
-  require(num_blocks >= 1, "num_blocks", num_blocks, "at least 1 block is needed");
-  require(block_tokens >= 1, "block_tokens", block_tokens, "a block holds at least 1 token");
-  require((int64_t{num_blocks} + 1) * block_tokens <= std::numeric_limits<int32_t>::max(), "num_blocks",
-          num_blocks,
-          "with block_tokens=" + std::to_string(block_tokens) + " the slots do not fit in 32 bits");
-  require(max_batch_size >= 1, "max_batch_size", max_batch_size, "at least 1 request must run");
-  require(chunk_size >= max_batch_size, "chunk_size", chunk_size,
-          "at least max_batch_size=" + std::to_string(max_batch_size) +
-              ", one token for each request that decodes");
-  require(prefill_chunk_size >= 1, "prefill_chunk_size", prefill_chunk_size,
-          "a step computes at least 1 token");
-  require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
-          "prompts cannot make a step shorter");
-  require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
-  require(tiers.empty() || prefix_cache, "tiers", static_cast<int64_t>(tiers.size()),
-          "they hold what the prefix cache knows, and there is none");
-  for (const TierConfig& tier : tiers) {
-    require(tier.num_blocks >= 1, "tiers", tier.num_blocks, "a tier has at least 1 block");
-    require(tier.most_storing >= 1, "tiers", tier.most_storing, "at least 1 block is on its way");
-  }
-}
-
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_((config.validate(), config)),
+      planner_(config),
       blocks_(config.num_blocks, config.block_tokens, config.prefix_cache),
-      speeds_(config.tiers.size()),
-      fetched_tokens_(config.tiers.size(), 0),
-      dropped_tokens_(config.tiers.size(), 0),
-      sent_(config.tiers.size(), std::vector<uint64_t>(static_cast<size_t>(config.num_blocks) + 1, 0)) {
-  for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
-}
+      tiers_(config, blocks_) {}
 
 void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                     std::vector<int32_t> stop_tokens, const AddOptions& options) {
@@ -86,7 +46,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
   if (options.leader) check_leader(name, options);
-  if (num_new_waiting_ >= config_.max_queue) {
+  if (queue_.num_new() >= config_.max_queue) {
     throw QueueFullError("the queue is full: max_queue=" + std::to_string(config_.max_queue) +
                          " requests wait");
   }
@@ -101,56 +61,16 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->priority = options.priority;
   request->client = options.client;
   request->leader = options.leader;
-  request->turn = turn_of(*request);
   request->scores_prompt = options.scores_prompt;
   request->stop_tokens = std::move(stop_tokens);
   request->tiers.resize(tiers_.size());
-  insert_in_order(waiting_, request.get());
-  ++num_new_waiting_;
-  rounds_.enter(request->priority);
+  queue_.enter(request.get());
   requests_.emplace(seq, std::move(request));
 }
 
-// The turn of a request that comes: its leader's, else one in the next round in which its client has none.
-Turn Scheduler::turn_of(const Request& request) const {
-  if (request.leader) {
-    const Request& leader = *requests_.at(*request.leader);
-    if (leader.shares_queue_with(request)) return leader.turn;
-  }
-  int64_t last_round = rounds_.now(request.priority);
-  for (auto other = waiting_.rbegin(); other != waiting_.rend(); ++other) {
-    if ((*other)->priority < request.priority) break;
-    if ((*other)->shares_queue_with(request)) {
-      last_round = std::max(last_round, (*other)->turn.round);
-      break;
-    }
-  }
-  return {last_round + 1, request.arrival};
-}
-
-// A request has left the queue without having run. If its turn is in a round to come and nobody else has it,
-// the client's next requests move up by one turn each.
-void Scheduler::hand_turns_down(const Request& leaver) {
-  if (leaver.turn.round <= rounds_.now(leaver.priority)) return;
-  Turn free = leaver.turn, moved = leaver.turn;
-  bool is_moved = false;
-  for (Request* request : waiting_) {
-    if (!request->shares_queue_with(leaver) || request->turn < leaver.turn) continue;
-    if (request->turn == leaver.turn) return;
-    if (request->turn != moved) {
-      if (is_moved) free = moved;
-      moved = request->turn;
-      is_moved = true;
-    }
-    request->turn = free;
-  }
-  const auto before = [](const Request* a, const Request* b) { return a->comes_before(*b); };
-  if (is_moved) std::sort(waiting_.begin(), waiting_.end(), before);
-}
-
-// A request that is in no queue any more, and holds no block.
+// A request that is in no queue any more and holds no block.
 void Scheduler::end(const Request& request) {
-  rounds_.leave(request.priority);
+  queue_.end(request.priority);
   requests_.erase(request.seq);
 }
 
@@ -160,10 +80,9 @@ void Scheduler::check_leader(const std::string& name, const AddOptions& options)
       name + " follows sequence " + std::to_string(static_cast<int64_t>(*options.leader));
   if (leader == requests_.end()) throw std::invalid_argument(follows + ", which is not live");
   if (options.priority < leader->second->priority) {
-    throw std::invalid_argument(
-        follows + " of priority " + std::to_string(leader->second->priority) + " with priority " +
-        std::to_string(options.priority) +
-        "; it would wait in front of it for ever, so at least the leader's is needed");
+    throw std::invalid_argument(follows + " of priority " + std::to_string(leader->second->priority) +
+                                " with priority " + std::to_string(options.priority) +
+                                "; a follower's priority number must not be lower than its leader's");
   }
 }
 
@@ -172,17 +91,14 @@ bool Scheduler::abort(SeqId seq) {
   if (found == requests_.end()) return false;
   Request& request = *found->second;
   if (!request.can_run()) {
-    request.aborted = true;  // the step or the copies that are under way still write to its blocks
+    request.aborted = true;  // the outstanding step or transfer still writes to its blocks
     return true;
   }
-  const auto waiting = std::find(waiting_.begin(), waiting_.end(), &request);
-  if (waiting != waiting_.end()) {
-    waiting_.erase(waiting);
-    num_new_waiting_ -= !request.admitted_before;
-    hand_turns_down(request);
+  if (queue_.contains(&request)) {
+    queue_.remove(&request);
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), &request));
-    leave_place(request);
+    release_slot(request);
   }
   release(request);
   end(request);
@@ -200,11 +116,11 @@ void Scheduler::fail(SeqId seq, bool forget) {
   request.forget = request.forget || forget;
 }
 
-std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
+std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   if (lane == Lane::kPrefill && !config_.has_prefill_lane()) {
     throw std::logic_error("plan() of the prefill lane, but without prefill_costs there is none");
   }
-  if (is_under_way(lane)) throw std::logic_error("plan() came before commit() of the previous plan");
+  if (is_outstanding(lane)) throw std::logic_error("plan() came before commit() of the previous plan");
   lane_ = lane;
   preempted_.clear();
   part_way_ = nullptr;
@@ -213,12 +129,14 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
   if (lane == Lane::kDecode) {
     plan_decodes();
     num_decode_ = num_planned_;
-    budget_ = prompt_budget(config_, num_decode_);
+    assign_lanes(now_s);
+    budget_ = planner_.prompt_budget(num_decode_, num_prompts_, is_outstanding(Lane::kPrefill));
   } else {
     const auto decodes = [](const Request* request) { return request->wants_decode(); };
     num_decode_ = static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), decodes));
     budget_ = is_starved_ ? 0 : config_.prefill_chunk_size;
-    give_places();
+    assign_slots();
+    assign_lanes(now_s);
   }
   plan_prompts();
 
@@ -228,11 +146,14 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane) {
     predicted_.reset();
   }
   outstanding(lane).plan = plan;
+  outstanding(lane).began_s = now_s;
+  outstanding(lane).in_pass = lane == Lane::kDecode && is_outstanding(Lane::kPrefill);
   return plan;
 }
 
 std::shared_ptr<Plan> Scheduler::plan_ahead() {
-  const auto& [plan, rows] = outstanding(Lane::kDecode);
+  const auto& plan = outstanding(Lane::kDecode).plan;
+  const auto& rows = outstanding(Lane::kDecode).rows;
   if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_requests()) return nullptr;
   int32_t num_short = 0;
   for (const Request* request : rows) {
@@ -255,45 +176,46 @@ std::shared_ptr<Plan> Scheduler::plan_ahead() {
 
 void Scheduler::plan_decodes() {
   is_starved_ = false;
-  give_places();
+  assign_slots();
   do {
     for (size_t i = 0; i < running_.size(); ++i) {
       Request& request = *running_[i];
-      if (!request.can_run() || !request.has_place) continue;
+      if (!request.can_run() || !request.has_slot) continue;
       request.decodes = request.wants_decode();
       if (request.decodes && make_room(i)) schedule(request, 1);
     }
-  } while (give_places());  // those of the victims
+  } while (assign_slots());  // those of preempted requests
 }
 
-// Gives free places to those whose blocks have come, in their order; whether anybody got one.
-bool Scheduler::give_places() {
-  const int32_t num_before = num_placed_;
+// Gives free slots to the requests that have fetched their blocks, in their order. Returns whether any got
+// one.
+bool Scheduler::assign_slots() {
+  const int32_t num_before = num_slots_used_;
   for (Request* request : running_) {
-    if (num_placed_ == config_.max_batch_size) break;
-    if (request->can_run() && !request->has_place) take_place(*request);
+    if (num_slots_used_ == config_.max_batch_size) break;
+    if (request->can_run() && !request->has_slot) acquire_slot(*request);
   }
-  return num_placed_ > num_before;
+  return num_slots_used_ > num_before;
 }
 
-void Scheduler::take_place(Request& request) {
-  request.has_place = true;
-  ++num_placed_;
+void Scheduler::acquire_slot(Request& request) {
+  request.has_slot = true;
+  ++num_slots_used_;
 }
 
-void Scheduler::leave_place(Request& request) {
-  num_placed_ -= request.has_place;
-  request.has_place = false;
+void Scheduler::release_slot(Request& request) {
+  num_slots_used_ -= request.has_slot;
+  request.has_slot = false;
 }
 
-// Whether there are blocks now for another token of a running request, which may have fallen itself.
+// Returns true if the request can get a block for one more token. May preempt requests, including this one.
 bool Scheduler::make_room(size_t index) {
   const Request& request = *running_[index];
   while (blocks_.num_available() < blocks_short(request, 1)) {
     size_t victim = running_.size() - 1;
     while (!running_[victim]->can_run()) --victim;
     if (victim == index && index + 1 < running_.size()) {
-      is_starved_ = true;  // it waits for those behind it, which some plan holds, or which fetch
+      is_starved_ = true;  // it waits for those behind it, which are in a plan or fetch
       return false;
     }
     preempt(victim);
@@ -302,13 +224,72 @@ bool Scheduler::make_room(size_t index) {
   return true;
 }
 
-// Prompts that are part-way go on in their order, then others are admitted. The first that cannot be
-// completed in this step leaves half of the budget to those behind it, and takes what they leave.
+// Seconds until the outstanding step of a lane ends, by its cost; 0 if there is none.
+double Scheduler::seconds_left(Lane lane, std::optional<double> now_s) const {
+  if (!is_outstanding(lane)) return 0.0;
+  const Outstanding& step = outstanding(lane);
+  const CostCurve& costs =
+      lane == Lane::kPrefill ? planner_.costs().prefill() : planner_.costs().decode(step.in_pass);
+  const double cost_s = costs.seconds(step.plan->num_tokens());
+  if (!now_s || !step.began_s) return cost_s;
+  return std::max(cost_s - (*now_s - *step.began_s), kOverdueShare * cost_s);
+}
+
+LaneState Scheduler::lane_state(std::optional<double> now_s) const {
+  return {num_decode_, seconds_left(Lane::kDecode, now_s), seconds_left(Lane::kPrefill, now_s)};
+}
+
+// Divides the prompts that could be computed now between the lanes: those of running requests, and of as many
+// waiting ones as slots are free.
+void Scheduler::assign_lanes(std::optional<double> now_s) {
+  ++num_plans_;
+  num_prompts_ = 0;
+  std::vector<Request*> candidates;
+  std::vector<int32_t> prompts;
+  const auto consider = [&](Request& request, int32_t num_tokens) {
+    candidates.push_back(&request);
+    prompts.push_back(num_tokens);
+  };
+  for (Request* request : running_) {
+    if (continues_prompt(*request) && !request->scores_prompt) consider(*request, request->num_uncomputed());
+  }
+  int32_t num_free = config_.max_batch_size - num_slots_used_;
+  for (size_t i = 0; i < std::min(queue_.size(), kMostSkipped) && num_free > 0; ++i) {
+    Request& request = queue_[i];
+    if (waits_for_leader(request)) continue;
+    // Without a second lane only the number of prompts counts.
+    if (!request.scores_prompt) {
+      consider(request, config_.has_prefill_lane() ? match(request) : request.num_tokens());
+    }
+    num_free -= request.found.empty();  // a request that will fetch needs no slot now
+  }
+  const std::vector<Lane> lanes = planner_.assign_lanes(lane_state(now_s), prompts);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    candidates[i]->prompt_lane = lanes[i];
+    candidates[i]->lane_plan = num_plans_;
+    num_prompts_ += lanes[i] == lane_;
+  }
+}
+
+// The lane that computes the last num_tokens of a prompt.
+Lane Scheduler::lane_of(const Request& request, int32_t num_tokens) const {
+  if (request.scores_prompt) return Lane::kDecode;
+  if (request.lane_plan == num_plans_) return request.prompt_lane;
+  return planner_.assign_lanes(lane_state({}), {num_tokens}).front();
+}
+
+// Whether a running request has prompt tokens that a step can take now.
+bool Scheduler::continues_prompt(const Request& request) const {
+  return request.can_run() && request.has_slot && !request.wants_decode();
+}
+
+// Prompts that are partly computed continue in their order, then others are admitted. The first one that
+// cannot be completed in this step leaves half of the budget to those behind it, and takes what they leave.
 void Scheduler::plan_prompts() {
   Request* part_way = nullptr;
   for (Request* request : running_) {
+    if (!continues_prompt(*request)) continue;
     const int32_t num_tokens = request->num_uncomputed();
-    if (!request->can_run() || !request->has_place || request->wants_decode()) continue;
     if (lane_of(*request, num_tokens) != lane_) continue;
     int32_t most = allowance(*request, budget_);
     if (part_way == nullptr && most < num_tokens) {
@@ -324,62 +305,64 @@ void Scheduler::plan_prompts() {
            std::min(part_way->num_uncomputed() - part_way->num_planned, allowance(*part_way, budget_)));
 }
 
-// How much of a budget a request may take: of scored prompts together not more than chunk_size in a step,
-// since the logits of all their tokens are in memory at once. It may be 0, never less.
+// The part of a budget that a request may take, 0 or more: scored prompts together take at most chunk_size
+// per step, since the logits of all their tokens are in memory at once.
 int32_t Scheduler::allowance(const Request& request, int32_t budget) const {
   if (!request.scores_prompt) return budget;
   return std::max(0, std::min(budget, config_.chunk_size - num_planned_));
 }
 
 void Scheduler::admit() {
-  const Request* passed = nullptr;  // the first one
-  size_t num_passed = 0;
-  while (!is_starved_ && budget_ > 0 && num_passed < std::min(waiting_.size(), kMostPassed)) {
-    Request& request = *waiting_[num_passed];
-    if (num_placed_ == config_.max_batch_size || allowance(request, budget_) == 0) return;
-    // A victim of this plan comes back in a later one, when those that needed its room have had it.
+  const Request* skipped = nullptr;  // the first one
+  size_t num_skipped = 0;
+  while (!is_starved_ && budget_ > 0 && num_skipped < std::min(queue_.size(), kMostSkipped)) {
+    Request& request = queue_[num_skipped];
+    if (num_slots_used_ == config_.max_batch_size || allowance(request, budget_) == 0) return;
+    // A request that this plan preempted returns in a later one, after those that needed its room.
     if (std::find(preempted_.begin(), preempted_.end(), request.seq) != preempted_.end()) return;
-    if (waits_for_leader(request) || !joins(request) || waits_to_fetch(request)) {
-      if (passed == nullptr && !is_behind(request)) passed = &request;
-      ++num_passed;
+    if (waits_for_leader(request) || !fits_in_step(request) || waits_to_fetch(request)) {
+      if (skipped == nullptr && !leader_has_no_slot(request)) skipped = &request;
+      ++num_skipped;
       continue;
     }
-    // What will fetch needs no place now.
-    const bool is_place_kept = passed != nullptr && passed->found.empty() && request.found.empty();
-    if (num_placed_ + is_place_kept == config_.max_batch_size) return;
-    const int32_t num_reserved = passed == nullptr ? 0 : blocks_to_admit(*passed);
+    // A request that will fetch needs no slot now.
+    const bool is_slot_reserved = skipped != nullptr && skipped->found.empty() && request.found.empty();
+    if (num_slots_used_ + is_slot_reserved == config_.max_batch_size) return;
+    const int32_t num_reserved = skipped == nullptr ? 0 : blocks_to_admit(*skipped);
     const int32_t num_available = blocks_.num_available() - blocks_.num_unheld(request.match) - num_reserved;
     if (blocks_to_admit(request) - static_cast<int32_t>(request.match.blocks.size()) > num_available) return;
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(num_passed));
+    queue_.admit(num_skipped);
     start(request);
   }
 }
 
-// Whether a waiting request belongs in this step, were there room for it. While a prompt is part-way, only
-// much shorter ones do: they end soon, and delay it little.
-bool Scheduler::joins(Request& request) const {
+// Looks a waiting request's prefix up in the cache and the tiers; returns the tokens that are left to
+// compute.
+int32_t Scheduler::match(Request& request) const {
   if (!request.scores_prompt) {
     blocks_.match(request.tokens, request.match);
-    match_tiers(request);
+    tiers_.match(request, planner_, num_decode_);
   }
   const size_t num_blocks = request.match.blocks.size() + request.found.size();
-  const int32_t num_tokens = request.num_tokens() - static_cast<int32_t>(num_blocks) * config_.block_tokens;
+  return request.num_tokens() - static_cast<int32_t>(num_blocks) * config_.block_tokens;
+}
+
+// Whether a waiting request belongs in this step, if there is room for it. While a prompt is partly computed,
+// only much shorter ones do: they end soon and delay it little.
+bool Scheduler::fits_in_step(Request& request) const {
+  const int32_t num_tokens = match(request);
   if (lane_of(request, num_tokens) != lane_) return false;
   return part_way_ == nullptr ||
          int64_t{num_tokens} * kJoiningShare <= part_way_->num_uncomputed() - part_way_->num_planned;
 }
 
-Lane Scheduler::lane_of(const Request& request, int32_t num_tokens) const {
-  return request.scores_prompt ? Lane::kDecode : cheaper_lane(config_, num_tokens, num_decode_);
-}
-
-// One block more than its tokens take, so that it does not fall again at once; but never more than it can
-// come to need, or a request as large as the cache would wait for ever.
+// One block more than its tokens take, so that it is not preempted at once; but never more than it can come
+// to need, or a request as large as the cache would wait for ever.
 int32_t Scheduler::blocks_to_admit(const Request& request) const {
   return std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
 }
 
-// Moves a request that `joins` has found to belong here, and that waits no longer, to those that run.
+// A request that was just taken out of the queue begins to run.
 void Scheduler::start(Request& request) {
   const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size());
   blocks_.hold(request.match.blocks);
@@ -393,36 +376,33 @@ void Scheduler::start(Request& request) {
     request.num_cached_tokens = request.num_computed;
     prefix_hit_tokens_ += request.num_computed;
     if (config_.prefix_cache && !request.scores_prompt) prefix_query_tokens_ += request.prompt_tokens;
-    --num_new_waiting_;
-    rounds_.begin(request.priority, request.turn.round);
   }
   insert_in_order(running_, &request);
   take_blocks(request, request.num_uncomputed());
-  begin_fetch(request);
+  tiers_.begin_fetch(request);
   if (request.is_fetching()) return;
-  take_place(request);
+  acquire_slot(request);
   schedule(request, std::min(request.num_uncomputed(), allowance(request, budget_)));
   if (part_way_ == nullptr && request.num_planned < request.num_uncomputed()) part_way_ = &request;
 }
 
-// A leader waits for room at most, and nobody keeps room for its followers from it: this cannot last for
-// ever.
+// A leader waits at most for room, and no room is reserved for its followers at its expense, so this ends.
 bool Scheduler::waits_for_leader(const Request& request) const {
   if (!request.leader) return false;
   const auto leader = requests_.find(*request.leader);
   return leader != requests_.end() && !leader->second->aborted && leader->second->num_generated() == 0;
 }
 
-// Whether a request waits for a leader that waits as well, or fetches: room that is kept for it would be
-// missing there. A leader of another client may have a later turn.
-bool Scheduler::is_behind(const Request& request) const {
-  return waits_for_leader(request) && !requests_.at(*request.leader)->has_place;
+// Whether a request waits for a leader that waits as well: room that is reserved for the follower would be
+// missing for the leader. A leader of another client may have a later turn.
+bool Scheduler::leader_has_no_slot(const Request& request) const {
+  return waits_for_leader(request) && !requests_.at(*request.leader)->has_slot;
 }
 
-// Whether a request whose prefix goes on in tiers waits until fewer others fetch. They hold blocks, which
-// those that decode may come to need.
+// Whether a request whose prefix continues in tiers waits until fewer others fetch: they hold blocks that
+// decoding may need.
 bool Scheduler::waits_to_fetch(const Request& request) const {
-  const size_t num_fetching = running_.size() - static_cast<size_t>(num_placed_);
+  const size_t num_fetching = running_.size() - static_cast<size_t>(num_slots_used_);
   return !request.found.empty() && num_fetching >= static_cast<size_t>(config_.max_batch_size);
 }
 
@@ -430,7 +410,7 @@ int32_t Scheduler::blocks_for(int32_t num_tokens) const {
   return (num_tokens - 1) / config_.block_tokens + 1;  // num_tokens >= 1; no sum that could overflow
 }
 
-// Blocks that the request lacks to compute num_tokens more.
+// Blocks that the request needs in addition to compute num_tokens more.
 int32_t Scheduler::blocks_short(const Request& request, int32_t num_tokens) const {
   return std::max(
       0, blocks_for(request.num_computed + num_tokens) - static_cast<int32_t>(request.blocks.size()));
@@ -448,7 +428,7 @@ void Scheduler::schedule(Request& request, int32_t num_tokens) {
 
 void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
   for (int32_t missing = blocks_short(request, num_tokens); missing > 0; --missing) {
-    note_dropped(blocks_.next_evicted());
+    tiers_.note_evicted(blocks_.next_evicted());
     request.blocks.push_back(blocks_.allocate());
   }
 }
@@ -456,8 +436,8 @@ void Scheduler::take_blocks(Request& request, int32_t num_tokens) {
 void Scheduler::preempt(size_t index) {
   Request& victim = *running_[index];
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  insert_in_order(waiting_, &victim);
-  leave_place(victim);
+  queue_.requeue(&victim);
+  release_slot(victim);
   BALLAST_CHECK(!victim.is_planned());
   victim.num_computed = 0;
   victim.num_planned_ahead = 0;
@@ -524,12 +504,16 @@ void Scheduler::append_row(Plan& plan, const Request& request, int32_t begin, in
   plan.kv_lens.push_back(end);
 }
 
-std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane) {
-  auto& [plan, rows] = outstanding(lane);
+std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane,
+                                             std::optional<double> now_s) {
+  auto& [plan, rows, began_s, in_pass] = outstanding(lane);
   if (!plan) throw std::logic_error("commit() came without a plan()");
   if (sampled.size() != static_cast<size_t>(plan->num_samples)) {
     throw std::invalid_argument("commit() got " + std::to_string(sampled.size()) +
                                 " tokens for a plan that samples " + std::to_string(plan->num_samples));
+  }
+  if (now_s && began_s && plan->num_tokens() > 0) {
+    planner_.costs().observe(lane, in_pass, plan->num_tokens(), *now_s - *began_s);
   }
   auto committed = std::make_shared<Committed>();
   auto token = sampled.begin();
@@ -552,7 +536,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
         forget(*request);
       else
         release(*request);
-      leave_place(*request);
+      release_slot(*request);
       done.push_back(request);
     }
   }
@@ -570,13 +554,71 @@ void Scheduler::publish(Request& request) {
   for (; request.num_published < num_full; ++request.num_published) {
     blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
   }
-  mirror(request);
+  tiers_.mirror(request);
 }
 
 Finish Scheduler::append_sampled(Request& request, int32_t token) const {
   request.tokens.push_back(token);
   if (request.num_generated() >= request.min_tokens && request.stops_at(token)) return Finish::kStop;
   return request.num_generated() == request.max_tokens ? Finish::kLength : Finish::kNone;
+}
+
+void Scheduler::release(Request& request) {
+  tiers_.release(request);
+  blocks_.release(request.blocks);
+}
+
+// Nothing that a request has read or written is served to others any more, wherever it is kept.
+void Scheduler::forget(Request& request) {
+  const bool is_published = request.num_published > 0 && !blocks_.is_hidden(request.blocks.front());
+  blocks_.discard(request.blocks);
+  tiers_.forget(request, is_published);
+}
+
+std::vector<Transfer> Scheduler::take_transfers() { return tiers_.take_transfers(); }
+
+Request& Scheduler::fetching(SeqId seq) const {
+  const auto found = requests_.find(seq);
+  if (found == requests_.end() || !found->second->is_fetching()) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
+  }
+  return *found->second;
+}
+
+void Scheduler::measured(int32_t tier, double block_seconds) {
+  tiers_.set_block_seconds(tier, block_seconds);
+}
+
+void Scheduler::coming(SeqId seq, int32_t tier, int32_t num_blocks) {
+  tiers_.set_coming(fetching(seq), tier, num_blocks);
+}
+
+bool Scheduler::is_worth_fetching(SeqId seq) const {
+  return tiers_.is_worth_fetching(fetching(seq), running_, planner_, num_decode_);
+}
+
+void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
+  Request& request = fetching(seq);
+  const int32_t num_tokens = tiers_.end_fetch(request, num_blocks, is_damaged) * config_.block_tokens;
+  if (request.aborted) {
+    running_.erase(std::find(running_.begin(), running_.end(), &request));
+    release(request);
+    end(request);
+    return;
+  }
+  request.num_computed += num_tokens;
+  if (request.fetches_first) {
+    request.num_cached_tokens += num_tokens;
+    prefix_hit_tokens_ += num_tokens;
+  }
+  publish(request);
+}
+
+void Scheduler::stored(int32_t tier, bool is_whole) { tiers_.stored(tier, is_whole, running_); }
+
+void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+                        const std::vector<int32_t>& tokens) {
+  tiers_.restore(tier, blocks, parents, tokens);
 }
 
 int32_t Scheduler::cached_tokens(SeqId seq) const {
@@ -589,8 +631,8 @@ int32_t Scheduler::cached_tokens(SeqId seq) const {
 
 Stats Scheduler::stats() const {
   Stats stats{};
-  stats.waiting = static_cast<int64_t>(waiting_.size() + running_.size()) - num_placed_;
-  stats.running = num_placed_;
+  stats.waiting = static_cast<int64_t>(queue_.size() + running_.size()) - num_slots_used_;
+  stats.running = num_slots_used_;
   stats.capacity_tokens = config_.capacity_tokens();
   stats.used_tokens = int64_t{blocks_.num_held()} * config_.block_tokens;
   stats.cached_tokens = int64_t{blocks_.num_cached()} * config_.block_tokens;
@@ -598,13 +640,44 @@ Stats Scheduler::stats() const {
   stats.prefix_query_tokens = prefix_query_tokens_;
   stats.prefix_hit_tokens = prefix_hit_tokens_;
   stats.fetching = std::count_if(running_.begin(), running_.end(), [](auto* r) { return r->is_fetching(); });
-  stats.unsent = static_cast<int64_t>(unsent_.size());
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    const int64_t num_tokens = config_.block_tokens;
-    stats.tiers.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
-                           fetched_tokens_[t], dropped_tokens_[t]});
-  }
+  stats.unsent = tiers_.num_unsent();
+  stats.tiers = tiers_.stats();
   return stats;
+}
+
+double Scheduler::next_prompt_step_s() const {
+  int64_t num_tokens = 0;
+  for (size_t i = 0; i < std::min(queue_.size(), static_cast<size_t>(config_.max_batch_size)); ++i) {
+    num_tokens += queue_[i].num_tokens();
+  }
+  const int64_t most = std::max(config_.prefill_chunk_size, planner_.idle_chunk());
+  return planner_.prompt_seconds(static_cast<int32_t>(std::min(num_tokens, most)), 0);
+}
+
+QueueState Scheduler::queue_state(ReplyLength reply, double prompt_share, std::optional<double> now_s) const {
+  LaneState lanes = lane_state(now_s);
+  QueueState state(config_, planner_, lanes, reply);
+  const auto expected = [&](const Request& request) {
+    return reply.expected(request.num_generated(), request.max_tokens - request.num_generated());
+  };
+  for (const Request* request : running_) {
+    const int32_t prompt_left = request->wants_decode() ? 0 : request->num_uncomputed();
+    QueueState::Running running{prompt_left, expected(*request), request->num_tokens()};
+    running.num_in_flight = request->wants_decode() ? 0 : request->num_planned;
+    running.lane = request->lane;
+    state.add_running(running);
+  }
+  for (const Request* request : queue_) {
+    const int32_t num_cached = static_cast<int32_t>(request->match.blocks.size()) * config_.block_tokens;
+    int32_t num_tokens = request->num_tokens() - num_cached;
+    if (waits_for_leader(*request))
+      num_tokens = std::min(num_tokens, config_.block_tokens);
+    else if (num_cached == 0)
+      num_tokens = std::max(1, static_cast<int32_t>(num_tokens * prompt_share));
+    state.add_waiting({request->priority, request->client, request->turn, num_tokens, request->num_tokens(),
+                       expected(*request)});
+  }
+  return state;
 }
 
 std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
@@ -615,10 +688,10 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
   for (const Request* r : running_)
     describe(*r, r->aborted          ? "aborted"
                  : r->is_fetching()  ? "fetching"
-                 : !r->has_place     ? "fetched"
+                 : !r->has_slot      ? "fetched"
                  : r->wants_decode() ? "decode"
                                      : "prefill");
-  for (const Request* r : waiting_) {
+  for (const Request* r : queue_) {
     if (max_waiting-- <= 0) break;
     describe(*r, r->admitted_before ? "preempted" : "waiting");
   }
@@ -626,28 +699,27 @@ std::vector<Description> Scheduler::describe(int64_t max_waiting) const {
 }
 
 void Scheduler::check() const {
-  BALLAST_CHECK(requests_.size() == running_.size() + waiting_.size());
-  BALLAST_CHECK(num_placed_ <= config_.max_batch_size);
-  BALLAST_CHECK(running_.size() - static_cast<size_t>(num_placed_) <=
+  BALLAST_CHECK(requests_.size() == running_.size() + queue_.size());
+  BALLAST_CHECK(num_slots_used_ <= config_.max_batch_size);
+  BALLAST_CHECK(running_.size() - static_cast<size_t>(num_slots_used_) <=
                 static_cast<size_t>(config_.max_batch_size));
   std::vector<int32_t> owners(static_cast<size_t>(config_.num_blocks) + 1, 0);
-  std::vector<std::vector<int32_t>> tier_owners;
-  for (const Tier& tier : tiers_) tier_owners.emplace_back(static_cast<size_t>(tier.num_blocks()) + 1, 0);
   const Request* last = nullptr;
-  int32_t num_placed = 0;
+  int32_t num_slots_used = 0;
   const auto check_live = [&](const Request& request) {
     const auto found = requests_.find(request.seq);
     BALLAST_CHECK(found != requests_.end() && found->second.get() == &request);
-    BALLAST_CHECK(last == nullptr || last->comes_before(request));
     BALLAST_CHECK(request.num_generated() < request.max_tokens);
-    last = &request;
   };
   for (const Request* request : running_) {
     check_live(*request);
+    BALLAST_CHECK(last == nullptr || last->comes_before(*request));
+    last = request;
     const int32_t num_covered = request->num_computed + request->num_planned;
     const int32_t num_planned_ahead = request->num_planned_ahead;
     BALLAST_CHECK(num_covered <= request->num_tokens() && request->num_computed < request->num_tokens());
-    // All tokens have blocks, but that of a token to decode may be taken only when it is planned.
+    // All tokens have blocks, except that the block of a token to decode may be taken only when it is
+    // planned.
     const int32_t num_blocks = static_cast<int32_t>(request->blocks.size());
     const bool decodes = request->wants_decode();
     BALLAST_CHECK(num_blocks <= blocks_for(request->num_tokens() + num_planned_ahead));
@@ -656,54 +728,29 @@ void Scheduler::check() const {
     BALLAST_CHECK(request->num_published == request->num_computed / config_.block_tokens);
     BALLAST_CHECK(request->admitted_before);
     BALLAST_CHECK(!request->can_run() || !request->aborted);
-    BALLAST_CHECK(!request->is_fetching() || !request->has_place);
-    BALLAST_CHECK(!request->is_planned() || request->has_place);
-    num_placed += request->has_place;
+    BALLAST_CHECK(!request->is_fetching() || !request->has_slot);
+    BALLAST_CHECK(!request->is_planned() || request->has_slot);
+    num_slots_used += request->has_slot;
     BALLAST_CHECK(request->num_published + static_cast<int32_t>(request->fetches.size()) <=
                   (request->num_tokens() - 1) / config_.block_tokens);
-    const auto& [plan, rows] = outstanding_[static_cast<size_t>(request->lane)];
-    const bool is_row = plan && std::find(rows.begin(), rows.end(), request) != rows.end();
+    const Outstanding& step = outstanding(request->lane);
+    const bool is_row =
+        step.plan && std::find(step.rows.begin(), step.rows.end(), request) != step.rows.end();
     BALLAST_CHECK(is_row == request->is_planned());
     blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
-    for (size_t t = 0; t < tiers_.size(); ++t) {
-      const std::vector<BlockId>& table = request->tiers[t].blocks;
-      tiers_[t].check_table(table, request->tokens);
-      for (const BlockId block : table) ++tier_owners[t][index_of(block)];
-    }
   }
-  BALLAST_CHECK(num_placed == num_placed_);
-  last = nullptr;
-  int32_t num_new = 0;
-  for (const Request* request : waiting_) {
+  BALLAST_CHECK(num_slots_used == num_slots_used_);
+  for (const Request* request : queue_) {
     check_live(*request);
     BALLAST_CHECK(request->blocks.empty() && request->num_computed == 0 && request->num_planned == 0);
-    BALLAST_CHECK(!request->aborted && !request->has_place);
+    BALLAST_CHECK(!request->aborted && !request->has_slot);
     for (const TierTable& tier : request->tiers) BALLAST_CHECK(tier.blocks.empty());
-    BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
-    num_new += !request->admitted_before;
-    BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
   }
-  BALLAST_CHECK(num_new == num_new_waiting_ && num_new <= config_.max_queue);
-  std::vector<int32_t> num_ahead(tiers_.size(), 0);
-  for (const Request* request : running_) {
-    for (size_t t = 0; t < tiers_.size(); ++t) num_ahead[t] += request->tiers[t].num_coming;
-    for (size_t t = 0; t < tiers_.size(); ++t) {
-      const auto is_of = [&](int32_t tier) { return static_cast<size_t>(tier) == t; };
-      BALLAST_CHECK(request->tiers[t].num_coming <=
-                    std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
-    }
-  }
-  for (size_t t = 0; t < tiers_.size(); ++t) BALLAST_CHECK(num_ahead[t] == speeds_[t].num_ahead);
-  BALLAST_CHECK(unsent_.size() <= kMostUnsent);
-  for (const Unsent& unsent : unsent_) {
-    for (size_t t = 0; t < tiers_.size(); ++t) {
-      tiers_[t].check_table(unsent.tiers[t].blocks, unsent.tokens);
-      for (const BlockId block : unsent.tiers[t].blocks) ++tier_owners[t][index_of(block)];
-    }
-  }
+  queue_.check();
+  BALLAST_CHECK(queue_.num_new() <= config_.max_queue);
   blocks_.check(owners);
-  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].check(tier_owners[t]);
+  tiers_.check(running_);
 }
 
 }  // namespace ballast

@@ -7,39 +7,39 @@ namespace {
 
 using Found = std::vector<int32_t>;
 
-// Blocks of 4 tokens; a token takes 1 s, in steps of 16 that nothing delays.
-SchedulerConfig one_second_a_token() {
+// Blocks of 4 tokens; a token takes 1 s, in steps of at most 16.
+StepPlanner one_second_per_token() {
   SchedulerConfig config{64, 4, 4, 16, 16, 8, true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});
-  return config;
+  return StepPlanner(config);
 }
 
 }  // namespace
 
-TEST(what_a_tier_brings_sooner_than_it_is_computed_is_fetched) {
-  const SchedulerConfig config = one_second_a_token();
-  EXPECT_EQ(num_worth_fetching(config, {{3.9}}, {0, 0, 0}, 13, 0), 3u);
-  EXPECT_EQ(num_worth_fetching(config, {{4.1}}, {0, 0, 0}, 13, 0), 0u);
-  EXPECT_EQ(num_worth_fetching(config, {{1.0}}, {}, 13, 0), 0u);
+TEST(blocks_are_fetched_if_that_is_faster_than_computing_them) {
+  const StepPlanner planner = one_second_per_token();
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{3.9}}, {0, 0, 0}, 13, 0), 3u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{4.1}}, {0, 0, 0}, 13, 0), 0u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{1.0}}, {}, 13, 0), 0u);
 }
 
-TEST(where_nobody_knows_a_speed_everything_is_fetched) {
-  EXPECT_EQ(num_worth_fetching(one_second_a_token(), {{0.0}}, {0, 0, 0}, 13, 0), 3u);
-  EXPECT_EQ(num_worth_fetching({64, 4, 4, 16, 16, 8, true}, {{100.0}}, {0, 0, 0}, 13, 0), 3u);
+TEST(everything_is_fetched_while_a_speed_is_unknown) {
+  EXPECT_EQ(num_worth_fetching(one_second_per_token(), 4, {{0.0}}, {0, 0, 0}, 13, 0), 3u);
+  EXPECT_EQ(num_worth_fetching(StepPlanner({64, 4, 4, 16, 16, 8, true}), 4, {{100.0}}, {0, 0, 0}, 13, 0), 3u);
 }
 
-TEST(what_a_tier_brings_before_delays_a_fetch) {
-  const SchedulerConfig config = one_second_a_token();
-  EXPECT_EQ(num_worth_fetching(config, {{2.0, 3}}, {0, 0, 0}, 13, 0), 3u);
-  EXPECT_EQ(num_worth_fetching(config, {{2.0, 4}}, {0, 0, 0}, 13, 0), 0u);
+TEST(blocks_queued_in_front_delay_a_fetch) {
+  const StepPlanner planner = one_second_per_token();
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{2.0, 3}}, {0, 0, 0}, 13, 0), 3u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{2.0, 4}}, {0, 0, 0}, 13, 0), 0u);
 }
 
-TEST(each_tier_is_looked_at_by_itself) {
-  const SchedulerConfig config = one_second_a_token();
+TEST(each_tier_is_considered_separately) {
+  const StepPlanner planner = one_second_per_token();
   const Found found{0, 0, 1, 1};
-  EXPECT_EQ(num_worth_fetching(config, {{0.1}, {1.0}}, found, 17, 0), 4u);
-  EXPECT_EQ(num_worth_fetching(config, {{0.1}, {9.0}}, found, 17, 0), 2u);
-  // They bring theirs at the same time: while one takes long, so may the other.
-  EXPECT_EQ(num_worth_fetching(config, {{6.0}, {6.0}}, found, 17, 0), 4u);
-  EXPECT_EQ(num_worth_fetching(config, {{9.0}, {9.0}}, found, 17, 0), 0u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1}, {1.0}}, found, 17, 0), 4u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1}, {9.0}}, found, 17, 0), 2u);
+  // Tiers fetch concurrently, so a second slow tier adds nothing.
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{6.0}, {6.0}}, found, 17, 0), 4u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{9.0}, {9.0}}, found, 17, 0), 0u);
 }

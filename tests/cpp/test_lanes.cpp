@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -12,7 +13,7 @@ using Tokens = std::vector<int32_t>;
 
 constexpr Lane kDecode = Lane::kDecode, kPrefill = Lane::kPrefill;
 
-// A step of the decode lane takes 1 s and 0.1 s for each token after the first; one of the prefill lane 4 s.
+// A decode-lane step takes 1 s and 0.1 s per token after the first one, from 11 tokens on 0.3 s; a pass takes 4 s.
 SchedulerConfig two_lanes(int32_t num_blocks = 64) {
   SchedulerConfig config{num_blocks,
                          /*block_tokens=*/4,
@@ -21,13 +22,14 @@ SchedulerConfig two_lanes(int32_t num_blocks = 64) {
                          /*prefill_chunk_size=*/32,
                          /*max_queue=*/8,
                          true};
-  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {11, 2.0}});
+  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {11, 2.0}, {31, 8.0}});
   config.prefill_costs = CostCurve("prefill_costs", {{1, 4.0}, {32, 4.0}});
   return config;
 }
 
 SchedulerConfig one_lane() {
   SchedulerConfig config = two_lanes();
+  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {11, 2.0}});
   config.prefill_costs = {};
   return config;
 }
@@ -96,32 +98,83 @@ TEST(a_curve_that_no_machine_has_is_refused) {
                 std::invalid_argument);
 }
 
-TEST(prompts_make_a_step_longer_by_what_is_allowed_and_no_more) {
-  SchedulerConfig config = one_lane();
-  config.chunk_size = 100;
-  EXPECT_EQ(prompt_budget(config, 1), 30);  // 1 s alone, three times that beside
-  config.max_stall_s = 0.5;
-  EXPECT_EQ(prompt_budget(config, 1), 5);
-  config.max_stall_s = 0.0;
-  EXPECT_EQ(prompt_budget(config, 1), 1);  // or a prompt would never end
-  config.max_stall_s = 1e9;
-  EXPECT_EQ(prompt_budget(config, 1), 99);
-  EXPECT_EQ(prompt_budget(config, 0), config.prefill_chunk_size);
-  EXPECT_EQ(prompt_budget(two_lanes(), 1), 10);  // once what it takes alone
-  EXPECT_EQ(prompt_budget(two_lanes(), 0), 16);
+TEST(the_costs_of_steps_follow_what_is_observed) {
+  CostCurve curve("costs", {{1, 1.0}, {11, 2.0}});
+  for (int i = 0; i < 200; ++i) curve.observe(11, 3.0);
+  EXPECT(curve.seconds(11) > 2.9 && curve.seconds(11) <= 3.0);
+  EXPECT(curve.seconds(1) > 0.99 && curve.seconds(1) < 1.01);
+  curve.observe(6, 1e6);  // a pause of the machine counts as twice the expected time
+  EXPECT(curve.seconds(6) < 1.06 * 2.0);
+  for (int i = 0; i < 1000; ++i) curve.observe(1, 1e6);
+  EXPECT(curve.seconds(1) <= 8.0);
+  EXPECT(curve.seconds(11) >= curve.seconds(1));
+  for (int i = 0; i < 1000; ++i) curve.observe(11, 1e-9);
+  EXPECT(curve.seconds(11) >= 2.0 / 8 && curve.seconds(1) <= curve.seconds(11));
+  CostCurve unknown;
+  unknown.observe(3, 1.0);
+  EXPECT(unknown.empty());
 }
 
-TEST(a_prompt_goes_where_it_is_computed_sooner) {
-  const SchedulerConfig config = two_lanes();
-  EXPECT(cheaper_lane(config, 20, 0) == kDecode);   // steps of 16 and 4 tokens: 3.8 s against 4
-  EXPECT(cheaper_lane(config, 32, 0) == kPrefill);  // 5 s
-  EXPECT(cheaper_lane(config, 10, 1) == kDecode);   // one step of 2 s
-  EXPECT(cheaper_lane(config, 31, 1) == kPrefill);  // four
-  EXPECT(cheaper_lane(one_lane(), 1000, 1) == kDecode);
-  SchedulerConfig asked = config;
-  asked.prefill_lane_tokens = 5;
-  EXPECT(cheaper_lane(asked, 4, 0) == kDecode);
-  EXPECT(cheaper_lane(asked, 5, 0) == kPrefill);
+TEST(prompts_lengthen_a_step_with_decoding_requests_by_the_allowed_time) {
+  SchedulerConfig config = one_lane();
+  config.chunk_size = 100;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 30);  // 1 s alone, three times that in addition
+  config.max_stall_s = 0.5;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 5);
+  config.max_stall_s = 0.0;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 1);  // or a prompt would never end
+  config.max_stall_s = 1e9;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 99);
+  EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), config.prefill_chunk_size);
+  EXPECT_EQ(StepPlanner(two_lanes()).prompt_budget(1, 1), 10);  // once the step alone
+}
+
+TEST(the_allowed_time_grows_if_more_prompts_wait_than_requests_decode) {
+  SchedulerConfig config = one_lane();
+  config.chunk_size = 100;
+  const StepPlanner planner(config);
+  EXPECT_EQ(planner.prompt_budget(1, 2), 60);
+  EXPECT_EQ(planner.prompt_budget(2, 2), planner.prompt_budget(2, 1));
+  EXPECT_EQ(planner.prompt_budget(1, 15), 99);
+  config.max_stall_s = 0.5;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 15), 5);  // a limit that is set holds
+}
+
+TEST(an_idle_step_of_the_decode_lane_may_be_longer_than_chunk_size) {
+  SchedulerConfig config = two_lanes();
+  EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), 32);
+  config.prefill_chunk_size = 10000;
+  EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), 1024);
+}
+
+TEST(one_prompt_uses_the_faster_lane) {
+  const StepPlanner planner(two_lanes());
+  const auto lane_of = [&](int32_t tokens, int32_t num_decode) {
+    return planner.assign_lanes({num_decode}, {tokens}).front();
+  };
+  EXPECT(lane_of(17, 0) == kDecode);   // 3.8 s
+  EXPECT(lane_of(18, 0) == kPrefill);  // 4.1 s
+  EXPECT(lane_of(10, 1) == kDecode);   // one step of 2 s
+  EXPECT(lane_of(31, 1) == kPrefill);  // four steps
+  EXPECT(StepPlanner(one_lane()).assign_lanes({1}, {1000}).front() == kDecode);
+  SchedulerConfig fixed = two_lanes();
+  fixed.prefill_lane_tokens = 5;
+  EXPECT(StepPlanner(fixed).assign_lanes({}, {4, 5}) == (std::vector<Lane>{kDecode, kPrefill}));
+}
+
+TEST(many_short_prompts_share_one_pass) {
+  // Steps of the decode lane have 10 tokens with a decoding request: each prompt alone would be faster there.
+  const StepPlanner planner(two_lanes());
+  EXPECT(planner.assign_lanes({1}, {8}).front() == kDecode);
+  const auto lanes = planner.assign_lanes({2}, {8, 8, 8, 8});
+  EXPECT(std::count(lanes.begin(), lanes.end(), kPrefill) >= 2);
+}
+
+TEST(short_prompts_do_not_wait_for_a_pass_over_a_long_one) {
+  const StepPlanner planner(two_lanes());
+  EXPECT(planner.assign_lanes({1}, {200, 6}) == (std::vector<Lane>{kPrefill, kDecode}));
+  // The outstanding pass takes 60 s more; a prompt that would have joined the next one is computed now.
+  EXPECT(planner.assign_lanes({1, 0.0, 60.0}, {31}).front() == kDecode);
 }
 
 TEST(those_that_decode_go_on_while_a_long_prompt_is_computed) {
@@ -219,12 +272,42 @@ TEST(there_is_no_prefill_lane_without_its_costs) {
   EXPECT_THROWS(run.commit({}, kPrefill), std::logic_error);
 }
 
-TEST(prompts_take_the_steps_of_the_cheaper_lane) {
-  EXPECT_EQ(prompt_seconds(SchedulerConfig{}, 100, 0), 0.0);  // nobody knows
-  const SchedulerConfig lanes = two_lanes();
-  EXPECT_EQ(prompt_seconds(lanes, 11, 0), 2.0);
-  EXPECT_EQ(prompt_seconds(lanes, 100, 0), 16.0);  // four steps of the prefill lane
-  const SchedulerConfig lane = one_lane();
-  EXPECT_EQ(prompt_seconds(lane, 43, 0), lane.decode_costs.seconds(32) + 2.0);
-  EXPECT(prompt_seconds(lane, 64, 2) > prompt_seconds(lane, 64, 0));
+TEST(the_time_of_prompts_is_that_of_the_faster_lane) {
+  EXPECT_EQ(StepPlanner(SchedulerConfig{}).prompt_seconds(100, 0), 0.0);  // no costs are known
+  const StepPlanner lanes(two_lanes());
+  EXPECT_EQ(lanes.prompt_seconds(11, 0), 2.0);
+  EXPECT_EQ(lanes.prompt_seconds(100, 0), 16.0);  // four passes
+  const StepPlanner lane(one_lane());
+  EXPECT_EQ(lane.prompt_seconds(43, 0), lane.costs().decode().seconds(32) + 2.0);
+  EXPECT(lane.prompt_seconds(64, 2) > lane.prompt_seconds(64, 0));
+}
+
+// Plans that do not name the time leave costs as they are; those that do change them.
+TEST(costs_follow_steps_whose_times_are_given) {
+  Run run(two_lanes());
+  run.arrive(1, 3);
+  run.step();
+  const double before_s = run.costs().decode().seconds(1);
+  double now_s = 100.0;
+  for (int i = 0; i < 20; ++i) {
+    const auto step = run.plan(kDecode, now_s);
+    now_s += 1.5;
+    run.commit(Tokens(static_cast<size_t>(step->num_samples), 7), kDecode, now_s);
+  }
+  EXPECT(run.costs().decode().seconds(1) > before_s * 1.3);
+  EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == before_s);
+}
+
+TEST(an_outstanding_pass_that_is_nearly_over_is_worth_waiting_for) {
+  const auto lane_of_second = [](double elapsed_s) {
+    Run run(two_lanes());
+    run.arrive(1, 3);
+    run.step();
+    run.arrive(2, 32);
+    run.plan(kPrefill, 0.0);  // 4 s
+    run.arrive(3, 24);        // 3 steps of 10 tokens: about 6 s
+    return run.plan(kDecode, elapsed_s)->num_requests() == 2 ? kDecode : kPrefill;
+  };
+  EXPECT(lane_of_second(0.0) == kDecode);
+  EXPECT(lane_of_second(3.9) == kPrefill);
 }

@@ -345,32 +345,39 @@ TEST(no_room_is_kept_from_a_leader_for_a_follower_of_another_client) {
   EXPECT(run.served() == (Ids{10, 11, 20}));
 }
 
-TEST(choices_of_one_prompt_share_a_turn) {
+TEST(each_choice_of_a_request_takes_a_turn_of_its_client) {
   OneByOne run;
   run.come({10}, 1);
-  run.come({20}, 2);
-  for (const int64_t seq : {11, 12}) {
+  for (const int64_t seq : {11, 12, 13}) {
     AddOptions follows = from_client(1);
     follows.leader = SeqId{10};
     run.add(seq, prompt(10, 1), 1, follows);
   }
-  run.come({13}, 1);
-  run.come({21}, 2);
-  EXPECT(run.served() == (Ids{10, 11, 12, 20, 13, 21}));
+  run.come({20, 21}, 2);
+  run.come({14}, 1);
+  EXPECT(run.served() == (Ids{10, 20, 11, 21, 12, 13, 14}));
 }
 
-TEST(a_turn_given_up_goes_to_the_clients_next_request) {
+TEST(a_request_with_many_choices_leaves_slots_to_a_neighbour) {
+  Run run(config(64));  // 4 slots
+  run.add(1, prompt(1, 3), 9, from_client(1));
+  AddOptions follows = from_client(1);
+  follows.leader = SeqId{1};
+  for (int64_t seq = 2; seq <= 8; ++seq) run.add(seq, prompt(1, 3), 9, follows);
+  run.step();  // the leader's prompt
+  run.add(9, prompt(9, 3), 9, from_client(2));
+  EXPECT(seqs(*run.step()) == (Ids{1, 2, 9, 3}));
+}
+
+TEST(a_turn_that_is_given_up_goes_to_the_clients_next_request) {
   OneByOne run;
   run.come({10, 11, 12, 13, 14}, 1);
   run.come({20, 21, 22}, 2);
-  AddOptions follows = from_client(1);
-  follows.leader = SeqId{13};
-  run.add(15, prompt(13, 1), 1, follows);
   for (const int64_t seq : {10, 12}) EXPECT(run.abort(seq));
-  EXPECT(run.served() == (Ids{11, 20, 13, 15, 21, 14, 22}));
+  EXPECT(run.served() == (Ids{11, 20, 13, 21, 14, 22}));
 }
 
-TEST(a_turn_is_not_given_up_while_another_choice_has_it) {
+TEST(the_choices_of_an_aborted_leader_move_up) {
   OneByOne run;
   run.come({10, 11}, 1);
   AddOptions follows = from_client(1);
@@ -378,7 +385,7 @@ TEST(a_turn_is_not_given_up_while_another_choice_has_it) {
   run.add(12, prompt(10, 1), 1, follows);
   run.come({20}, 2);
   EXPECT(run.abort(10));
-  EXPECT(run.served() == (Ids{12, 20, 11}));
+  EXPECT(run.served() == (Ids{11, 20, 12}));
 }
 
 TEST(a_preempted_request_comes_before_all_that_never_ran) {

@@ -25,16 +25,16 @@ class SchedulerConfig(PybindObject):
         max_stall_s: float | None = None,
         tiers: Sequence[tuple[int, int]] = ...,
     ) -> None:
-        """`num_blocks` usable blocks; block 0, the null block, comes on top: ids run 1…num_blocks.
+        """`num_blocks` usable blocks with ids 1…num_blocks; block 0 is the null block.
 
         `chunk_size` is the token budget of a step in which something decodes, `prefill_chunk_size` of any other.
-        `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending; without
+        `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending. Without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
-        prompt that goes to the prefill lane; None: whichever lane is cheaper. `max_stall_s`: the most seconds that
-        prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times what the step takes
-        without them, or once where there are two lanes. `tiers`: places for what the prefix cache holds, the fastest
-        first, each with its number of blocks and the most that are on their way to it at a time. Raises ValueError
-        naming the field for values that cannot work.
+        prompt that uses the prefill lane; None: the planner compares the costs. `max_stall_s`: the most seconds that
+        prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
+        or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
+        prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that
+        are in transfer at a time. Raises ValueError naming the field for values that cannot work.
         """
     @property
     def num_blocks(self) -> int: ...
@@ -58,17 +58,14 @@ class SchedulerConfig(PybindObject):
     def has_prefill_lane(self) -> bool: ...
     @property
     def tiers(self) -> list[tuple[int, int]]: ...
-    def prompt_seconds(self, num_tokens: int, num_decode: int) -> float:
-        """Seconds until prompts of `num_tokens` in all are computed beside `num_decode` requests that decode, by the
-        costs; 0 without any."""
 
 class Lane(PybindObject):
-    """The two kinds of steps; each has one under way at a time, beside the other's."""
+    """The two lanes of steps. Each has at most one outstanding step; steps of both run concurrently."""
 
     DECODE: int  # 0
-    """Everything that decodes, and prompts that are cheaper beside it; without a prefill lane, everything."""
+    """Decoding requests, and prompts that are computed alongside them; without a prefill lane, everything."""
     PREFILL: int  # 1
-    """All other prompts, where a device computes whole steps of them by itself."""
+    """Passes over prompts only, where a device streams the experts by itself."""
 
 class Finish(PybindObject):
     """Values of `Committed.finish`."""
@@ -184,10 +181,10 @@ class TierStats(PybindObject):
 class Stats(PybindObject):
     @property
     def waiting(self) -> int:
-        """Requests without a place in the batch: queued, preempted or fetching."""
+        """Requests without a slot in the batch: queued, preempted or fetching."""
     @property
     def running(self) -> int:
-        """Requests that have one of the max_batch_size places."""
+        """Requests that have one of the max_batch_size slots."""
     @property
     def capacity_tokens(self) -> int: ...
     @property
@@ -217,6 +214,19 @@ class Stats(PybindObject):
 
 class QueueFullError(RuntimeError): ...
 
+class QueueState(PybindObject):
+    """The load at one moment, independent of the scheduler from then on."""
+
+    def arrive(self, priority: int, client: int, prompt_tokens: int, max_tokens: int) -> None:
+        """Add a request that the scheduler does not know yet; `prompt_tokens` without those in the prefix cache."""
+    def predicted_wait_s(
+        self, priority: int, client: int, prompt_tokens: int, max_tokens: int, *, horizon_s: float
+    ) -> float:
+        """Seconds until the first step of a request that arrives now: the planner run forward on its costs. A value
+        beyond `horizon_s` may be too small. 0 if no costs are known."""
+    @property
+    def num_waiting(self) -> int: ...
+
 class Scheduler(PybindObject):
     def __init__(self, config: SchedulerConfig) -> None: ...
     def add(
@@ -232,12 +242,11 @@ class Scheduler(PybindObject):
         scores_prompt: bool = False,
         client: int = 0,
     ) -> None:
-        """Queue a sequence. The lower `priority` is served first; within one, clients take turns, and within a client
-        the earlier sequence is served first.
+        """Queue a sequence. The lower `priority` is served first; within a priority, clients share the batch fairly, and
+        within a client the earlier sequence is served first.
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
-        prefix cache. Of the same client and priority, both have one turn. With `scores_prompt` every prompt token goes
-        through the model, at most chunk_size in a step.
+        prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size per step.
         Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority`, or prompt +
         max_tokens can never fit; QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:
@@ -249,9 +258,10 @@ class Scheduler(PybindObject):
         numbers that are wrong in themselves.
 
         ValueError when the sequence is no row of an outstanding plan."""
-    def plan(self, lane: int = 0) -> Plan:
-        """Decide the next step of a lane. An empty plan (num_requests == 0) means that nothing can run in it now:
-        whatever waits, waits for the other lane.
+    def plan(self, lane: int = 0, *, now_s: float | None = None) -> Plan:
+        """Decide the next step of a lane. An empty plan (num_requests == 0) means that nothing can run in it now.
+        `now_s`, seconds of a monotonic clock, says how far the other lane's step is; with it in commit() as well, the
+        costs follow the steps.
 
         RuntimeError when the lane's previous plan was not empty and has not been committed, or there is no such
         lane."""
@@ -259,7 +269,7 @@ class Scheduler(PybindObject):
         """What the decode lane's next plan will be unless a request comes, goes or ends; to be asked for while a plan
         that only decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` is empty. None where
         the next plan cannot be predicted."""
-    def commit(self, tokens: I32, lane: int = 0) -> Committed:
+    def commit(self, tokens: I32, lane: int = 0, *, now_s: float | None = None) -> Committed:
         """Account for the lane's planned step: `tokens` holds one token for each row with samples == 1, in plan order.
 
         ValueError when their number differs, RuntimeError when there is no plan. Sequences that were aborted or have
@@ -296,6 +306,16 @@ class Scheduler(PybindObject):
 
         ValueError when the id is not live."""
     def stats(self) -> Stats: ...
+    def costs(self) -> dict[str, list[tuple[int, float]]]:
+        """(tokens, seconds) of steps as of now: `decode`, `decode_in_pass` for decode-lane steps while a pass is
+        outstanding, and `prefill`. Empty lists if nothing was measured."""
+    def next_prompt_step_s(self) -> float:
+        """Seconds that the prompts of the next waiting requests take; 0 if none waits or no costs are known."""
+    def queue_state(
+        self, *, mean_reply_tokens: float | None = None, prompt_share: float = 1.0, now_s: float | None = None
+    ) -> QueueState:
+        """A copy of the load for estimates. `mean_reply_tokens`: expected length of a reply; None: as long as its
+        max_tokens allows. `prompt_share`: the share of a prompt that the prefix cache does not have, 0…1."""
     def check(self) -> None:
         """Raise InvariantError when any invariant is broken. Runs when the engine goes idle and in every test."""
     def describe(self, max_waiting: int | None = None) -> list[tuple[int, str, int, int, int]]:

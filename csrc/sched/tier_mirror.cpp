@@ -1,26 +1,34 @@
-// The scheduler's part that knows the tiers: what is sent to them, and what comes back.
+#include "sched/tier_mirror.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
-#include "sched/scheduler.h"
 
 namespace ballast {
 
-std::vector<Transfer> Scheduler::take_transfers() { return std::exchange(transfers_, {}); }
+TierMirror::TierMirror(const SchedulerConfig& config, BlockManager& blocks)
+    : config_(config),
+      blocks_(blocks),
+      speeds_(config.tiers.size()),
+      fetched_tokens_(config.tiers.size(), 0),
+      dropped_tokens_(config.tiers.size(), 0),
+      sent_(config.tiers.size(), std::vector<uint64_t>(static_cast<size_t>(config.num_blocks) + 1, 0)) {
+  for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
+}
 
-size_t Scheduler::checked_tier(int32_t tier) const {
+std::vector<Transfer> TierMirror::take_transfers() { return std::exchange(transfers_, {}); }
+
+size_t TierMirror::checked(int32_t tier) const {
   if (tier < 0 || static_cast<size_t>(tier) >= tiers_.size()) {
     throw std::invalid_argument("tier " + std::to_string(tier) + " of " + std::to_string(tiers_.size()));
   }
   return static_cast<size_t>(tier);
 }
 
-// The prefix that goes on in tiers where the cache's match ends, as far as it is not sooner computed; of two
-// tiers that have a block, the faster.
-void Scheduler::match_tiers(Request& request) const {
+void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num_decode) const {
   request.found.clear();
   size_t end = request.match.blocks.size();
   for (size_t t = 0; t < tiers_.size(); ++t) {
@@ -30,13 +38,13 @@ void Scheduler::match_tiers(Request& request) const {
       request.found.push_back(static_cast<int32_t>(t));
     }
   }
+  if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
-  request.found.resize(
-      num_worth_fetching(config_, speeds_, request.found, request.num_tokens() - num_matched, num_decode_));
+  request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
+                                          request.num_tokens() - num_matched, num_decode));
 }
 
-// Holds what tiers know of a request that starts, and orders what they are to bring of it.
-void Scheduler::begin_fetch(Request& request) {
+void TierMirror::begin_fetch(Request& request) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     TierTable& table = request.tiers[t];
     std::vector<BlockId> known = std::move(table.match.blocks);
@@ -60,22 +68,14 @@ void Scheduler::begin_fetch(Request& request) {
   mirror(request);
 }
 
-Request& Scheduler::fetching(SeqId seq) const {
-  const auto found = requests_.find(seq);
-  if (found == requests_.end() || !found->second->is_fetching()) {
-    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetches nothing");
-  }
-  return *found->second;
+void TierMirror::set_block_seconds(int32_t tier, double block_seconds) {
+  speeds_[checked(tier)].block_seconds = block_seconds;
 }
 
-void Scheduler::measured(int32_t tier, double block_seconds) {
-  speeds_[checked_tier(tier)].block_seconds = block_seconds;
-}
-
-void Scheduler::coming(SeqId seq, int32_t tier, int32_t num_blocks) {
-  TierTable& table = fetching(seq).tiers[checked_tier(tier)];
+void TierMirror::set_coming(Request& request, int32_t tier, int32_t num_blocks) {
+  TierTable& table = request.tiers[checked(tier)];
   if (num_blocks < 0 || num_blocks > table.num_coming) {
-    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) + ": " +
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(request.seq)) + ": " +
                                 std::to_string(num_blocks) + " blocks to come of " +
                                 std::to_string(table.num_coming));
   }
@@ -83,25 +83,25 @@ void Scheduler::coming(SeqId seq, int32_t tier, int32_t num_blocks) {
   table.num_coming = num_blocks;
 }
 
-bool Scheduler::is_worth_fetching(SeqId seq) const {
-  const Request& request = fetching(seq);
+bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Request*>& running,
+                                   const StepPlanner& planner, int32_t num_decode) const {
   std::vector<FetchSpeed> speeds = speeds_;
   for (FetchSpeed& speed : speeds) speed.num_ahead = 0;
-  for (const Request* other : running_) {
+  for (const Request* other : running) {
     if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
   }
-  return num_worth_fetching(config_, speeds, request.fetches, request.num_uncomputed(), num_decode_) ==
-         request.fetches.size();
+  return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
+                            num_decode) == request.fetches.size();
 }
 
-void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
-  Request& request = fetching(seq);
+int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_damaged) {
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
-    throw std::invalid_argument(
-        "sequence " + std::to_string(static_cast<int64_t>(seq)) + " fetched " + std::to_string(num_blocks) +
-        (is_damaged ? " blocks before a damaged one of " : " of ") + std::to_string(num_asked) + " blocks");
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(request.seq)) +
+                                " fetched " + std::to_string(num_blocks) +
+                                (is_damaged ? " blocks before a damaged one of " : " of ") +
+                                std::to_string(num_asked) + " blocks");
   }
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
   for (size_t t = 0; t < tiers_.size(); ++t) {
@@ -110,7 +110,7 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };
-  // Meanwhile another request may have found that the numbers are wrong.
+  // Another request may have found meanwhile that the numbers are wrong.
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
@@ -122,28 +122,15 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
     transfers_.push_back({Move::kDrop, tier, table[position]});
     tiers_[static_cast<size_t>(tier)].release_from(table, position);
   }
-  if (request.aborted) {
-    running_.erase(std::find(running_.begin(), running_.end(), &request));
-    release(request);
-    end(request);
-    return;
-  }
-  if (is_forgotten) num_blocks = 0;
+  if (request.aborted || is_forgotten) return 0;
   for (int32_t i = 0; i < num_blocks; ++i) {
     fetched_tokens_[static_cast<size_t>(from[static_cast<size_t>(i)])] += config_.block_tokens;
   }
-  const int32_t num_tokens = num_blocks * config_.block_tokens;
-  request.num_computed += num_tokens;
-  if (request.fetches_first) {
-    request.num_cached_tokens += num_tokens;
-    prefix_hit_tokens_ += num_tokens;
-  }
-  publish(request);
+  return num_blocks;
 }
 
-// Sends on what is published of a request, as far as tiers have room. What somebody has found damaged there
-// is sent again, with what follows it.
-void Scheduler::mirror(Request& request) {
+// A block that somebody found damaged in a tier is sent again, with those that follow it.
+void TierMirror::mirror(Request& request) {
   if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
@@ -152,8 +139,8 @@ void Scheduler::mirror(Request& request) {
 }
 
 // Sends what the first num_blocks of the cache's `blocks` hold of `tokens` to a tier, as far as it has room.
-void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
-                     const std::vector<BlockId>& blocks, size_t num_blocks) {
+void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+                      const std::vector<BlockId>& blocks, size_t num_blocks) {
   std::vector<BlockId>& table = to.blocks;
   tiers_[tier].release_hidden(table, to.num_hides);
   bool is_sent = false;
@@ -173,16 +160,14 @@ void Scheduler::send(size_t tier, TierTable& to, const std::vector<int32_t>& tok
   }
 }
 
-// Before the cache gives up a block: whether tiers have been sent what it holds.
-void Scheduler::note_dropped(BlockId evicted) {
+void TierMirror::note_evicted(BlockId evicted) {
   if (evicted == kNullBlock) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     if (sent_[t][index_of(evicted)] != blocks_.stamp(evicted)) dropped_tokens_[t] += config_.block_tokens;
   }
 }
 
-// Before a request gives up its blocks: notes what is still to be sent of them.
-void Scheduler::keep_unsent(const Request& request) {
+void TierMirror::keep_unsent(const Request& request) {
   const size_t num_blocks = request.blocks.empty() ? 0 : static_cast<size_t>(request.num_published);
   if (num_blocks == 0 || blocks_.is_hidden(request.blocks.front())) return;
   const auto misses = [&](const TierTable& tier) { return tier.blocks.size() < num_blocks; };
@@ -201,16 +186,16 @@ void Scheduler::keep_unsent(const Request& request) {
     unsent.tiers.push_back({{}, std::move(table), request.tiers[t].num_hides});
   }
   if (!waits) {
-    give_up(unsent);
+    drop(unsent);
     return;
   }
   unsent_.push_back(std::move(unsent));
   if (unsent_.size() <= kMostUnsent) return;
-  give_up(unsent_.front());
+  drop(unsent_.front());
   unsent_.pop_front();
 }
 
-void Scheduler::send_unsent() {
+void TierMirror::send_unsent() {
   for (auto unsent = unsent_.begin(); unsent != unsent_.end();) {
     blocks_.keep_known(unsent->match);
     const std::vector<BlockId>& blocks = unsent->match.blocks;
@@ -222,37 +207,38 @@ void Scheduler::send_unsent() {
     if (waits) {
       ++unsent;
     } else {
-      give_up(*unsent);
+      drop(*unsent);
       unsent = unsent_.erase(unsent);
     }
   }
 }
 
-// What has not been sent by now is sent no more, unless somebody asks for the same while the cache has it.
-void Scheduler::give_up(Unsent& unsent) {
+// What was not sent by now is sent no more, unless a request uses the same blocks while the cache has them.
+void TierMirror::drop(Unsent& unsent) {
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(unsent.tiers[t].blocks);
 }
 
-void Scheduler::stored(int32_t tier, bool is_whole) {
-  Tier& at = tiers_[checked_tier(tier)];
+void TierMirror::stored(int32_t tier, bool is_whole, const std::vector<Request*>& running) {
+  Tier& at = tiers_[checked(tier)];
   if (at.num_storing() == 0) {
-    throw std::logic_error("stored() came for tier " + std::to_string(tier) +
-                           ", to which nothing is on its way");
+    throw std::logic_error("stored() came for tier " + std::to_string(tier) + ", which has no pending store");
   }
   at.arrive(is_whole);
   send_unsent();
-  for (Request* request : running_) mirror(*request);
+  for (Request* request : running) mirror(*request);
 }
 
-void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                        const std::vector<int32_t>& tokens) {
-  tiers_[checked_tier(tier)].restore(blocks, parents, tokens);
+void TierMirror::restore(int32_t tier, const std::vector<BlockId>& blocks,
+                         const std::vector<BlockId>& parents, const std::vector<int32_t>& tokens) {
+  tiers_[checked(tier)].restore(blocks, parents, tokens);
 }
 
-// What a request has read or written serves nobody any more, wherever it is kept.
-void Scheduler::forget(Request& request) {
-  const bool is_published = request.num_published > 0 && !blocks_.is_hidden(request.blocks.front());
-  blocks_.discard(request.blocks);
+void TierMirror::release(Request& request) {
+  keep_unsent(request);
+  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(request.tiers[t].blocks);
+}
+
+void TierMirror::forget(Request& request, bool is_published) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     const BlockId first = is_published ? tiers_[t].first(request.tokens) : kNullBlock;
     if (first != kNullBlock) {
@@ -263,10 +249,36 @@ void Scheduler::forget(Request& request) {
   }
 }
 
-void Scheduler::release(Request& request) {
-  keep_unsent(request);
-  blocks_.release(request.blocks);
-  for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(request.tiers[t].blocks);
+std::vector<TierStats> TierMirror::stats() const {
+  std::vector<TierStats> stats;
+  const int64_t num_tokens = config_.block_tokens;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    stats.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
+                     fetched_tokens_[t], dropped_tokens_[t]});
+  }
+  return stats;
+}
+
+void TierMirror::check(const std::vector<Request*>& running) const {
+  BALLAST_CHECK(unsent_.size() <= kMostUnsent);
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<int32_t> owners(static_cast<size_t>(tiers_[t].num_blocks()) + 1, 0);
+    const auto own = [&](const TierTable& table, const std::vector<int32_t>& tokens) {
+      tiers_[t].check_table(table.blocks, tokens);
+      for (const BlockId block : table.blocks) ++owners[index_of(block)];
+    };
+    int32_t num_ahead = 0;
+    for (const Request* request : running) {
+      const auto is_of = [&](int32_t tier) { return static_cast<size_t>(tier) == t; };
+      BALLAST_CHECK(request->tiers[t].num_coming <=
+                    std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
+      num_ahead += request->tiers[t].num_coming;
+      own(request->tiers[t], request->tokens);
+    }
+    BALLAST_CHECK(num_ahead == speeds_[t].num_ahead);
+    for (const Unsent& unsent : unsent_) own(unsent.tiers[t], unsent.tokens);
+    tiers_[t].check(owners);
+  }
 }
 
 }  // namespace ballast

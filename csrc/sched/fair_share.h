@@ -1,4 +1,4 @@
-// Clients take turns, in rounds: each has one turn a round. Pure bookkeeping.
+// Fair share among clients, in rounds: each client has one turn per round. Bookkeeping only.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace ballast {
 
-// Turns are taken in ascending order.
+// Turns are served in ascending order.
 struct Turn {
   int64_t round = 0;
-  int64_t number = 0;  // unique, ascending with the arrival of those that got one
+  int64_t number = 0;  // unique; ascends with arrival
 
   bool operator==(const Turn& other) const { return round == other.round && number == other.number; }
   bool operator!=(const Turn& other) const { return !(*this == other); }
@@ -18,11 +18,11 @@ struct Turn {
   }
 };
 
-// The round that has come, of each priority by itself; known for as long as requests of that priority live.
+// The current round of each priority, kept while requests of that priority are live.
 //
-// A request gets a turn in a round that has not begun, so nobody who waits can be passed for ever by clients
-// that come later. A client none of whose requests wait has had all its turns, so nothing is kept of it.
-class Rounds {
+// A request gets a turn in a round that has not begun, so clients that arrive later cannot overtake it for
+// ever. A client without waiting requests has used all its turns, so nothing is stored per client.
+class FairShareRounds {
  public:
   void enter(int32_t priority) { ++rounds_[priority].num_live; }
 
@@ -41,8 +41,6 @@ class Rounds {
     const auto found = rounds_.find(priority);
     return found == rounds_.end() ? 0 : found->second.now;
   }
-
-  size_t size() const { return rounds_.size(); }
 
  private:
   struct Round {

@@ -1,0 +1,40 @@
+#include "sched/config.h"
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace ballast {
+
+namespace {
+
+void require(bool works, const char* field, int64_t value, const std::string& fix) {
+  if (!works) throw std::invalid_argument(std::string(field) + "=" + std::to_string(value) + ": " + fix);
+}
+
+}  // namespace
+
+void SchedulerConfig::validate() const {
+  require(num_blocks >= 1, "num_blocks", num_blocks, "at least 1 block is needed");
+  require(block_tokens >= 1, "block_tokens", block_tokens, "a block holds at least 1 token");
+  require((int64_t{num_blocks} + 1) * block_tokens <= std::numeric_limits<int32_t>::max(), "num_blocks",
+          num_blocks,
+          "with block_tokens=" + std::to_string(block_tokens) + " the slots do not fit in 32 bits");
+  require(max_batch_size >= 1, "max_batch_size", max_batch_size, "at least 1 request must run");
+  require(chunk_size >= max_batch_size, "chunk_size", chunk_size,
+          "at least max_batch_size=" + std::to_string(max_batch_size) +
+              ", one token for each request that decodes");
+  require(prefill_chunk_size >= 1, "prefill_chunk_size", prefill_chunk_size,
+          "a step computes at least 1 token");
+  require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
+          "prompts cannot make a step shorter; use 0 or more");
+  require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
+  require(tiers.empty() || prefix_cache, "tiers", static_cast<int64_t>(tiers.size()),
+          "tiers mirror the prefix cache; enable prefix_cache or use no tiers");
+  for (const TierConfig& tier : tiers) {
+    require(tier.num_blocks >= 1, "tiers", tier.num_blocks, "a tier has at least 1 block");
+    require(tier.most_storing >= 1, "tiers", tier.most_storing, "a tier needs at least 1 block in transfer");
+  }
+}
+
+}  // namespace ballast

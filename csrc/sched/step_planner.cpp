@@ -1,0 +1,143 @@
+#include "sched/step_planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace ballast {
+
+namespace {
+
+// How much longer prompts may make a step in which something decodes, in lengths of the step without them, if
+// max_stall_s is not set. With one lane all prompts depend on it. With two lanes, only those that the prefill
+// lane would hardly serve sooner.
+constexpr double kAutoStallOfOneLane = 3.0;
+constexpr double kAutoStallOfTwoLanes = 1.0;
+// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane: beyond it,
+// streaming alone is as fast and leaves the decode lane free.
+constexpr int32_t kMostIdleTokens = 1024;
+
+// Seconds of steps of `budget` tokens, the last one shorter, each with num_decode decoding requests.
+double seconds_of_steps(const CostCurve& costs, int32_t num_tokens, int32_t budget, int32_t num_decode) {
+  const int32_t last = num_tokens % budget;
+  return num_tokens / budget * costs.seconds(num_decode + budget) +
+         (last > 0 ? costs.seconds(num_decode + last) : 0.0);
+}
+
+}  // namespace
+
+int32_t StepPlanner::idle_chunk() const {
+  if (!config_.has_prefill_lane()) return config_.prefill_chunk_size;
+  return std::min(config_.prefill_chunk_size, std::max(config_.chunk_size, kMostIdleTokens));
+}
+
+int32_t StepPlanner::prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass) const {
+  if (num_decode == 0) return idle_chunk();
+  const int32_t most = config_.chunk_size - num_decode;
+  if (!costs_.are_known()) return most;
+  const CostCurve& costs = costs_.decode(in_pass);
+  const double alone_s = costs.seconds(num_decode);
+  const double crowding = std::max(1.0, static_cast<double>(num_prompts) / num_decode);
+  const double auto_s =
+      alone_s * crowding * (config_.has_prefill_lane() ? kAutoStallOfTwoLanes : kAutoStallOfOneLane);
+  const double limit_s = alone_s + config_.max_stall_s.value_or(auto_s);
+  const int32_t within = costs.tokens_within(limit_s, config_.chunk_size) - num_decode;
+  return std::min(most, std::max(1, within));
+}
+
+std::vector<Lane> StepPlanner::assign_lanes(const LaneState& state,
+                                            const std::vector<int32_t>& prompts) const {
+  std::vector<Lane> best(prompts.size(), Lane::kDecode);
+  if (!config_.has_prefill_lane() || prompts.empty()) return best;
+  if (config_.prefill_lane_tokens) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (prompts[i] >= *config_.prefill_lane_tokens) best[i] = Lane::kPrefill;
+    }
+    return best;
+  }
+  std::vector<size_t> by_length(prompts.size());
+  std::iota(by_length.begin(), by_length.end(), size_t{0});
+  std::stable_sort(by_length.begin(), by_length.end(),
+                   [&](size_t a, size_t b) { return prompts[a] < prompts[b]; });
+  std::vector<Lane> lanes(prompts.size(), Lane::kPrefill);
+  double least = sum_of_first_tokens(state, prompts, lanes);
+  std::vector<Lane> candidate = lanes;
+  for (const size_t index : by_length) {
+    lanes[index] = Lane::kDecode;
+    const double sum = sum_of_first_tokens(state, prompts, lanes);
+    // Of equals the decode lane: it needs no streaming.
+    if (sum <= least) {
+      least = sum;
+      candidate = lanes;
+    }
+  }
+  return candidate;
+}
+
+double StepPlanner::sum_of_first_tokens(const LaneState& state, const std::vector<int32_t>& prompts,
+                                        const std::vector<Lane>& lanes) const {
+  std::vector<int32_t> in_decode, in_prefill;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    (lanes[i] == Lane::kDecode ? in_decode : in_prefill).push_back(prompts[i]);
+  }
+  return decode_lane_sum(state, std::move(in_decode)) + prefill_lane_sum(state, in_prefill);
+}
+
+double StepPlanner::decode_lane_sum(const LaneState& state, std::vector<int32_t> prompts) const {
+  double now_s = state.decode_lane_s, sum = 0.0;
+  int32_t num_decode = state.num_decode;
+  for (size_t first = 0; first < prompts.size();) {
+    const int32_t num_left = static_cast<int32_t>(prompts.size() - first);
+    const int32_t budget = prompt_budget(num_decode, num_left, state.in_pass());
+    if (budget <= 0) return std::numeric_limits<double>::infinity();
+    const CostCurve& costs = costs_.decode(state.in_pass());
+    if (const int32_t num_whole = (prompts[first] - 1) / budget; num_whole > 0) {
+      now_s += num_whole * costs.seconds(num_decode + budget);  // steps that this prompt fills alone
+      prompts[first] -= num_whole * budget;
+    }
+    int32_t left = budget, num_done = 0;
+    for (; first < prompts.size() && prompts[first] <= left; ++first, ++num_done) left -= prompts[first];
+    if (first < prompts.size()) {
+      prompts[first] -= left;
+      left = 0;
+    }
+    now_s += costs.seconds(num_decode + budget - left);
+    sum += num_done * now_s;
+    num_decode = std::min(num_decode + num_done, config_.max_batch_size);
+  }
+  return sum;
+}
+
+double StepPlanner::prefill_lane_sum(const LaneState& state, const std::vector<int32_t>& prompts) const {
+  double now_s = state.prefill_lane_s, sum = 0.0;
+  int32_t in_pass = 0, num_done = 0;
+  const auto end_pass = [&] {
+    now_s += costs_.prefill().seconds(in_pass);
+    sum += num_done * now_s;
+    in_pass = num_done = 0;
+  };
+  for (int32_t tokens : prompts) {
+    while (in_pass + tokens > config_.prefill_chunk_size) {
+      tokens -= config_.prefill_chunk_size - in_pass;
+      in_pass = config_.prefill_chunk_size;
+      end_pass();
+    }
+    in_pass += tokens;
+    ++num_done;
+  }
+  if (in_pass > 0) end_pass();
+  return sum;
+}
+
+double StepPlanner::prompt_seconds(int32_t num_tokens, int32_t num_decode) const {
+  if (!costs_.are_known() || num_tokens <= 0) return 0.0;
+  LaneState state;
+  state.num_decode = num_decode;
+  if (assign_lanes(state, {num_tokens}).front() == Lane::kPrefill) {
+    return seconds_of_steps(costs_.prefill(), num_tokens, config_.prefill_chunk_size, 0);
+  }
+  const int32_t budget = std::max(1, prompt_budget(num_decode, 1));
+  return seconds_of_steps(costs_.decode(), num_tokens, budget, num_decode);
+}
+
+}  // namespace ballast

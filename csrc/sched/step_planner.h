@@ -1,0 +1,61 @@
+// Decides how prompts are divided into steps: which lane computes each, and how many prompt tokens a step
+// takes. Pure: everything follows from the limits, the costs and the arguments.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sched/config.h"
+#include "sched/lane.h"
+#include "sched/step_costs.h"
+
+namespace ballast {
+
+// A waiting prompt joins one that is partly computed if its tokens, times this, are at most those that that one has left.
+inline constexpr int32_t kJoiningShare = 4;
+
+// The state of both lanes when a step is planned.
+struct LaneState {
+  int32_t num_decode = 0;       // requests that decode
+  double decode_lane_s = 0.0;   // until the outstanding step of the decode lane ends; 0: there is none
+  double prefill_lane_s = 0.0;  // until the outstanding pass ends; 0: there is none
+
+  bool in_pass() const { return prefill_lane_s > 0.0; }
+};
+
+class StepPlanner {
+ public:
+  explicit StepPlanner(const SchedulerConfig& config) : config_(config), costs_(config) {}
+
+  StepCosts& costs() { return costs_; }
+  const StepCosts& costs() const { return costs_; }
+
+  // The most prompt tokens of a decode-lane step with `num_decode` decoding requests, while `num_prompts`
+  // prompts are to be computed in that lane. The decoding requests wait at most max_stall_s for the prompts.
+  // If that is not set and more prompts wait than requests decode, the limit grows by their ratio: then short
+  // steps would make many wait for the sake of few. At least one token, unless chunk_size leaves no room.
+  int32_t prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass = false) const;
+
+  // The lane of each prompt, given the numbers of tokens that are not computed yet, in the order of service.
+  // It minimises the sum of the times of first tokens over all divisions that give the decode lane the k
+  // shortest prompts: computed one step after another there, or all together in passes of the prefill lane.
+  std::vector<Lane> assign_lanes(const LaneState& state, const std::vector<int32_t>& prompts) const;
+
+  // Seconds until prompts of num_tokens in total are computed with num_decode decoding requests, in the lane
+  // that is faster for them; 0 if no costs are known.
+  double prompt_seconds(int32_t num_tokens, int32_t num_decode) const;
+
+  // Most tokens of a decode-lane step in which nothing decodes.
+  int32_t idle_chunk() const;
+
+ private:
+  double sum_of_first_tokens(const LaneState& state, const std::vector<int32_t>& prompts,
+                             const std::vector<Lane>& lanes) const;
+  double decode_lane_sum(const LaneState& state, std::vector<int32_t> prompts) const;
+  double prefill_lane_sum(const LaneState& state, const std::vector<int32_t>& prompts) const;
+
+  SchedulerConfig config_;
+  StepCosts costs_;
+};
+
+}  // namespace ballast

@@ -1,0 +1,91 @@
+// KV offload: mirrors full blocks of the cache to the tiers beside it, and orders what is fetched back.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/block_manager.h"
+#include "kv/tier.h"
+#include "sched/config.h"
+#include "sched/fetching.h"
+#include "sched/plan.h"
+#include "sched/request.h"
+
+namespace ballast {
+
+// A full block is sent to each tier as soon as it is published, so an eviction costs nothing. What a tier has
+// no room for yet is sent later, also after the request has ended, while the cache still holds it.
+class TierMirror {
+ public:
+  // `blocks` is the cache's, and must outlive this.
+  TierMirror(const SchedulerConfig& config, BlockManager& blocks);
+
+  size_t size() const { return tiers_.size(); }
+  // The transfers ordered since the last call.
+  std::vector<Transfer> take_transfers();
+
+  // Sets `found`: where the prefix of a waiting request continues behind the cache's match, as far as
+  // fetching is faster than computing. If two tiers hold a block, the faster one serves it.
+  void match(Request& request, const StepPlanner& planner, int32_t num_decode) const;
+  // The request starts: holds the tiers' blocks of its prefix and orders those that were found.
+  void begin_fetch(Request& request);
+  // What the request fetches is over: the first num_blocks arrived. If is_damaged, the next one is hidden.
+  // Returns how many of them count: none if their numbers turned out wrong meanwhile.
+  int32_t end_fetch(Request& request, int32_t num_blocks, bool is_damaged);
+  // Blocks that a tier still has to bring for a request.
+  void set_coming(Request& request, int32_t tier, int32_t num_blocks);
+  void set_block_seconds(int32_t tier, double block_seconds);
+  // Whether everything that a request fetches would still be fetched, given those that fetch before it.
+  bool is_worth_fetching(const Request& request, const std::vector<Request*>& running,
+                         const StepPlanner& planner, int32_t num_decode) const;
+
+  // Sends the published blocks of a request that are not in the tiers yet, as far as they have room.
+  void mirror(Request& request);
+  // The oldest pending store of a tier is complete. If it failed (`is_whole` is false), no further stores are
+  // attempted.
+  void stored(int32_t tier, bool is_whole, const std::vector<Request*>& running);
+  void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
+               const std::vector<int32_t>& tokens);
+  // The cache is about to evict a block: counts what no tier has.
+  void note_evicted(BlockId evicted);
+
+  // A request gives its tables up. Its blocks in the cache are the caller's to release, after this.
+  void release(Request& request);
+  // As `release`, and nothing that the request read or wrote is served again.
+  void forget(Request& request, bool is_published);
+
+  std::vector<TierStats> stats() const;
+  int64_t num_unsent() const { return static_cast<int64_t>(unsent_.size()); }
+  void check(const std::vector<Request*>& running) const;
+
+ private:
+  // Blocks of an ended request that tiers had no room for yet.
+  struct Unsent {
+    std::vector<int32_t> tokens;   // of full blocks only
+    PrefixMatch match;             // the cache's blocks, which nobody holds
+    std::vector<TierTable> tiers;  // as the request's
+  };
+  static constexpr size_t kMostUnsent = 64;
+
+  size_t checked(int32_t tier) const;
+  void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+            const std::vector<BlockId>& blocks, size_t num_blocks);
+  void keep_unsent(const Request& request);
+  void send_unsent();
+  void drop(Unsent& unsent);
+
+  SchedulerConfig config_;
+  BlockManager& blocks_;
+  std::vector<Tier> tiers_;
+  std::vector<Transfer> transfers_;
+  std::vector<FetchSpeed> speeds_;                        // by tier
+  std::vector<int64_t> fetched_tokens_, dropped_tokens_;  // by tier
+  // By tier and block of the cache: the stamp of what was last sent of it.
+  std::vector<std::vector<uint64_t>> sent_;
+  std::deque<Unsent> unsent_;  // kMostUnsent at most, the oldest first
+  int64_t num_fetches_ = 0;
+};
+
+}  // namespace ballast

@@ -385,7 +385,7 @@ class Engine:
         full = reason_to_refuse(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
         excess_s = 0.0
         limit_s = self.limits.max_queue_wait_s
-        # A request that gets a free slot at once is never refused for its predicted queue time.
+        # A request that gets a free slot immediately is never refused for its predicted queue time.
         has_slot = self._batch.num_slots - self._batch.num_running > self._num_waiting + len(self._inbox)
         if full is None and limit_s > 0 and not has_slot:
             wait_s = self._predicted_wait_s(priority, client)

@@ -116,7 +116,7 @@ SHORT_PROMPT = {"prompt": "Hello", "max_tokens": 4}
 
 @pytest.mark.parametrize("limit_s", ["0", "0.001"])
 def test_a_short_request_gets_a_free_slot_while_a_long_prompt_is_processed(limit_s):
-    """A limit on the predicted queue time does not apply to a request that gets a slot at once."""
+    """A limit on the predicted queue time does not apply to a request that gets a slot immediately."""
     options = ("--max_batch_size", "4", "--max_new_tokens", "64", "--cache_lens", "8192", "--chunk_size", "32")
     with ServerProcess(*options, "--max_queue_wait_s", limit_s) as server, ThreadPoolExecutor(1) as pool:
         long = pool.submit(statuses, server, [LONG_PROMPT])

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--longest", type=int, default=1500, help="tokens of the longest prompt")
     options, rest = parser.parse_known_args()
-    given = ["--device", options.device, "--max_queue", "64", "--max_queue_wait_s", "0", *rest]
+    given = ["--device", options.device, "--max_queue", "64", *rest]
     seen, stopping = Seen(), threading.Event()
     with ServerProcess(*given, module=HYBRID if options.device == "cpu" else SERVE, until_ready=False) as server:
         server.event("ready", timeout_s=600)

@@ -5,9 +5,9 @@
 
 On the built-in model, with requests of mixed lengths; --step_s takes a model that does nothing but sleep, for machines
 that do other work meanwhile: `load` is the mean number of processes that wanted a core in the last minute. Goodput
-counts the requests a second whose first token came within GOOD_S of their arrival. `--options` are the server's; where
-it is given more than once, the sets are measured one after another, in each round in the other order. A client whose
-first token takes PATIENCE_S leaves.
+counts the requests per second whose first token came within GOOD_S of their arrival. `--options` are the server's; the
+default limits the predicted queue time to 1 s. If it is given more than once, the sets are measured one after another,
+in reverse order in every second round. A client leaves if it gets no token within PATIENCE_S.
 
 With --beside, one client sends 50 requests at once, and another one request after another beside them: how long the
 other's first tokens take, with --queue_policy fcfs and fair.
@@ -36,7 +36,7 @@ PATIENCE_S = 20.0
 PROMPT_WORDS = (5, 20, 80, 300)
 MAX_TOKENS = (20, 100, 250, 600)
 SEED = 20261123
-DEFAULT = "--max_queue_wait_s auto"  # which the server that sleeps has to be told
+DEFAULT = "--max_queue_wait_s 1"
 
 HEAVY_REQUESTS, HEAVY_TOKENS = 50, 200
 LIGHT_REQUESTS, LIGHT_TOKENS = 8, 20
@@ -165,7 +165,7 @@ async def ask(
 
 def beside_record(policy: str, module: Sequence[str], pace: str) -> str:
     """One line: a light client beside a heavy one."""
-    options = ("--queue_policy", policy, "--max_queue_wait_s", "0")
+    options = ("--queue_policy", policy)
     access = ("--admin_port", "0", "--api_key_file")
     with tempfile.TemporaryDirectory() as directory:
         keys = Path(directory) / "keys"

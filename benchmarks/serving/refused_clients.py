@@ -25,7 +25,7 @@ from support.servers.process import FAKE, SERVE, ServerProcess
 
 NUM_REQUESTS, IN_FLIGHT = 80, 10
 MAX_TOKENS = 200
-SERVER = ("--max_batch_size", "4", "--max_queue", "8", "--max_new_tokens", str(MAX_TOKENS), "--max_queue_wait_s", "0")
+SERVER = ("--max_batch_size", "4", "--max_queue", "8", "--max_new_tokens", str(MAX_TOKENS))
 SAMPLE_S = 0.05
 MAX_RETRIES = 1000
 TIMEOUT_S = 300

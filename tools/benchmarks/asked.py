@@ -516,9 +516,11 @@ OVERLOAD = Question(
     name="overload",
     title="More requests than the server can answer",
     about=(
-        "The built-in model with its defaults, requests of mixed lengths at random times. Goodput counts the replies "
-        "whose first token came within two seconds. What the server foresees to wait too long is refused at once, "
-        "with a `Retry-After`, so goodput does not fall as arrivals grow."
+        "The built-in model, requests of mixed lengths at random times. Goodput counts the replies "
+        "whose first token came within two seconds. With a limit of one second on the predicted queue time "
+        "(`--max_queue_wait_s 1`; the default is no limit), the server refuses the other requests immediately, so "
+        "goodput does not fall as arrivals grow. The records say `auto`, an earlier setting that meant one second "
+        "for this model."
     ),
     file="overload.jsonl",
     rows=tuple(

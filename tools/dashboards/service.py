@@ -102,14 +102,14 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Predicted wait",
-                    "How long a request of a client that has none waiting would wait for its first step, by pod. Beyond "
-                    "the limit it is refused at once: docs/howto/alert-requests-refused.md.",
+                    "Predicted queue time of a request from a client without waiting requests, by pod. If --max_queue_wait_s is "
+                    "set, the server refuses requests above it: docs/howto/alert-requests-refused.md.",
                     (Query(f"ballast_predicted_wait_seconds{{{OURS}}}", "{{pod}}"),),
                     unit="s",
                 ),
                 Panel(
                     "Requests",
-                    "Ended requests by outcome. rejected: the queue was full or the wait too long, clients should honour Retry-After; error: "
+                    "Ended requests by outcome. rejected: the queue was full or the predicted wait above --max_queue_wait_s, clients should honour Retry-After; error: "
                     "look at the pod's log.",
                     (Query(rate("ballast_requests_total", "outcome"), "{{outcome}}"),),
                     unit="reqps",

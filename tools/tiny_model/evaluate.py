@@ -70,9 +70,9 @@ def main() -> int:
 
 
 def server_options(gguf: Path, config: Path = BUILT_IN.config_dir) -> Sequence[str]:
-    """Options of a server for the examination, whose items may wait. Its completions show the tokens of tool calls."""
+    """Options of a server for the examination. Its completions show the tokens of tool calls."""
     paths = ("--gguf_path", str(gguf), "--model_path", str(config))
-    return (*paths, "--max_batch_size", str(_AT_ONCE), "--max_queue_wait_s", "0")
+    return (*paths, "--max_batch_size", str(_AT_ONCE))
 
 
 def ask(url: str, items: Sequence[Item]) -> list[Answer]:

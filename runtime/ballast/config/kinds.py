@@ -65,13 +65,13 @@ def fraction() -> Kind:
     return Kind("a number from 0 to 1", "SHARE", float, lambda value: 0 <= value <= 1)
 
 
-def seconds(*, auto: bool = False) -> Kind:
-    """A duration in seconds. With `auto`, the word "auto" stands for None."""
+def seconds(*, zero: str = "") -> Kind:
+    """A duration in seconds. `zero` says what 0 means."""
     return Kind(
-        f"{'auto, or ' if auto else ''}a number of seconds, at least 0 and at most {_LONGEST_S}",
-        "auto|S" if auto else "S",
-        lambda text: None if auto and text == "auto" else float(text),
-        lambda value: auto if value is None else 0 <= value <= _LONGEST_S,
+        f"a number of seconds, at least 0 and at most {_LONGEST_S}{f'; 0: {zero}' if zero else ''}",
+        "S",
+        float,
+        lambda value: value is not None and 0 <= value <= _LONGEST_S,
     )
 
 

@@ -131,12 +131,10 @@ class SchedulingConfig(_Section):
         whole(1, 2**40, auto=True),
         "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
     )
-    max_queue_wait_s: float | None = option(
-        None,
-        seconds(auto=True),
-        "longest that a request may be foreseen to wait for its first step, by what was measured; one that would wait "
-        "longer is answered with 429. auto: 1 s, or four times as long as a request runs where that is 5 s or more on "
-        "average; 0: any time",
+    max_queue_wait_s: float = option(
+        0.0,
+        seconds(zero="no limit"),
+        "reject a request (429) whose predicted queue time exceeds this many seconds; 0: no limit",
     )
     queue_policy: QueuePolicy = option(
         "fair",

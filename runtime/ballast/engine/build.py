@@ -29,7 +29,7 @@ class EngineSettings:
     prefill_chunk_size: int
     max_queue: int
     max_queue_tokens: int | None = None
-    max_queue_wait_s: float | None = 0.0
+    max_queue_wait_s: float = 0.0
     max_stall_s: float | None = None
     """Most seconds that prompts may add to a step in which something decodes. None: see `sched.SchedulerConfig`."""
     block_tokens: int = 32

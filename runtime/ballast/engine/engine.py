@@ -24,7 +24,7 @@ from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.tier_mover import TierNumbers
-from ballast.engine.wait_forecast import Batch, PromptShare, longest_wait_s, predicted_wait_s
+from ballast.engine.wait_forecast import Batch, PromptShare, predicted_wait_s
 from ballast.engine.waiting_line import WaitingLine
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
@@ -71,8 +71,8 @@ class Limits:
     max_queue: int
     max_queue_tokens: int | None = None
     """Prompt tokens that may wait; None: no bound but the number of requests."""
-    max_queue_wait_s: float | None = 0.0
-    """Longest wait for a first step that may be foreseen, in seconds; None: see `longest_wait_s`; 0: no bound."""
+    max_queue_wait_s: float = 0.0
+    """Longest predicted queue time of an accepted request, in seconds; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +384,10 @@ class Engine:
         queue = Queue(self._num_waiting + len(self._inbox) - num_free, self._line.num_tokens)
         full = reason_to_refuse(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
         excess_s = 0.0
-        if full is None and self.limits.max_queue_wait_s != 0:
-            limit_s = longest_wait_s(self.limits.max_queue_wait_s, self._retries.run_s)
+        limit_s = self.limits.max_queue_wait_s
+        # A request that gets a free slot immediately is never refused for its predicted queue time.
+        has_slot = self._batch.num_slots - self._batch.num_running > self._num_waiting + len(self._inbox)
+        if full is None and limit_s > 0 and not has_slot:
             wait_s = self._predicted_wait_s(priority, client)
             full, excess_s = reason_not_to_wait(wait_s, limit_s), wait_s - limit_s
         if full is not None:

@@ -11,13 +11,6 @@ from dataclasses import dataclass
 
 from ballast.engine.waiting_line import Ahead
 
-AUTO_LIMIT_S = 1.0
-"""The limit of the wait that nobody has chosen, where requests are short. Measured; decision 59."""
-LONG_RUN_S = 5.0
-"""Requests that run for so long on average are long. Whoever asks for so much does not count on a second."""
-AUTO_LIMIT_RUNS = 4
-"""The limit of the wait for long requests that nobody has chosen, in runs: so many times as many may wait as run."""
-
 _MEASURED_PROMPTS = 64
 """About as many of the latest prompts say how much of one the prefix cache has."""
 
@@ -74,10 +67,3 @@ def predicted_wait_s(
     slot_s = max(0.0, num_places) * run_s / batch.num_slots
     num_tokens = int(batch.prompt_tokens + ahead.num_tokens * prompt_share)
     return max(slot_s, prompt_seconds(num_tokens, batch.num_decode) if num_tokens else 0.0)
-
-
-def longest_wait_s(chosen: float | None, run_s: float) -> float:
-    """The limit of the wait, in seconds. `chosen`: None for the one that fits requests that run for `run_s`."""
-    if chosen is not None:
-        return chosen
-    return AUTO_LIMIT_S if run_s < LONG_RUN_S else AUTO_LIMIT_RUNS * run_s

@@ -73,7 +73,7 @@ class LLM:
         self._room = max(2 * settings.max_batch_size, 2 * MAX_CHOICES)
         """Sequences that are handed to the engine at a time; the rest waits here."""
         # What waits is bounded by `_room`, and nobody would try again later.
-        settings = replace(settings, max_queue=self._room, max_queue_tokens=None, max_queue_wait_s=0.0)
+        settings = replace(settings, max_queue=self._room, max_queue_tokens=None)
         self._text = prepared.text
         self._ids = itertools.count()
         self._executor = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="ballast-text")

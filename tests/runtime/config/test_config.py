@@ -210,6 +210,7 @@ def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name,
         ("vram_limit", "9" * 400, "a size such as 24GiB"),
         ("gpu_experts", "9" * 400, "a whole number"),
         ("max_body_bytes", "9" * 5000, "a whole number"),
+        ("max_queue_wait_s", "auto", "a number of seconds, at least 0 and at most 1000000000; 0: no limit"),
         ("request_timeout_s", "1e300", "a number of seconds, at least 0 and at most 1000000000"),
     ],
     ids=lambda value: str(value)[:20],
@@ -272,7 +273,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
             if value in (None, "auto")
             and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile", "packed_dir")
             and name not in ("kv_disk_dir", "kv_disk_bytes")
-            and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "max_queue_wait_s", "activation_bytes")
+            and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "activation_bytes")
         ] in (
             [],
             ["client_priority"],

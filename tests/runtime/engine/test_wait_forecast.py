@@ -2,7 +2,7 @@
 
 import pytest
 
-from ballast.engine.wait_forecast import AUTO_LIMIT_S, Batch, PromptShare, longest_wait_s, predicted_wait_s
+from ballast.engine.wait_forecast import Batch, PromptShare, predicted_wait_s
 from ballast.engine.waiting_line import Ahead
 
 
@@ -40,9 +40,3 @@ def test_the_share_of_prompts_that_is_computed_is_that_of_the_latest():
     for _ in range(500):
         share.note(100, 0)
     assert share.value > 0.99
-
-
-def test_the_limit_that_nobody_has_chosen_grows_with_long_requests():
-    assert longest_wait_s(None, 0.2) == longest_wait_s(None, 4.9) == AUTO_LIMIT_S
-    assert longest_wait_s(None, 60.0) == 240.0
-    assert longest_wait_s(7.5, 60.0) == 7.5

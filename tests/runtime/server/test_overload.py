@@ -12,7 +12,7 @@ import pytest
 from support.servers.process import FAKE, JSON, ServerProcess
 
 NUM_CLIENTS = 64
-SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048", "--max_queue_wait_s", "0")
+SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")
 
 
 def ask_all(server):
@@ -75,6 +75,56 @@ def test_patient_clients_all_get_through(max_queue):
         )
         assert [reply.usage.completion_tokens for reply in replies] == [4] * 32
         server.wait_until_empty()
+
+
+@pytest.fixture(scope="module")
+def idle_server():
+    """Four slots and the default limits."""
+    with ServerProcess("--max_batch_size", "4", "--max_new_tokens", "64", "--cache_lens", "8192") as server:
+        yield server
+
+
+def statuses(server, bodies):
+    """HTTP statuses of completions that are sent at the same time."""
+
+    def status(body):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)) as connection:
+            connection.request("POST", "/v1/completions", json.dumps({"ignore_eos": True, **body}), JSON)
+            response = connection.getresponse()
+            response.read()
+            return response.status
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(status, bodies))
+
+
+def num_rejected(server):
+    return sum(count for name, count in server.metrics().items() if 'outcome="rejected"' in name)
+
+
+@pytest.mark.parametrize("num_users", [4, 8, 16])
+def test_by_default_an_idle_server_accepts_a_burst_of_users(idle_server, num_users):
+    bodies = [{"prompt": f"User {n} asks about river {n}", "max_tokens": 48} for n in range(num_users)]
+    assert statuses(idle_server, bodies) == [200] * num_users
+    assert num_rejected(idle_server) == 0
+    idle_server.wait_until_empty()
+
+
+LONG_PROMPT = {"prompt": "river stone cloud " * 1200, "max_tokens": 1}
+SHORT_PROMPT = {"prompt": "Hello", "max_tokens": 4}
+
+
+@pytest.mark.parametrize("limit_s", ["0", "0.001"])
+def test_a_short_request_gets_a_free_slot_while_a_long_prompt_is_processed(limit_s):
+    """A limit on the predicted queue time does not apply to a request that gets a slot immediately."""
+    options = ("--max_batch_size", "4", "--max_new_tokens", "64", "--cache_lens", "8192", "--chunk_size", "32")
+    with ServerProcess(*options, "--max_queue_wait_s", limit_s) as server, ThreadPoolExecutor(1) as pool:
+        long = pool.submit(statuses, server, [LONG_PROMPT])
+        server.wait_for(lambda now: now["ballast_batch_running"] == 1)
+        assert statuses(server, [SHORT_PROMPT]) == [200]
+        assert not long.done(), "the long prompt must still be in progress"
+        assert long.result() == [200]
+        assert num_rejected(server) == 0
 
 
 def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_again():

@@ -15,7 +15,7 @@ ASKED = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content":
 
 @pytest.fixture(scope="module")
 def server():
-    options = ("--max_batch_size", "1", "--max_queue", "1", "--max_queue_wait_s", "0", "--step_s", "0.01")
+    options = ("--max_batch_size", "1", "--max_queue", "1", "--step_s", "0.01")
     with ServerProcess(*options, module=FAKE) as process:
         yield process
 

@@ -3,7 +3,7 @@
     python -m support.servers.fake_server --step_s 0.01 --port 0 [any option of `ballast serve`]
 
 Its replies spell the alphabet: the token after position p is letter number p mod 26. Each letter of a prompt is one
-token. Replies always have max_tokens tokens. Requests wait for as long as it takes, unless --max_queue_wait_s is given.
+token. Replies always have max_tokens tokens.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ FIRST_BYTE_ID = 2
 CONTEXT_LENGTH = 65536
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 HANG_S = 3600.0
-ANY_WAIT = ("--max_queue_wait_s", "0")
-"""Tests fill queues on purpose, of steps as slow as they like."""
 CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
@@ -76,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     for limit in dataclasses.fields(ServerLimits):
         parser.add_argument(f"--{limit.name}", type=type(limit.default), default=limit.default, help="of ServerLimits")
     fake, rest = parser.parse_known_args(argv)
-    return cli.exit_code(lambda: _serve(cli.serve_config([*ANY_WAIT, *rest]), fake))
+    return cli.exit_code(lambda: _serve(cli.serve_config(rest), fake))
 
 
 def _serve(config: Config, fake: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@
 
 namespace ballast {
 
-// A waiting prompt joins one that is partly computed if its tokens, times this, are at most those that that one has left.
+// A waiting prompt joins one that is partly computed if its tokens, times this, are at most those that that
+// one has left.
 inline constexpr int32_t kJoiningShare = 4;
 
 // The state of both lanes when a step is planned.
@@ -41,6 +42,10 @@ class StepPlanner {
   // shortest prompts: computed one step after another there, or all together in passes of the prefill lane.
   std::vector<Lane> assign_lanes(const LaneState& state, const std::vector<int32_t>& prompts) const;
 
+  // The objective of assign_lanes: the sum of the seconds until each prompt's first token.
+  double sum_of_first_tokens(const LaneState& state, const std::vector<int32_t>& prompts,
+                             const std::vector<Lane>& lanes) const;
+
   // Seconds until prompts of num_tokens in total are computed with num_decode decoding requests, in the lane
   // that is faster for them; 0 if no costs are known.
   double prompt_seconds(int32_t num_tokens, int32_t num_decode) const;
@@ -49,8 +54,6 @@ class StepPlanner {
   int32_t idle_chunk() const;
 
  private:
-  double sum_of_first_tokens(const LaneState& state, const std::vector<int32_t>& prompts,
-                             const std::vector<Lane>& lanes) const;
   double decode_lane_sum(const LaneState& state, std::vector<int32_t> prompts) const;
   double prefill_lane_sum(const LaneState& state, const std::vector<int32_t>& prompts) const;
 

@@ -546,7 +546,7 @@ def test_wrong_use_of_tiers_is_refused() -> None:
     scheduler.add(1, ids(1, 2), 1, ids())
     with pytest.raises(ValueError, match="sequence 1 fetches nothing"):
         scheduler.fetched(1, 0)
-    with pytest.raises(RuntimeError, match="nothing is on its way"):
+    with pytest.raises(RuntimeError, match="has no pending store"):
         scheduler.stored(0, is_whole=True)
     with pytest.raises(ValueError, match="tier 1 of 1"):
         scheduler.stored(1, is_whole=True)

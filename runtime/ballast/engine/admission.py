@@ -18,9 +18,9 @@ class Queue:
 def reason_to_refuse(
     queue: Queue, count: int, num_tokens: int, max_requests: int, max_tokens: int | None
 ) -> str | None:
-    """Why `count` requests, with prompts of `num_tokens` in all, may not join the queue; None if they may.
+    """Why `count` requests with `num_tokens` prompt tokens in total may not join the queue; None if they may.
 
-    An empty queue takes a prompt of any length; otherwise a long prompt could never be served.
+    An empty queue accepts a prompt of any length; otherwise a long prompt could never be served.
     """
     waiting = queue.num_waiting
     if waiting + count > max_requests:
@@ -31,7 +31,7 @@ def reason_to_refuse(
 
 
 def reason_not_to_wait(wait_s: float, longest_s: float) -> str | None:
-    """Why a request that would wait for `wait_s` may not join the queue; None if it may."""
+    """Why a request with a predicted queue time of `wait_s` may not join the queue; None if it may."""
     if wait_s <= longest_s:
         return None
-    return f"a request would wait for {wait_s:.1f} s, and {longest_s:.1f} s is the most"
+    return f"the predicted queue time is {wait_s:.1f} s and --max_queue_wait_s is {longest_s:g}"

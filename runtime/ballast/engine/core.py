@@ -188,7 +188,7 @@ class EngineCore:
                     return self._end(prefill, self._beside.prefill_logits(), sched.Lane.PREFILL)
                 for row in prefill.requested:
                     self._scheduler.fail(row.seq, forget=False)
-                return replace(self._end(prefill, NO_LOGITS, sched.Lane.PREFILL), num_tokens=0)
+                return replace(self._end(prefill, NO_LOGITS, sched.Lane.PREFILL, is_whole=False), num_tokens=0)
             if decode is None:
                 return BUSY
         if decode is None:
@@ -229,7 +229,7 @@ class EngineCore:
 
     def _planned(self, lane: int, masks: MaskWorker, sampler: StepSampler) -> _Step | None:
         """The lane's next step; None where it has none."""
-        plan = self._scheduler.plan(lane)
+        plan = self._scheduler.plan(lane, now_s=self._clock())
         self._preempted += plan.preempted.tolist()
         if self._tiers is not None:
             self._tiers.begin()
@@ -255,12 +255,14 @@ class EngineCore:
                 return False
         return True
 
-    def _end(self, step: _Step, logits: NDArray[np.float32], lane: int) -> StepResult:
+    def _end(self, step: _Step, logits: NDArray[np.float32], lane: int, *, is_whole: bool = True) -> StepResult:
+        """Apply a step's logits. `is_whole`: it was computed to its end, so its time says what such a step costs."""
         # Rows whose sequences were aborted while the step ran are of no interest any more.
         live = [row for row in step.requested if row.seq in self._sequences]
         prefilled, sampled, failed = self._apply_logits(step, live, logits)
         tokens = [sampled.get(row.seq, (0, None))[0] for row in step.requested if row.samples]
-        committed = self._scheduler.commit(np.array(tokens, dtype=np.int32), lane)
+        now_s = self._clock() if is_whole else None
+        committed = self._scheduler.commit(np.array(tokens, dtype=np.int32), lane, now_s=now_s)
         if self._tiers is not None:
             self._tiers.begin()
         events = tuple(
@@ -390,6 +392,22 @@ class EngineCore:
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
         return self._scheduler.stats()
+
+    @property
+    def step_costs(self) -> Mapping[str, list[tuple[int, float]]]:
+        """(tokens, seconds) of steps by lane, as the scheduler knows them now."""
+        return self._scheduler.costs()
+
+    @property
+    def next_prompt_step_s(self) -> float:
+        """Seconds that a step over the prompts of the next waiting requests takes; 0 without costs."""
+        return self._scheduler.next_prompt_step_s()
+
+    def queue_state(self, mean_reply_tokens: float | None, prompt_share: float) -> sched.QueueState:
+        """A copy of the load, for predictions of queue times; see `sched.Scheduler.queue_state`."""
+        return self._scheduler.queue_state(
+            mean_reply_tokens=mean_reply_tokens, prompt_share=prompt_share, now_s=self._clock()
+        )
 
     @property
     def expert_bytes_read(self) -> int:

@@ -16,6 +16,8 @@ from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.engine.admission import Queue, reason_not_to_wait, reason_to_refuse
 from ballast.engine.core import BUSY, IDLE, EngineCore, StepResult
+from ballast.engine.gather import gather_s
+from ballast.engine.load_history import PromptShare, ReplyLengths
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
@@ -24,8 +26,6 @@ from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.tier_mover import TierNumbers
-from ballast.engine.wait_forecast import Batch, PromptShare, predicted_wait_s
-from ballast.engine.waiting_line import WaitingLine
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.switched_off import Feature
@@ -37,8 +37,12 @@ IDLE_WAKE_S = 60.0
 LONGEST_LOOK_S = 2.0
 """Who watches for silence looks at least this often; a longer gap is a pause of the whole process."""
 WARM_UP_SEQ = 0
-NOBODY = -1
-"""A client that has nothing waiting."""
+NEW_CLIENT = -1
+"""A client without waiting requests."""
+LONGEST_PREDICTION_S = 600.0
+"""Longer queue times are not predicted."""
+GATHER_LOOK_S = 0.005
+"""How often a gathering engine looks at what arrives."""
 SHOW_S = 0.05
 """How often what goes on without a step is shown."""
 MAX_DESCRIBED = 100
@@ -115,7 +119,9 @@ class Snapshot:
     switched_off: Mapping[Feature, str]
     """Ways of computing on a GPU that start has switched off, and why."""
     predicted_wait_s: float
-    """How long a request of a new client would wait for its first step, in seconds."""
+    """How long a short request of a new client would wait for its first step, in seconds."""
+    step_costs: Mapping[str, Sequence[tuple[int, float]]]
+    """(tokens, seconds) of steps as the scheduler knows them now, by lane; empty lists if nothing was measured."""
     heartbeat: float
     """Unix time at which the engine last made progress, in seconds."""
     has_work: bool
@@ -175,15 +181,21 @@ class Engine:
         """Once it is ready."""
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
-        self._num_waiting = 0
-        self._line = WaitingLine()
-        self._batch = Batch(num_running=0, num_slots=limits.max_batch_size)
+        self._num_waiting = self._num_running = 0
+        self._waiting_tokens = 0
+        """Prompt tokens of the requests that never ran, those in the inbox included."""
+        self._used_tokens = 0
+        self._queue_state: sched.QueueState | None = None
+        """The load after the last step, and the requests in the inbox."""
 
         self._retries = RetrySchedule(limits.max_batch_size)
-        self._prompt_share = PromptShare()
+        self.count_arriving: Callable[[], int] = lambda: 0
+        """Returns the number of requests that are being read or tokenised; called on the engine's thread."""
 
         # Used by the engine thread alone.
         self._live: dict[int, _Live] = {}
+        self._prompt_share = PromptShare()
+        self._reply_lengths = ReplyLengths()
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._expert_bytes_read = 0
@@ -191,6 +203,7 @@ class Engine:
         self._tiers: tuple[TierNumbers, ...] = ()
         self._waited_for_tiers_s = 0.0
         self._last_publish = self._last_shown = 0.0
+        self._is_idle = False
 
         # Written by the engine thread, read by any thread: each is replaced as a whole.
         self._heartbeat = time.time()
@@ -199,6 +212,7 @@ class Engine:
         self._load_progress = 0.0
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
+        self._step_costs: Mapping[str, Sequence[tuple[int, float]]] = {}
         self._description: list[tuple[int, str, int, int, int]] = []
 
     def start(self) -> None:
@@ -256,7 +270,9 @@ class Engine:
                     leader if leader != seq else None,
                 )
                 self._inbox.append((seq, live))
-                self._line.join(request.priority, request.client, live.prompt_tokens)
+                self._waiting_tokens += live.prompt_tokens
+                if self._queue_state is not None:
+                    _arrive(self._queue_state, live, self._prompt_share.value)
             self._wake.notify()
         return stream
 
@@ -302,7 +318,7 @@ class Engine:
         stats, on_device = self._stats, self._device_counts
         with self._lock:
             queued, has_work = len(self._inbox), self.has_work
-            predicted_wait_s = self._predicted_wait_s(priority=0, client=NOBODY)
+            predicted_wait_s = self._predicted_wait_s(0, NEW_CLIENT, 1, LONGEST_PREDICTION_S)
         return Snapshot(
             batch_slots=self.limits.max_batch_size,
             max_new_tokens=self.limits.max_new_tokens,
@@ -328,6 +344,7 @@ class Engine:
             saturated_numbers=on_device.saturated_numbers,
             switched_off=on_device.switched_off,
             predicted_wait_s=predicted_wait_s,
+            step_costs=self._step_costs,
             heartbeat=self._heartbeat,
             has_work=has_work,
             silence_s=self._clock.now() - self._last_progress if has_work else 0.0,
@@ -379,25 +396,33 @@ class Engine:
         self._check_room(requests[0].priority, requests[0].client, len(requests), num_tokens)
 
     def _check_room(self, priority: int, client: int, count: int, num_tokens: int) -> None:
-        # Requests that fill free slots do not count as waiting, so that an idle engine takes a burst.
-        num_free = self.limits.max_batch_size - self._batch.num_running
-        queue = Queue(self._num_waiting + len(self._inbox) - num_free, self._line.num_tokens)
+        # Requests that fill free slots do not count as waiting, so that an idle engine accepts a burst.
+        num_waiting = self._num_waiting + len(self._inbox)
+        num_free = self.limits.max_batch_size - self._num_running
+        queue = Queue(num_waiting - num_free, self._waiting_tokens)
         full = reason_to_refuse(queue, count, num_tokens, self.limits.max_queue, self.limits.max_queue_tokens)
         excess_s = 0.0
         limit_s = self.limits.max_queue_wait_s
-        # A request that gets a free slot immediately is never refused for its predicted queue time.
-        has_slot = self._batch.num_slots - self._batch.num_running > self._num_waiting + len(self._inbox)
-        if full is None and limit_s > 0 and not has_slot:
-            wait_s = self._predicted_wait_s(priority, client)
+        if full is None and limit_s > 0 and not (num_free > num_waiting and self._has_blocks(num_tokens)):
+            wait_s = self._predicted_wait_s(priority, client, num_tokens, limit_s + MAX_RETRY_AFTER_S)
             full, excess_s = reason_not_to_wait(wait_s, limit_s), wait_s - limit_s
         if full is not None:
             retry_after_s = max(excess_s, self._retries.refuse(time.monotonic(), count))
             raise CapacityError.busy(full, retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S))
 
-    def _predicted_wait_s(self, priority: int, client: int) -> float:
-        ahead = self._line.ahead(priority, client)
-        costs = self._config.prompt_seconds
-        return predicted_wait_s(self._batch, ahead, self._retries.run_s, self._prompt_share.value, costs)
+    def _has_blocks(self, num_tokens: int) -> bool:
+        """Whether the KV cache has room for a prompt of `num_tokens` now, beside those that run and wait."""
+        capacity = self._config.num_blocks * self._config.block_tokens
+        return self._used_tokens + self._waiting_tokens + num_tokens < capacity
+
+    def _predicted_wait_s(self, priority: int, client: int, num_tokens: int, horizon_s: float) -> float:
+        """Seconds until the first step of a request that arrives now; 0 before the first step of all."""
+        if self._queue_state is None:
+            return 0.0
+        num_computed = _computed_tokens(num_tokens, self._prompt_share.value)
+        return self._queue_state.predicted_wait_s(
+            priority, client, num_computed, self.limits.max_new_tokens, horizon_s=horizon_s
+        )
 
     def _run(self) -> None:
         try:
@@ -413,6 +438,8 @@ class Engine:
                     self._state = EngineState.READY
             while not self._stopping:
                 self._take_inbox(core)
+                if self._is_idle:
+                    self._gather(core)
                 result = core.step()
                 if result is IDLE:
                     self._idle(core)
@@ -444,6 +471,23 @@ class Engine:
         self._load_progress = 1.0
         self._publish(core)
 
+    def _gather(self, core: EngineCore) -> None:
+        """Wait a little for requests that arrive together with the first ones, as `gather_s` says."""
+        self._is_idle = False
+        began = last_arrival = time.monotonic()
+        while not self._stopping:
+            now = time.monotonic()
+            wait_s = gather_s(core.next_prompt_step_s, now - began, now - last_arrival, self.count_arriving())
+            if wait_s == 0.0:
+                return
+            with self._lock:
+                if not (self._inbox or self._aborts):
+                    self._wake.wait(timeout=min(wait_s, GATHER_LOOK_S))
+                has_arrived = bool(self._inbox)
+            if has_arrived:
+                last_arrival = time.monotonic()
+            self._take_inbox(core)
+
     def _take_inbox(self, core: EngineCore) -> None:
         with self._lock:
             arrivals, self._inbox = self._inbox, []
@@ -466,6 +510,7 @@ class Engine:
         """Check the invariants once, then sleep until something arrives."""
         core.check()
         self._publish(core)
+        self._is_idle = True
         with self._lock:
             while not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait(timeout=IDLE_WAKE_S)
@@ -500,6 +545,7 @@ class Engine:
             )
             deliveries[live.stream.loop].append((live.stream, output))
             if event.finish_reason is not None:
+                self._reply_lengths.note(live.num_generated, stopped=event.finish_reason is FinishReason.STOP)
                 self._observer.on_finish(
                     now - live.submitted, event.finish_reason, len(live.request.prompt_ids), live.num_generated
                 )
@@ -513,15 +559,15 @@ class Engine:
         self._generation_tokens += len(result.events)
         for seq in result.preempted:
             log.info("preempted", extra={"request_id": self._live[seq].request.id})
-        self._publish(core, num_ended, is_planned=True)
+        self._publish(core, num_ended)
         for loop, items in deliveries.items():
             _call(loop, items)
 
     def _leave_queue(self, live: _Live) -> None:
-        """Its prompt waits no longer, if it still did."""
+        """A request left the queue: it was admitted, or aborted before."""
         if not live.admitted:
             with self._lock:
-                self._line.leave(live.request.priority, live.request.client, live.prompt_tokens)
+                self._waiting_tokens -= live.prompt_tokens
 
     def _observe_token(self, live: _Live, now: float) -> None:
         if live.num_generated == 0:
@@ -531,43 +577,32 @@ class Engine:
         live.last_token = now
         live.num_generated += 1
 
-    def _publish(self, core: EngineCore, num_ended: int = 0, *, is_planned: bool = False) -> None:
-        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time.
-        `is_planned`: what waits has been there for a plan, which did not take it."""
+    def _publish(self, core: EngineCore, num_ended: int = 0) -> None:
+        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""
         self._note_progress()
         stats = self._show(core)
         now = self._last_progress
         self._retries.ran((stats.running + num_ended) * (now - self._last_publish), num_ended)
         self._last_publish = now
+        share = self._prompt_share.value
+        state = core.queue_state(self._reply_lengths.mean_tokens, share)
         with self._lock:
-            self._num_waiting = stats.waiting
-            self._batch = self._batch_now(stats, num_ended, is_planned=is_planned)
+            self._num_waiting, self._num_running = stats.waiting, stats.running
+            self._used_tokens = stats.used_tokens
+            for _, live in self._inbox:
+                _arrive(state, live, share)
+            self._queue_state = state
 
     def _show(self, core: EngineCore) -> sched.Stats:
         self._last_shown = self._clock.now()
         self._stats = stats = core.stats()
+        self._step_costs = core.step_costs
         self._expert_bytes_read = core.expert_bytes_read
         self._device_counts = core.device_counts
         self._tiers = core.tier_numbers(stats)
         self._waited_for_tiers_s = core.waited_for_tiers_s
         self._description = core.describe(MAX_DESCRIBED)
         return stats
-
-    def _batch_now(self, stats: sched.Stats, num_ended: int, *, is_planned: bool) -> Batch:
-        has_prompt = ("prefill", "fetched")
-        prompt_tokens = sum(total - done for _, state, total, done, _ in self._description if state in has_prompt)
-        num_slots = self._batch.num_slots
-        if is_planned:
-            # Memory alone keeps those out who wait while no prompt is part-way: no more than these run together.
-            is_short = stats.waiting > 0 and prompt_tokens == 0 and stats.fetching == 0
-            num_slots = max(1, stats.running + num_ended) if is_short else self.limits.max_batch_size
-        return Batch(
-            num_running=stats.running,
-            num_slots=num_slots,
-            num_preempted=sum(state == "preempted" for _, state, *_ in self._description),
-            prompt_tokens=prompt_tokens,
-            num_decode=sum(state == "decode" for _, state, *_ in self._description),
-        )
 
     def _fail_all(self, error: Exception) -> None:
         """Fail every request that is still held, in the inbox or in the core."""
@@ -610,6 +645,17 @@ def _output(
         live.admitted,
         now,
     )
+
+
+def _computed_tokens(num_tokens: int, prompt_share: float) -> int:
+    """The tokens of a prompt that steps will compute, if the prefix cache serves as much of it as of others."""
+    return max(1, int(num_tokens * prompt_share))
+
+
+def _arrive(state: sched.QueueState, live: _Live, prompt_share: float) -> None:
+    request = live.request
+    num_computed = _computed_tokens(live.prompt_tokens, prompt_share)
+    state.arrive(request.priority, request.client, num_computed, request.sampling.max_tokens)
 
 
 def _call(loop: asyncio.AbstractEventLoop, items: list[Delivery]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ballast.engine.engine import EngineState, Limits, Snapshot
@@ -23,6 +23,8 @@ class EnginePort(Protocol):
     """The engine as HTTP handlers see it."""
 
     limits: Limits
+    count_arriving: Callable[[], int]
+    """Returns the number of requests that are being read or tokenised; the server sets it."""
 
     @property
     def state(self) -> EngineState:

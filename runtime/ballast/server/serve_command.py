@@ -167,6 +167,15 @@ def make_apps(
     )
     metrics.registry.register(probe)
     metrics.registry.register(VramProbe(config.machine.device, config.machine.vram_limit))
+    tokenize_queue = TokenizeQueue(
+        executor,
+        chat_executor,
+        engine.limits.max_queue,
+        limits.max_bodies * max_bytes,
+        config.server.request_timeout_s,
+        shutting_down,
+    )
+    engine.count_arriving = lambda: tokenize_queue.num_arriving
     service = Service(
         engine=engine,
         device=config.machine.device,
@@ -182,14 +191,7 @@ def make_apps(
         reasoning_fields=reasoning_fields,
         metrics=metrics,
         numa=probe,
-        tokenize_queue=TokenizeQueue(
-            executor,
-            chat_executor,
-            engine.limits.max_queue,
-            limits.max_bodies * max_bytes,
-            config.server.request_timeout_s,
-            shutting_down,
-        ),
+        tokenize_queue=tokenize_queue,
         model_names=names,
         strict_model_name=config.model.strict_model_name,
         request_timeout_s=config.server.request_timeout_s,

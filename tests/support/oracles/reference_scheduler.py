@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ballast._core import sched
 
 NULL_BLOCK = 0
+MOST_IDLE_TOKENS = 1024
+"""Most tokens of a decode-lane step in which nothing decodes, if chunk_size allows no more and there are two lanes."""
 WRONG = -1
 """The prefix hash of what a failed step has written."""
 
@@ -36,7 +38,7 @@ class Expected:
     """Its round, and its number within the round."""
     admitted_before: bool = False
     running: bool = False
-    has_place: bool = False
+    has_slot: bool = False
     """Whether it counts towards max_batch_size: it runs, and fetches nothing."""
     is_forgotten: bool = False
     """Its first block serves others no more: a failed request read it."""
@@ -55,7 +57,7 @@ class Expected:
     def decodes(self) -> bool:
         """Whether the next step owes this request a token whatever else happens."""
         is_last = self.num_computed == len(self.tokens) - 1
-        return self.has_place and self.num_generated > 0 and is_last
+        return self.has_slot and self.num_generated > 0 and is_last
 
     def append(self, token: int) -> int:
         """Add a token; returns the Finish value that it means."""
@@ -259,7 +261,7 @@ class ReferenceScheduler:
             leader,
             scores_prompt,
             client,
-            self._turn(client, priority, leader),
+            self._turn(client, priority),
         )
         self._num_added += 1
         self._sort()
@@ -268,11 +270,8 @@ class ReferenceScheduler:
     def _sort(self) -> None:
         self.live = dict(sorted(self.live.items(), key=lambda item: (item[1].priority, item[1].turn)))
 
-    def _turn(self, client: int, priority: int, leader: int | None) -> tuple[int, int]:
-        """Each client has one turn a round, and those that choose between the same prompt have one together."""
-        of_leader = None if leader is None else self.live[leader]
-        if of_leader is not None and (of_leader.client, of_leader.priority) == (client, priority):
-            return of_leader.turn
+    def _turn(self, client: int, priority: int) -> tuple[int, int]:
+        """Each client has one turn per round; every choice of a request takes one."""
         waiting = [each.turn[0] for each in self._same_queue(client, priority) if not each.running]
         return max([self._rounds.get(priority, 0), *waiting]) + 1, self._num_added
 
@@ -283,10 +282,10 @@ class ReferenceScheduler:
         """A request has ended. The turn that it leaves in a round to come is its client's next request's."""
         gone = self.live.pop(seq)
         later = [each for each in self._same_queue(gone.client, gone.priority) if each.turn >= gone.turn]
-        turns = sorted({gone.turn, *(each.turn for each in later)})
-        if gone.turn[0] > self._rounds.get(gone.priority, 0) and all(each.turn != gone.turn for each in later):
-            for each in later:
-                each.turn = turns[turns.index(each.turn) - 1]
+        if gone.turn[0] > self._rounds.get(gone.priority, 0):
+            turns = [gone.turn, *(each.turn for each in later)]
+            for each, turn in zip(later, turns, strict=False):
+                each.turn = turn
             self._sort()
         if all(each.priority != gone.priority for each in self.live.values()):
             self._rounds.pop(gone.priority, None)
@@ -324,11 +323,11 @@ class ReferenceScheduler:
 
     def begin(self, lane: int) -> sched.Plan:
         """One plan of a lane that has none outstanding."""
-        self._give_places()
+        self._assign_slots()
         plan = self.scheduler.plan(lane)
         self.scheduler.check()
         self._check_preempted(plan)
-        self._give_places()
+        self._assign_slots()
         waiting = [request for request in self.live.values() if not request.running]
         self._begin_transfers()
         rows = self._rows(plan)
@@ -583,14 +582,14 @@ class ReferenceScheduler:
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
 
-    def _give_places(self) -> None:
+    def _assign_slots(self) -> None:
         """Those whose blocks have come go before all that wait."""
         for request in self.live.values():
-            if request.running and not request.is_fetching and self._num_placed() < self.config.max_batch_size:
-                request.has_place = True
+            if request.running and not request.is_fetching and self._num_slots_used() < self.config.max_batch_size:
+                request.has_slot = True
 
-    def _num_placed(self) -> int:
-        return sum(request.has_place for request in self.live.values())
+    def _num_slots_used(self) -> int:
+        return sum(request.has_slot for request in self.live.values())
 
     def _check_preempted(self, plan: sched.Plan) -> None:
         for seq in plan.preempted.tolist():
@@ -598,7 +597,7 @@ class ReferenceScheduler:
             held |= self.fetches.keys()
             running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
-            running[-1].running, running[-1].has_place, running[-1].num_computed = False, False, 0
+            running[-1].running, running[-1].has_slot, running[-1].num_computed = False, False, 0
             self.totals.preemptions += 1
 
     def _rows(self, plan: sched.Plan) -> list[Row]:
@@ -619,8 +618,8 @@ class ReferenceScheduler:
             assert samples == (end == len(request.tokens))
             if not request.running:
                 self._admit(request, begin)
-                request.has_place = True
-            assert request.has_place, "it runs before it has a place"
+                request.has_slot = True
+            assert request.has_slot, "it runs before it has a place"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
             blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
@@ -677,11 +676,12 @@ class ReferenceScheduler:
         for group in (decode, prefill):
             assert sorted(group, key=order.index) == group
         assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
-        is_held_up = bool(decode) or (lane == sched.Lane.DECODE and self.config.has_prefill_lane)
-        assert plan.num_tokens <= (self.config.chunk_size if is_held_up else self.config.prefill_chunk_size)
+        assert plan.num_tokens <= (self.config.chunk_size if decode else self.config.prefill_chunk_size)
+        if not decode and lane == sched.Lane.DECODE and self.config.has_prefill_lane:
+            assert plan.num_tokens <= max(self.config.chunk_size, MOST_IDLE_TOKENS)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size
-        runs = [request for request in self.live.values() if request.has_place]
+        runs = [request for request in self.live.values() if request.has_slot]
         assert len(runs) <= self.config.max_batch_size
         assert sum(request.running for request in self.live.values()) - len(runs) <= self.config.max_batch_size
         if lane == sched.Lane.PREFILL:
@@ -731,15 +731,15 @@ class ReferenceScheduler:
         assert self.tiers or stats.running < self.config.max_batch_size
 
     def _as_many_fetch_as_may(self) -> bool:
-        unplaced = [request for request in self.live.values() if request.running and not request.has_place]
+        unplaced = [request for request in self.live.values() if request.running and not request.has_slot]
         return len(unplaced) == self.config.max_batch_size
 
     def _is_behind(self, follower: Expected, waiting: list[Expected]) -> bool:
         """Whether it was passed while its leader waited, too."""
         leader = self.live.get(-1 if follower.leader is None else follower.leader)
-        if leader is None or leader.num_generated > 0 or (leader.has_place and leader not in waiting):
+        if leader is None or leader.num_generated > 0 or (leader.has_slot and leader not in waiting):
             return False
-        return not leader.has_place or waiting.index(leader) > waiting.index(follower)
+        return not leader.has_slot or waiting.index(leader) > waiting.index(follower)
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
@@ -792,7 +792,7 @@ class ReferenceScheduler:
     def _check_between_steps(self) -> None:
         self.scheduler.check()
         stats = self.scheduler.stats()
-        running = self._num_placed()
+        running = self._num_slots_used()
         assert (stats.running, stats.waiting) == (running, len(self.live) - running)
         assert stats.preemptions == self.totals.preemptions
         assert stats.prefix_query_tokens == self.totals.prefix_query_tokens

@@ -48,6 +48,8 @@ class TokenizeQueue:
         self._num_bytes = 0
         """Bytes of bodies that are being read or wait."""
         self._waiting: set[Future[Any]] = set()
+        self.num_arriving = 0
+        """Requests whose bodies are being read, checked or tokenised."""
         self._retries = RetrySchedule(TEXT_THREADS)
 
     @property
@@ -65,6 +67,7 @@ class TokenizeQueue:
         ClientGoneError when the client has left.
         """
         num_bytes = 0
+        self.num_arriving += 1
         try:
             parts = []
             async with asyncio.timeout(remaining_s(record, self._timeout_s)) as limit:
@@ -90,6 +93,7 @@ class TokenizeQueue:
             # By the HTTP server, which stops and waits no longer. The client can still be told.
             raise CapacityError.shutting_down() from None
         finally:
+            self.num_arriving -= 1
             self._num_bytes -= num_bytes
 
     def _begin(self, executor: Executor, work: Callable[[bytes], Result], data: bytes) -> Future[Result]:

@@ -78,6 +78,7 @@ async def debug_state(request: Request) -> Response:
         preparing=service.tokenize_queue.num_waiting,
         switched_off=numbers.pop("switched_off"),
         kv_tiers=numbers.pop("tiers"),
+        step_costs=numbers.pop("step_costs"),
         numbers=numbers,
         requests=service.engine.describe(),
     )

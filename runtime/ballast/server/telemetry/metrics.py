@@ -180,7 +180,7 @@ class _EngineCollector(Collector):
             "batch_occupancy_ratio": ("batch_running as a share of batch_slots.", now.running / now.batch_slots),
             "requests_waiting": ("Requests in the queue.", now.waiting),
             "predicted_wait_seconds": (
-                "How long a request of a client that has none waiting would wait for its first step.",
+                "Predicted queue time of a short request of a client that has none waiting.",
                 now.predicted_wait_s,
             ),
             "kv_cache_capacity_tokens": ("Tokens that the KV cache can hold.", now.capacity_tokens),
@@ -239,6 +239,15 @@ class _EngineCollector(Collector):
         for feature in FEATURES:
             switched_off.add_metric([feature], feature in now.switched_off)
         yield switched_off
+        costs = GaugeMetricFamily(
+            "ballast_step_cost_seconds",
+            "Seconds that a step of so many tokens takes, by lane, as the scheduler knows it now.",
+            labels=["lane", "tokens"],
+        )
+        for lane, points in now.step_costs.items():
+            for tokens, seconds in points:
+                costs.add_metric([lane, str(tokens)], seconds)
+        yield costs
         yield from _tier_metrics(now.tiers)
         yield InfoMetricFamily("ballast_build", "The program that runs here.", self._build)
         yield InfoMetricFamily("ballast_model", "The model that is served.", {"model_name": self._model_name})

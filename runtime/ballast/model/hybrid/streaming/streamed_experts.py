@@ -17,6 +17,7 @@ from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
 from ballast.model.hybrid.streams import new_stream
 
@@ -103,6 +104,8 @@ class StreamedExperts:
         self._events: list[Any] = []  # one a chunk, in the order of the stream that computes
         self.bytes_read = 0
         self.from_tokens = 1
+        self.joint_split: JointSplit | None = None
+        """How steps that also use the CPU divide the experts; None: there are no such steps."""
 
     @property
     def num_bytes(self) -> int:

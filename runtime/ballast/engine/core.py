@@ -132,6 +132,8 @@ class EngineCore:
         self._decode_masks, self._prefill_masks = MaskWorker(), MaskWorker()
         self._decode_step: _Step | None = None
         self._prefill_step: _Step | None = None
+        self._is_prefill_held = False
+        """Whether the decode lane's last step kept one of the prefill lane from beginning."""
         self._preempted: list[int] = []
         self._sequences: dict[int, Sequence] = {}
         self._queued: set[int] = set()
@@ -173,9 +175,13 @@ class EngineCore:
         if self._tiers is not None:
             self._tiers.settle()
         if self._decode_step is None:
+            if self._is_prefill_held and self._beside is not None and self._prefill_step is None:
+                self._prefill_step = self._begin_prefill(self._beside)  # before another step can hold it
             self._decode_step = self._begin_decode()
         if self._beside is not None and self._prefill_step is None:
-            self._prefill_step = self._begin_prefill(self._beside)
+            self._is_prefill_held = not self._beside.can_begin_prefill
+            if not self._is_prefill_held:
+                self._prefill_step = self._begin_prefill(self._beside)
         decode, prefill = self._decode_step, self._prefill_step
         if prefill is not None:
             assert self._beside is not None

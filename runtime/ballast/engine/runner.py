@@ -76,8 +76,12 @@ class HasPrefillLane(LooksAhead, Protocol):
         """Whether the longest part of the step that `queue` has begun is over, `timeout_s` from now at the latest, so
         that `logits` hardly waits. Raises what fails the step."""
 
+    @property
+    def can_begin_prefill(self) -> bool:
+        """False while a step of the decode lane uses the bus to the device's memory: no step can begin then."""
+
     def begin_prefill(self, batch: Batch) -> None:
-        """Begin a step."""
+        """Begin a step, where `can_begin_prefill`."""
 
     def advance_prefill(self, alive: Callable[[], None]) -> bool:
         """Go on with the step, without waiting for anything; whether it is computed. To be called every millisecond or

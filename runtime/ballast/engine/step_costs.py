@@ -1,4 +1,4 @@
-"""Measures what steps cost, when a model is loaded: by that the scheduler divides prompts into steps."""
+"""Measures what steps cost when a model is loaded: the scheduler divides prompts into steps by these costs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ballast._core import sched
-from ballast.engine.runner import HasPrefillLane, Measurable, with_changes
+from ballast._core import kernels, sched
+from ballast.engine.request import SamplingParams
+from ballast.engine.runner import HasPrefillLane, Measurable, UsesThreads, with_changes
+from ballast.engine.sampling import SampledRow, StepSampler, sequence_sampler
+from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
 
 log = logging.getLogger(__name__)
 
 LIMIT_S = 3.0
-"""Time for the steps of a lane, but for the last one, or for the first two where they take longer. The costs of larger
-steps are extrapolated."""
+"""Time for the steps of a lane, but for the last one, or for the first two where they take longer. The costs of other
+steps are interpolated and extrapolated."""
+CONTEXT_TOKENS = 32
+"""Most tokens that a request of a decode step has cached."""
+PROMPT_TOKENS = 64
+"""Tokens of each prompt in the decode lane's longer steps."""
+MOST_BESIDE = 1024
+"""Most tokens of a step of the decode lane where there is a prefill lane for longer ones."""
 _REPEATS = 2
-_FEW_TOKENS = 64
-"""Of the smaller step of the prefill lane; what it takes hardly depends on it."""
+_PREFILL_TOKENS = (64, 512, 2048)
+"""Sizes of steps of the prefill lane, besides the largest."""
+_SAMPLING = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
 
 Cost = tuple[int, float]
 """(tokens, seconds) of a step."""
@@ -32,28 +43,25 @@ def with_measured_costs(
     alive: Callable[[], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> sched.SchedulerConfig:
-    """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most. They are steps of random
-    tokens, which read and write the null block only; `alive` is called meanwhile."""
-
-    def batch(num_tokens: int, *, decodes: bool) -> Batch:
-        return random_batch(num_tokens, runner.vocabulary, config.block_tokens, decodes=decodes)
-
+    """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most; `alive` is called
+    meanwhile. The steps overwrite the cache, so nothing may be served from it yet."""
+    steps = RandomSteps(config, runner.vocabulary, max_tokens)
+    sampled = _sampler_of(runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1), config)
     beside = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
     if beside is not None:
         beside.open_prefill_lane()  # first: else a long step would go through the device
-    most = min(config.chunk_size, max_tokens)
+    most = config.prefill_chunk_size if beside is None else min(MOST_BESIDE, config.prefill_chunk_size)
+    sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
     costs = {
-        "decode_costs": measured(
-            lambda batch: runner.forward(batch, alive),
-            [batch(size, decodes=size <= config.max_batch_size) for size in doubled(1, most)],
-            clock,
-        )
+        "decode_costs": measured(lambda size: sampled(runner.forward(steps.decode_lane(size), alive)), sizes, clock)
     }
     if beside is not None:
+        own_sampled = _sampler_of(kernels.ThreadPool(1), config)
         most = min(config.prefill_chunk_size, max_tokens)
+        few, *others = sorted({min(size, most) for size in _PREFILL_TOKENS})
         costs["prefill_costs"] = measured(
-            lambda batch: _prefill(beside, batch, alive),
-            [batch(size, decodes=False) for size in sorted({min(_FEW_TOKENS, most), most})],
+            lambda size: own_sampled(_prefill(beside, steps.prompts(size, 1), alive)),
+            list(dict.fromkeys((few, most, *others))),
             clock,
         )
     for name, points in costs.items():
@@ -61,22 +69,24 @@ def with_measured_costs(
     return with_changes(config, **costs)
 
 
-def measured(run: Callable[[Batch], object], batches: Sequence[Batch], clock: Callable[[], float]) -> list[Cost]:
-    """The costs of `batches`, which grow, as far as LIMIT_S suffices, and of two of them at least: the faster of two
-    runs, where there is time. No larger step is said to be faster."""
-    costs: list[Cost] = []
+def measured(run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float]) -> list[Cost]:
+    """The ascending costs of `sizes`, the most important of which come first: as many as LIMIT_S suffices for, and two
+    at least. A cost is the faster of two runs, where there is time. No larger step is said to be faster."""
+    found: dict[int, float] = {}
     began = clock()
-    run(batches[0])  # the first use of memory takes longer
-    for batch in batches:
-        if clock() - began > LIMIT_S and len(costs) > 1:
+    run(sizes[0])  # the first use of memory takes longer
+    for size in sizes:
+        if clock() - began > LIMIT_S and len(found) > 1:
             break
         seconds: list[float] = []
         while len(seconds) < 1 or (len(seconds) < _REPEATS and clock() - began < LIMIT_S):
             start = clock()
-            run(batch)
+            run(size)
             seconds.append(clock() - start)
-        costs.append((batch.token_ids.size, max(min(seconds), costs[-1][1] if costs else 0.0)))
-    return costs
+        found[size] = min(seconds)
+    ascending = sorted(found)
+    most_s = np.maximum.accumulate([found[size] for size in ascending])
+    return list(zip(ascending, most_s.tolist(), strict=True))
 
 
 def doubled(first: int, last: int) -> list[int]:
@@ -87,27 +97,69 @@ def doubled(first: int, last: int) -> list[int]:
     return [*sizes, last] if last > first else sizes
 
 
-def random_batch(num_tokens: int, vocabulary: int, block_tokens: int, *, decodes: bool) -> Batch:
-    """A step of random tokens in the null block: of requests with one token each, or of one prompt. Random ones choose
-    as many experts as real ones do."""
-    rng = np.random.default_rng(num_tokens)
-    num_rows = num_tokens if decodes else 1
-    row_tokens = num_tokens // num_rows
-    num_blocks = -(-row_tokens // block_tokens)
-    positions = np.tile(np.arange(row_tokens, dtype=np.int32), num_rows)
-    return Batch(
-        token_ids=rng.integers(0, vocabulary, num_tokens, dtype=np.int32),
-        positions=positions,
-        slots=positions % np.int32(block_tokens),
-        query_indptr=np.arange(num_rows + 1, dtype=np.int32) * np.int32(row_tokens),
-        kv_indptr=np.arange(num_rows + 1, dtype=np.int32) * np.int32(num_blocks),
-        kv_indices=np.zeros(num_rows * num_blocks, np.int32),
-        sampled=np.arange(1, num_rows + 1) * row_tokens - 1,
-    )
+class RandomSteps:
+    """Steps of random tokens for requests that have their own blocks of the cache. They attend to different values, and
+    so choose as many experts as real requests do."""
+
+    def __init__(self, config: sched.SchedulerConfig, vocabulary: int, max_tokens: int) -> None:
+        """Requests have `max_tokens` tokens at most. If blocks are short, requests share them."""
+        self._block_tokens = config.block_tokens
+        self._num_blocks = config.num_blocks
+        self._vocabulary = vocabulary
+        self._max_rows = config.max_batch_size
+        self._row_blocks = max(1, min(-(-CONTEXT_TOKENS // config.block_tokens), config.num_blocks // self._max_rows))
+        self._most_cached = min(CONTEXT_TOKENS, self._row_blocks * config.block_tokens, max_tokens)
+        self._cached = np.zeros(self._max_rows, np.int32)
+        """Tokens that each request of a decode step has cached."""
+        self._rng = np.random.default_rng(0)
+
+    def decode_lane(self, num_tokens: int) -> Batch:
+        """A step of the decode lane: a token each of requests that decode, or prompts if there are not so many."""
+        if num_tokens <= self._max_rows:
+            return self.decode(num_tokens)
+        return self.prompts(num_tokens, min(self._max_rows, max(1, num_tokens // PROMPT_TOKENS)))
+
+    def decode(self, num_rows: int) -> Batch:
+        """The next token of each of the first requests. Their contexts grow from step to step, up to CONTEXT_TOKENS."""
+        positions = self._cached[:num_rows].copy()
+        self._cached[:num_rows] = np.minimum(positions + 1, self._most_cached - 1)
+        return self._batch(positions, np.ones(num_rows, np.int32), self._row_blocks)
+
+    def prompts(self, num_tokens: int, num_rows: int) -> Batch:
+        """`num_rows` whole prompts, as equal as can be."""
+        lens = np.diff(np.arange(num_rows + 1) * num_tokens // num_rows).astype(np.int32)
+        return self._batch(np.zeros(num_rows, np.int32), lens, -(-int(lens.max()) // self._block_tokens))
+
+    def _batch(self, cached: NDArray[np.int32], added: NDArray[np.int32], row_blocks: int) -> Batch:
+        """Rows that add `added` tokens to `cached` ones; each has `row_blocks` blocks."""
+        num_rows, num_tokens = len(added), int(added.sum())
+        row = np.repeat(np.arange(num_rows), added)
+        indptr = np.concatenate([[0], np.cumsum(added)]).astype(np.int32)
+        positions = cached[row] + np.arange(num_tokens, dtype=np.int32) - indptr[row]
+        blocks = np.arange(num_rows * row_blocks, dtype=np.int32).reshape(num_rows, row_blocks) % self._num_blocks + 1
+        used = -(-(cached + added) // self._block_tokens)
+        slots = blocks[row, positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+        return Batch(
+            token_ids=self._rng.integers(0, self._vocabulary, num_tokens, dtype=np.int32),
+            positions=positions.astype(np.int32),
+            slots=slots.astype(np.int32),
+            query_indptr=indptr,
+            kv_indptr=np.concatenate([[0], np.cumsum(used)]).astype(np.int32),
+            kv_indices=blocks[np.arange(row_blocks) < used[:, None]].astype(np.int32),
+            sampled=indptr[1:].astype(np.int64) - 1,
+        )
 
 
-def _prefill(runner: HasPrefillLane, batch: Batch, alive: Callable[[], None]) -> None:
+def _sampler_of(pool: kernels.ThreadPool, config: sched.SchedulerConfig) -> Callable[[NDArray[np.float32]], object]:
+    """Samples a token of each row of a step's logits, as the engine does."""
+    sampler = StepSampler(pool, chosen_isa())
+    states = [sequence_sampler(_SAMPLING, (), seed) for seed in range(config.max_batch_size)]
+    rows = [SampledRow(row, state, None) for row, state in enumerate(states)]
+    return lambda logits: sampler.sample(logits, rows[: len(logits)])
+
+
+def _prefill(runner: HasPrefillLane, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
     runner.begin_prefill(batch)
     while not runner.advance_prefill(alive):
         time.sleep(0.0)
-    runner.prefill_logits()
+    return runner.prefill_logits()

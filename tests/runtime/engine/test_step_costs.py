@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.step_costs import doubled, measured, random_batch, with_measured_costs
+from ballast.engine.step_costs import CONTEXT_TOKENS, RandomSteps, doubled, measured, with_measured_costs
 from ballast.model.batch import Batch
 
 CONFIG = {
@@ -53,11 +54,11 @@ def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]
     times = iter(seconds)
     now = 0.0
 
-    def run(batch: Batch) -> None:
+    def run(_: int) -> None:
         nonlocal now
         now += next(times)
 
-    found = measured(run, [random_batch(size, 50, 16, decodes=True) for size in sizes], lambda: now)
+    found = measured(run, sizes, lambda: now)
     assert list(times) == []
     return found
 
@@ -73,22 +74,53 @@ def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
     assert costs_of(9.0, 9.0, sizes=(1,)) == [(1, 9.0)]
 
 
-def test_random_steps_write_to_the_null_block_alone() -> None:
-    for decodes in (True, False):
-        batch = random_batch(6, 50, 4, decodes=decodes)
-        assert set(batch.kv_indices.tolist()) == {0}
-        assert batch.slots.max() < 4
-        assert batch.token_ids.min() >= 0
-        assert batch.token_ids.max() < 50
-    assert random_batch(6, 50, 4, decodes=True).is_decode
-    assert random_batch(6, 50, 4, decodes=False).kv_indptr.tolist() == [0, 2]
-    assert random_batch(6, 50, 4, decodes=False).sampled.tolist() == [5]
+def test_costs_ascend_whatever_is_measured_first() -> None:
+    assert costs_of(0.25, 0.25, 0.25, 1.0, 1.0, 0.5, sizes=(1, 8, 2)) == [(1, 0.25), (2, 0.5), (8, 1.0)]
+    assert costs_of(1.0, 1.0, 1.0, 2.0, sizes=(1, 8, 2)) == [(1, 1.0), (8, 2.0)]
+
+
+def test_requests_that_decode_have_contexts_of_their_own() -> None:
+    steps = RandomSteps(sched.SchedulerConfig(**CONFIG), 50, 1024)
+    written: set[int] = set()
+    for step in range(2 * CONTEXT_TOKENS):
+        batch = steps.decode_lane(4)
+        assert batch.is_decode
+        assert batch.positions.tolist() == [min(step, CONTEXT_TOKENS - 1)] * 4
+        assert len(set(batch.slots.tolist())) == 4
+        written |= set(batch.slots.tolist())
+        blocks = np.split(batch.kv_indices, batch.kv_indptr[1:-1])
+        assert 0 not in batch.kv_indices
+        assert len(set(batch.kv_indices.tolist())) == batch.kv_indices.size
+        for own, position in zip(blocks, batch.positions, strict=True):
+            read = {16 * block + at for block in own.tolist() for at in range(16)}
+            assert len(read & written) == position + 1, "a request attends to what was not written"
+    assert {token for _ in range(200) for token in steps.decode_lane(4).token_ids.tolist()} == set(range(50))
+
+
+@pytest.mark.parametrize(("num_tokens", "lens"), [(5, [5]), (64, [64]), (130, [65, 65]), (320, [80] * 4)])
+def test_longer_steps_of_the_decode_lane_are_prompts(num_tokens: int, lens: list[int]) -> None:
+    batch = RandomSteps(sched.SchedulerConfig(**CONFIG), 50, 1024).decode_lane(num_tokens)
+    assert not batch.is_decode
+    assert np.diff(batch.query_indptr).tolist() == lens
+    assert batch.positions.tolist() == [at for count in lens for at in range(count)]
+    assert batch.sampled.tolist() == (np.cumsum(lens) - 1).tolist()
+    assert len(set(batch.slots.tolist())) == num_tokens
+    assert set((batch.slots // 16).tolist()) == set(batch.kv_indices.tolist())
+    assert 0 not in batch.kv_indices
+
+
+def test_a_small_cache_has_room_for_every_step() -> None:
+    steps = RandomSteps(sched.SchedulerConfig(**CONFIG | {"num_blocks": 3}), 50, 48)
+    for batch in (steps.decode_lane(4), steps.decode_lane(4), steps.decode_lane(48), steps.prompts(48, 4)):
+        assert batch.kv_indices.min() >= 1
+        assert batch.kv_indices.max() <= 3
+        assert batch.slots.max() < 4 * 16
 
 
 def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
     model = Measured()
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, model.clock)
-    assert sorted(set(model.sizes)) == [1, 2, 4, 8, 16, 32, 64]
+    assert sorted(set(model.sizes)) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert not config.has_prefill_lane
     core = EngineCore(model, config)
     core.add(1, Request("1", (1,), SamplingParams(max_tokens=30, temperature=0.0)), 0)

@@ -26,6 +26,7 @@ from ballast.model.hybrid.copies.registrar import CudaRegistrar
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import Divide, divide
+from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -154,8 +155,12 @@ def load_hybrid_model(
         max_tokens=options.max_step_tokens,
         warmup_sizes=for_experts,
         off=off,
+        joint=options.joint_split,
     )
-    routed = RoutedExperts(experts, streamed, pinned, packing.pool)
+    joint = None
+    if streamed is not None and streamed.joint_split is not None:
+        joint = JointExperts(host, streamed, streamed.joint_split)
+    routed = RoutedExperts(experts, streamed, joint, pinned, packing.pool)
     parts = DeviceParts(device, attention, prefill_attention, pointwise, kv, inputs)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
     if experts.can_share:

@@ -9,6 +9,7 @@ import torch
 from ballast.host.vram import VramLimit
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.slices import SliceSizes
+from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
 from ballast.moe.gpu_experts import GpuExperts
 
@@ -38,6 +39,9 @@ class HybridOptions:
     """Share, 0…1, of a decode step's other experts that the device reads from host memory; None: as measured."""
     stream_from_tokens: int | None = None
     """Fewest tokens of a step whose experts are streamed through the device; 0: none are; None: as measured."""
+    joint_split: JointSplit | None = None
+    """How joint steps divide a layer's experts between streaming and the CPU; None: as measured on a GPU, and no joint
+    steps on a CPU. Without streaming there are none."""
     vram: VramLimit | None = None
     """The limit that the device's allocator keeps to, for the message when it is full; None: all there is."""
     pin_thread: bool = False

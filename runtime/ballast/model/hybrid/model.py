@@ -25,6 +25,7 @@ from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
+from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layer import AttentionLayer
@@ -51,12 +52,15 @@ EMBEDDED_AT_ONCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class RoutedExperts:
-    """The experts in host memory, and the two ways in which steps use them."""
+    """The experts in host memory, and the ways in which steps use them."""
 
     divided: DividedExperts
     """Each layer's experts are divided between the CPU and the device."""
     streamed: StreamedExperts | None
     """In long steps, all experts go through the device; None: they never do."""
+    joint: JointExperts | None
+    """In steps of medium length, some experts go through the device while the CPU computes the others; None: they never
+    do."""
     pinned: PinnedMemory
     """What is page-locked of their memory."""
     pool: kernels.ThreadPool
@@ -105,6 +109,10 @@ class HybridModel:
         self.pool = experts.pool
         self.streamed = streamed
         self._long_step_experts = divided if streamed is None else divided.over(streamed)
+        self._joint = experts.joint
+        self._joint_experts = None if experts.joint is None else divided.over(experts.joint)
+        self._has_joint_step = False
+        """Whether a joint step of the decode lane has begun, whose logits have not been asked for."""
         self.max_prefill_tokens: int | None = None
         self._kv = parts.kv
         self._inputs = inputs
@@ -227,6 +235,7 @@ class HybridModel:
                 largest = torch.finfo(self._kv.dtype).max
                 log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
+        self._has_joint_step = False
         return rows
 
     @property
@@ -239,9 +248,15 @@ class HybridModel:
         self._has_prefill_lane = True
         self._num_streamed_steps = 0
 
+    @property
+    def can_begin_prefill(self) -> bool:
+        """See `HasPrefillLane`: a joint step uses the buffers and the bus that a pass of the prefill lane needs."""
+        return not self._has_joint_step
+
     @torch.inference_mode()
     def begin_prefill(self, batch: Batch) -> None:
         """See `HasPrefillLane`. Raises EngineDeadError when the device's memory is full, here and below."""
+        assert self.can_begin_prefill, "a joint step is in flight"
         with self._explained_when_full():
             step = self._prefill_attention.prepared(batch, self._device)
             self._num_streamed_steps += self.streamed is not None
@@ -346,10 +361,17 @@ class HybridModel:
         return self.streamed is not None or not self._experts.has_host
 
     def _experts_for(self, num_tokens: int) -> DividedExperts:
-        if self._has_prefill_lane or self.streamed is None or num_tokens < self.streamed.from_tokens:
-            return self._experts
-        self._num_streamed_steps += 1
-        return self._long_step_experts
+        """What computes the experts of a step of the decode lane in which a request has several tokens."""
+        if not self._has_prefill_lane and self.streamed is not None and num_tokens >= self.streamed.from_tokens:
+            self._num_streamed_steps += 1
+            return self._long_step_experts
+        if self._joint_experts is not None and self._prefill_pass is None and self._joint_pays(num_tokens):
+            self._has_joint_step = True
+            return self._joint_experts
+        return self._experts
+
+    def _joint_pays(self, num_tokens: int) -> bool:
+        return self._joint is not None and self._joint.split.pays(num_tokens)
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""

@@ -41,13 +41,15 @@ class LateStream:
 
 
 class Device:
-    """Buffers, a stream that copies into them and one that computes with them; both take two turns for it."""
+    """Buffers, a stream that copies into them and two that compute with them, one at a time; each use takes two
+    turns."""
 
     def __init__(self, num_pieces: int, num_buffers: int) -> None:
-        self.copies, self.compute = LateStream(), LateStream()
+        self.copies, self.compute, self.other_compute = LateStream(), LateStream(), LateStream()
         self.buffers: list[int | None] = [None] * num_buffers
         self.computed: list[int] = []
-        self.prefetch = Prefetch(num_pieces, num_buffers, self._load, self.copies, lambda: self.compute)
+        self.num_pieces = num_pieces
+        self.prefetch = Prefetch(num_buffers, self._load, self.copies, lambda: self.compute)
 
     def _load(self, piece: int, buffer: int) -> None:
         self.copies.asked += [lambda: self._set(buffer, None), lambda: self._set(buffer, piece)]
@@ -66,12 +68,11 @@ class Device:
 
     def run(self, rng: random.Random, copies_share: float) -> None:
         """To the end of both streams, in a random order."""
-        while streams := [stream for stream in (self.copies, self.compute) if stream.can_advance()]:
-            prefers = self.copies if rng.random() < copies_share else self.compute
+        every = self.copies, self.compute, self.other_compute
+        while streams := [stream for stream in every if stream.can_advance()]:
+            prefers = self.copies if rng.random() < copies_share else rng.choice(every[1:])
             (prefers if prefers in streams else streams[0]).advance()
-        assert [stream.num_done for stream in (self.copies, self.compute)] == [
-            len(stream.asked) for stream in (self.copies, self.compute)
-        ]
+        assert [stream.num_done for stream in every] == [len(stream.asked) for stream in every]
 
 
 @pytest.mark.parametrize(("num_pieces", "num_buffers"), [(1, 1), (5, 1), (7, 2), (9, 4), (3, 8)])
@@ -81,7 +82,7 @@ def test_every_piece_is_computed_with_as_it_was_copied(num_pieces: int, num_buff
     for _ in range(20):
         device = Device(num_pieces, num_buffers)
         for _ in range(2):
-            device.prefetch.begin()
+            device.prefetch.begin(range(device.num_pieces))
             for piece in range(num_pieces):
                 device.use(piece)
         device.run(rng, copies_share)
@@ -92,20 +93,38 @@ def test_a_pass_that_was_given_up_leaves_the_next_one_whole() -> None:
     rng = random.Random(0)
     for given_up_after in range(6):
         device = Device(6, 3)
-        device.prefetch.begin()
+        device.prefetch.begin(range(device.num_pieces))
         for piece in range(given_up_after):
             device.use(piece)
-        device.prefetch.begin()
+        device.prefetch.begin(range(device.num_pieces))
         for piece in range(6):
             device.use(piece)
         device.run(rng, 0.5)
         assert device.computed == [*range(given_up_after), *range(6)]
 
 
+@pytest.mark.parametrize("copies_share", [0.02, 0.5, 0.98])
+def test_passes_over_some_pieces_may_compute_on_different_streams(copies_share: float) -> None:
+    rng = random.Random(1)
+    passes = [0, 1, 2, 3, 4, 5], [1, 4], [0, 2, 3, 5], [5]
+    for _ in range(20):
+        device = Device(6, 3)
+        used = []
+        for pieces in passes:
+            used_here = pieces[: rng.randrange(len(pieces) + 1)]
+            device.compute, device.other_compute = device.other_compute, device.compute
+            device.prefetch.begin(pieces)
+            for piece in used_here:
+                device.use(piece)
+            used += used_here
+        device.run(rng, copies_share)
+        assert sorted(device.computed) == sorted(used)
+
+
 def test_copies_run_ahead_by_as_many_pieces_as_there_are_buffers() -> None:
     loads: list[tuple[int, int]] = []
-    prefetch = Prefetch(5, 2, lambda piece, buffer: loads.append((piece, buffer)), HostStream(), HostStream)
-    prefetch.begin()
+    prefetch = Prefetch(2, lambda piece, buffer: loads.append((piece, buffer)), HostStream(), HostStream)
+    prefetch.begin(range(5))
     assert loads == [(0, 0), (1, 1)]
     assert prefetch.take(0) == 0
     assert len(loads) == 2

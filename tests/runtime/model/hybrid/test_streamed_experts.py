@@ -13,10 +13,12 @@ from gguf import GGMLQuantizationType as T
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
-from ballast.model.hybrid.streaming import chunks
+from ballast.model.hybrid.streaming import chunks, start
+from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces, sums_of_calls
 from ballast.model.spec import ModelSpec
@@ -181,7 +183,7 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
     spec, pool = small_spec(), pool_of(layers)
     pageable = PinnedMemory()
 
-    def start(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
+    def started(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
         return start_streaming(
             spec,
             layers,
@@ -196,18 +198,55 @@ def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) 
         )
 
     off = SwitchedOff()
-    assert start(NEVER) is None
-    assert start(101) is None, "no step is that long"
+    assert started(NEVER) is None
+    assert started(101) is None, "no step is that long"
     assert off.reasons == {}
-    assert start(None) is None, "what is pageable is streamed only when it is asked for"
+    assert started(None) is None, "what is pageable is streamed only when it is asked for"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
-    asked = start(7)
+    asked = started(7)
     assert asked is not None
     assert asked.from_tokens == 7
     streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
     timings = Calibration(spec, layers, pool, streamed, CPU).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
+
+
+def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(layers) -> None:
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
+    calibration = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU)
+    alone = Timing(64, 3.0, 1.0)
+    first, last = calibration.joint_timings([alone], 100)
+    assert (first.tokens, first.cpu_s, first.streamed_s, first.fraction) == (64, 3.0, 1.0, 0.75)
+    assert last.tokens == 100
+    assert min(first.joint_s, last.joint_s, last.cpu_s, last.streamed_s) > 0
+
+
+@pytest.mark.parametrize(
+    ("asked_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
+)
+def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
+    layers, monkeypatch, asked_from, joint_to, from_tokens
+) -> None:
+    monkeypatch.setattr(start, "_measured", lambda calibration, max_tokens: ([], 50))
+    pinned = PinnedMemory()
+    pinned.num_bytes = 1
+    joint = JointSplit([(1, 0.5)], 10, joint_to)
+    streamed = start_streaming(
+        small_spec(),
+        layers,
+        pool_of(layers),
+        pinned,
+        CPU,
+        sums_of_calls(FloatExperts),
+        from_tokens=asked_from,
+        max_tokens=100,
+        warmup_sizes=[100],
+        off=SwitchedOff(),
+        joint=joint,
+    )
+    assert streamed is not None
+    assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])

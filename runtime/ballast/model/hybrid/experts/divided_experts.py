@@ -19,7 +19,7 @@ from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 
 
 class RoutedLayers(Protocol):
-    """The routed layers of a model, computed in order: `HostExperts` and `StreamedExperts`."""
+    """The routed layers of a model, computed in order: `HostExperts`, `StreamedExperts` and `JointExperts`."""
 
     @property
     def bytes_read(self) -> int: ...

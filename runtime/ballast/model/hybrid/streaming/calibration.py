@@ -15,10 +15,14 @@ from ballast.errors import EngineDeadError, first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
+from ballast.model.hybrid.streaming.joint_split import JointTiming, balanced_fraction, expert_counts
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.spec import ModelSpec
 
 FEWEST_TOKENS = 64
+JOINT_TOKENS = (64, 128, 256, 512, 1024)
+"""Sizes of steps for which both processors are timed together."""
+_JOINT_LAYERS = 2
 _REPEATS = 2
 _TIMED_CHUNKS = 20
 
@@ -70,12 +74,39 @@ class Calibration:
                 return timings
             num_tokens = min(2 * num_tokens, max_tokens)
 
-    def _timing(self, num_tokens: int) -> Timing:
+    def joint_timings(self, alone: Sequence[Timing], max_tokens: int) -> list[JointTiming]:
+        """A layer by the CPU, streamed, and by both at once, for JOINT_TOKENS up to `max_tokens`. Sizes that are in
+        `alone` are not measured again."""
+        known = {timing.tokens: timing for timing in alone}
+        timings: list[JointTiming] = []
+        for num_tokens in sorted({min(size, max_tokens) for size in JOINT_TOKENS}):
+            timing = known.get(num_tokens) or self._timing(num_tokens, 1)
+            fraction = balanced_fraction(timing)
+            joint_s = self._joint_s(num_tokens, fraction)
+            timings.append(JointTiming(num_tokens, timing.cpu_s, timing.streamed_s, fraction, joint_s))
+        return timings
+
+    def _joint_s(self, num_tokens: int, fraction: float) -> float:
+        """Seconds of a layer whose experts are streamed to that fraction while the CPU computes the others."""
+        given = _Given(self.spec, num_tokens, self.device)
+        bounds = [self.streamed.bounds(layer) for layer in range(min(_JOINT_LAYERS, len(self.layers)))]
+        counts = expert_counts(bounds, fraction)
+        self.streamed.wait()
+        begin = time.perf_counter()
+        self.streamed.begin_first([*counts, *[0] * (len(self.layers) - len(counts))])
+        for layer, count in enumerate(counts):
+            if count > 0:
+                self.streamed.submit(layer, *given.first_on_device(count))
+            given.by_cpu(self.layers[layer], self.pool, first=count)
+            self.streamed.finish(lambda: None)
+        return (time.perf_counter() - begin) / len(counts)
+
+    def _timing(self, num_tokens: int, repeats: int = _REPEATS) -> Timing:
         given = _Given(self.spec, num_tokens, self.device)
         # Enough layers that the first copy, during which nothing is computed, is a small part.
         num_layers = min(len(self.layers), -(-_TIMED_CHUNKS * len(self.layers) // self.streamed.num_chunks))
         cpu_s, streamed_s = [], []
-        for _ in range(_REPEATS):
+        for _ in range(repeats):
             begin = time.perf_counter()
             given.by_cpu(self.layers[0], self.pool)
             cpu_s.append(time.perf_counter() - begin)
@@ -100,7 +131,14 @@ class _Given:
         self._weights = rng.random(self._ids.shape, dtype=np.float32)
         self.on_device = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
 
-    def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool) -> NDArray[np.float32]:
+    def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool, first: int = 0) -> NDArray[np.float32]:
+        """The result of experts `first` and above."""
         out = np.empty_like(self._x)
-        experts.forward(pool, self._x, self._ids, self._weights, out)
+        ids = np.where(self._ids < first, np.int32(-1), self._ids)
+        experts.forward(pool, self._x, ids, self._weights, out)
         return out
+
+    def first_on_device(self, count: int) -> list[torch.Tensor]:
+        """As `on_device`, with experts below `count` alone."""
+        x, ids, weights = self.on_device
+        return [x, ids.masked_fill(ids >= count, -1), weights]

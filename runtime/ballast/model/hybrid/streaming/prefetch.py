@@ -6,7 +6,7 @@ The streams of copies and of computation are synchronised by events; the calling
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -31,11 +31,11 @@ class HostStream:
 
 
 class Prefetch:
-    """Pieces 0…num_pieces - 1 in turn, as often as `begin` is called; piece i goes to buffer i % num_buffers."""
+    """Copies the pieces of each pass, in the order that `begin` is given; the n-th piece goes to buffer
+    n % num_buffers. Passes may compute on different streams."""
 
     def __init__(
         self,
-        num_pieces: int,
         num_buffers: int,
         load: Callable[[int, int], None],
         copies: Stream,
@@ -43,28 +43,31 @@ class Prefetch:
     ) -> None:
         """`load(piece, buffer)` queues a copy on the stream `copies`; `compute` returns the stream on which the caller
         computes."""
-        self._num_pieces = num_pieces
         self._num_buffers = num_buffers
         self._load = load
         self._copies = copies
         self._compute = compute
+        self._pieces: Sequence[int] = ()
         self._full: list[Any] = [None] * num_buffers
-        self._free: list[Any] = [None] * num_buffers
+        # After the last use of each buffer, on whichever stream that was. Before the first use: the stream that
+        # allocated the buffers may still work with their memory.
+        self._free: list[Any] = [compute().record_event()] * num_buffers
         self._next_load = self._next_use = 0
 
-    def begin(self) -> None:
-        """Fill the buffers from piece 0 on; pieces that were prefetched and not used are dropped."""
-        # The last pass, or one that was given up, may still compute with a buffer.
-        self._free = [self._compute().record_event()] * self._num_buffers
+    def begin(self, pieces: Sequence[int]) -> None:
+        """Start a pass over `pieces` by filling the buffers; pieces that were prefetched and not used are dropped."""
+        # Buffers keep the events of their last use: the pass before may still compute with them, on another stream.
+        self._pieces = pieces
         self._next_load = self._next_use = 0
-        for _ in range(min(self._num_buffers, self._num_pieces)):
+        for _ in range(min(self._num_buffers, len(pieces))):
             self._load_next()
 
     def take(self, piece: int) -> int:
         """The buffer that holds `piece`, for work queued on the compute stream from now on. Pieces are taken in order,
         and each is given back by `done` before the next is taken."""
-        assert piece == self._next_use, f"piece {piece} is asked for; the next one is {self._next_use}"
-        buffer = piece % self._num_buffers
+        following = self._pieces[self._next_use]
+        assert piece == following, f"piece {piece} is asked for; the next one is {following}"
+        buffer = self._next_use % self._num_buffers
         self._compute().wait_event(self._full[buffer])
         return buffer
 
@@ -74,14 +77,13 @@ class Prefetch:
         computed = self._compute().record_event()
         self._free[self._next_use % self._num_buffers] = computed
         self._next_use += 1
-        if self._next_load < self._num_pieces:
+        if self._next_load < len(self._pieces):
             self._load_next()
         return computed
 
     def _load_next(self) -> None:
-        piece = self._next_load
-        buffer = piece % self._num_buffers
+        buffer = self._next_load % self._num_buffers
         self._copies.wait_event(self._free[buffer])
-        self._load(piece, buffer)
+        self._load(self._pieces[self._next_load], buffer)
         self._full[buffer] = self._copies.record_event()
         self._next_load += 1

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.streaming.break_even import break_even
+from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.joint_split import JointSplit, joint_split
 from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -34,12 +35,14 @@ def start_streaming(
     max_tokens: int,
     warmup_sizes: Sequence[int],
     off: SwitchedOff,
+    joint: JointSplit | None = None,
 ) -> StreamedExperts | None:
     """The experts of all routed layers, to be streamed in steps of `from_tokens` to `max_tokens` tokens; None where no
     step is to be streamed, and `off` knows why one that was wanted cannot be.
 
     `from_tokens` None: as measured; then the experts must be pinned, since copies of pageable memory are slow and hold
-    up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough."""
+    up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
+    steps divide the experts; None: measured on a GPU whose copies are fast, no joint steps elsewhere."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
@@ -48,24 +51,32 @@ def start_streaming(
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_sums, device)
     calibration = Calibration(spec, layers, pool, streamed, device)
     few = min(FEWEST_TOKENS, max_tokens)
-    tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= (from_tokens or few))})
+    # Joint steps are shorter than those that are streamed whole.
+    tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
         reason = calibration.why_wrong(tried)
         if reason is not None:
             off.add("streamed_experts", reason)
             return None
-        if from_tokens is None:
-            from_tokens = _measured(calibration, max_tokens)
+        timings: list[Timing] = []
+        is_measured = from_tokens is None
+        if is_measured:
+            timings, from_tokens = _measured(calibration, max_tokens)
+        if from_tokens is None or from_tokens > max_tokens:
+            return None
+        if joint is None and device.type == "cuda" and pinned.num_bytes:
+            joint = _measured_joint(calibration, timings, max_tokens)
     finally:
         streamed.wait()  # no copy outlives its buffer
-    if from_tokens is None or from_tokens > max_tokens:
-        return None
+    if is_measured and joint is not None:  # while both processors are faster than the device alone
+        from_tokens = min(max(from_tokens, joint.to_tokens + 1), max_tokens)
     streamed.from_tokens = from_tokens
+    streamed.joint_split = joint
     return streamed
 
 
-def _measured(calibration: Calibration, max_tokens: int) -> int | None:
-    """Fewest tokens for which streaming pays; None where it never does."""
+def _measured(calibration: Calibration, max_tokens: int) -> tuple[list[Timing], int | None]:
+    """The timings, and the fewest tokens for which streaming pays; None where it never does."""
     timings = calibration.timings(max_tokens)
     from_tokens = break_even(timings)
     last = timings[-1]
@@ -79,4 +90,23 @@ def _measured(calibration: Calibration, max_tokens: int) -> int | None:
             "gb_per_s": round(calibration.streamed.pass_bytes / len(calibration.layers) / last.streamed_s / 1e9, 1),
         },
     )
-    return from_tokens
+    return timings, from_tokens
+
+
+def _measured_joint(calibration: Calibration, alone: Sequence[Timing], max_tokens: int) -> JointSplit | None:
+    """The split of joint steps; None where they never pay."""
+    timings = calibration.joint_timings(alone, max_tokens)
+    split = joint_split(timings)
+    log.info(
+        "joint steps measured",
+        extra={
+            "from_tokens": "never" if split is None else split.from_tokens,
+            "to_tokens": "never" if split is None else split.to_tokens,
+            "tokens": [timing.tokens for timing in timings],
+            "streamed_fraction": [round(timing.fraction, 2) for timing in timings],
+            "cpu_ms_per_layer": [round(timing.cpu_s * 1e3, 2) for timing in timings],
+            "streamed_ms_per_layer": [round(timing.streamed_s * 1e3, 2) for timing in timings],
+            "joint_ms_per_layer": [round(timing.joint_s * 1e3, 2) for timing in timings],
+        },
+    )
+    return split

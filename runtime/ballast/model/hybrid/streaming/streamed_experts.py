@@ -17,6 +17,7 @@ from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
 from ballast.model.hybrid.streams import new_stream
 
@@ -77,6 +78,8 @@ class StreamedExperts:
         expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
         self._chunks = list(chunks.chunks_of(layers, chunks.chunk_bytes(largest, expert_bytes)))
         self._of_layer = [[i for i, chunk in enumerate(self._chunks) if chunk.layer == at] for at in range(len(layers))]
+        self._of_pass: Sequence[Sequence[int]] = self._of_layer
+        """The chunks of each layer that the pass copies."""
         self._num_experts = [parts[0].gate.num_experts for parts in layers]
         self._make_sums = make_sums
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
@@ -92,7 +95,6 @@ class StreamedExperts:
         """Of each chunk's gate, up and down."""
         self._copies = new_stream(device)
         self._prefetch = Prefetch(
-            len(self._chunks),
             num_buffers,
             self._load,
             self._copies or HostStream(),
@@ -102,6 +104,8 @@ class StreamedExperts:
         self._events: list[Any] = []  # one a chunk, in the order of the stream that computes
         self.bytes_read = 0
         self.from_tokens = 1
+        self.joint_split: JointSplit | None = None
+        """How steps that also use the CPU divide the experts; None: there are no such steps."""
 
     @property
     def num_bytes(self) -> int:
@@ -113,14 +117,39 @@ class StreamedExperts:
         return len(self._chunks)
 
     @property
+    def num_layers(self) -> int:
+        return len(self._of_layer)
+
+    @property
     def pass_bytes(self) -> int:
         """Bytes that a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
 
+    def bounds(self, layer: int) -> list[int]:
+        """Ascending numbers of experts with which the chunks of a layer's first part end; the last one is all."""
+        first_part = self._chunks[self._of_layer[layer][0]].part
+        chunks_of_part = (self._chunks[at] for at in self._of_layer[layer] if self._chunks[at].part is first_part)
+        return [chunk.first + chunk.num_experts for chunk in chunks_of_part]
+
     def begin(self, num_tokens: int) -> None:
         """A step follows that submits every layer in order; the copies of its first experts start at once."""
+        self._begin(self._of_layer)
+
+    def begin_first(self, counts: Sequence[int]) -> None:
+        """As `begin`, for a step that needs only experts 0…n - 1 of each layer, n being its number in `counts`. A chunk
+        is copied if it has one of them, and adds all of its experts: ids of others are to be left out of what is
+        submitted."""
+        self._begin(
+            [
+                [index for index in of_layer if self._chunks[index].first < count]
+                for of_layer, count in zip(self._of_layer, counts, strict=True)
+            ]
+        )
+
+    def _begin(self, of_pass: Sequence[Sequence[int]]) -> None:
         self._events = []
-        self._prefetch.begin()
+        self._of_pass = of_pass
+        self._prefetch.begin([index for of_layer in of_pass for index in of_layer])
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """Queue the `layer`th routed layer for x float32 [T, D] and the experts chosen, ids int32 and weights float32
@@ -131,7 +160,7 @@ class StreamedExperts:
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
         """As `submit`, a chunk each time that the iterator is advanced."""
         sums = self._make_sums(x, ids, weights, self._num_experts[layer])
-        for index in self._of_layer[layer]:
+        for index in self._of_pass[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
             sums.add(chunk.first, *self._stacks(index, buffer))

@@ -43,8 +43,7 @@ class FairQueue {
   }
   // Requests that never ran; max_queue bounds their number.
   int32_t num_new() const { return num_new_; }
-  // The current fair-share round of a priority.
-  int64_t round_of(int32_t priority) const { return rounds_.now(priority); }
+  const FairShareRounds& rounds() const { return rounds_; }
 
   void check() const;
 

@@ -42,6 +42,12 @@ class FairShareRounds {
     return found == rounds_.end() ? 0 : found->second.now;
   }
 
+  // Calls visit(priority, round) for each priority with live requests.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const auto& [priority, round] : rounds_) visit(priority, round.now);
+  }
+
  private:
   struct Round {
     int64_t now = 0;

@@ -657,6 +657,7 @@ double Scheduler::next_prompt_step_s() const {
 QueueState Scheduler::queue_state(ReplyLength reply, double prompt_share, std::optional<double> now_s) const {
   LaneState lanes = lane_state(now_s);
   QueueState state(config_, planner_, lanes, reply);
+  queue_.rounds().for_each([&](int32_t priority, int64_t round) { state.set_round(priority, round); });
   const auto expected = [&](const Request& request) {
     return reply.expected(request.num_generated(), request.max_tokens - request.num_generated());
   };

@@ -560,5 +560,5 @@ def test_wrong_use_of_tiers_is_refused() -> None:
     for tiers in ([(0, 1)], [(1, 0)]):
         with pytest.raises(ValueError, match="tiers=0"):
             new_scheduler(tiers=tiers)
-    with pytest.raises(ValueError, match="they hold what the prefix cache knows"):
+    with pytest.raises(ValueError, match="tiers mirror the prefix cache"):
         new_scheduler(tiers=[(1, 1)], prefix_cache=False)

@@ -11,13 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ballast._core import sched
 from ballast.awake_clock import AwakeClock
+from ballast.engine import engine as engine_module
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.engine import LONGEST_LOOK_S, MAX_DESCRIBED, Engine, EngineState
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Runner
+from ballast.engine.runner import Runner, with_changes
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.model.batch import Batch
@@ -409,28 +411,28 @@ async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_q
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
-        assert engine._line.num_tokens == 10
+        assert engine._waiting_tokens == 10
         pace.allow(1)
         await anext(first)
-        assert engine._line.num_tokens == 0
+        assert engine._waiting_tokens == 0
         failing, aborted, early, *several = (
             engine.submit(make_request([7] * 20, 3)),
             engine.submit(make_request([3] * 30, 3)),
             engine.submit(make_request([4] * 50, 3)),
             engine.submit(*(make_request([5] * 100, 3) for _ in range(2))),
         )
-        assert engine._line.num_tokens == 200
+        assert engine._waiting_tokens == 200
         early.abort()
         pace.allow(1)
         await anext(first)
-        await until(lambda: engine._line.num_tokens == 150)
+        await until(lambda: engine._waiting_tokens == 150)
         aborted.abort()
         pace.allow()
         with pytest.raises(RequestError):
             await collect(failing)
         await collect(*several)
         await until(lambda: not engine.has_work)
-        assert (engine._line.num_tokens, engine._line.num_clients) == (0, 0)
+        assert engine._waiting_tokens == 0
 
 
 async def test_one_prompt_at_several_priorities_is_served_at_each():
@@ -553,28 +555,68 @@ async def test_a_request_of_higher_priority_goes_first():
         assert ended == ["first", "high", "low"]
 
 
-async def test_who_would_wait_longer_than_the_limit_is_refused_and_told_when_to_come_back():
+@pytest.fixture
+def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step costs 1 s, and none is measured."""
+
+    def with_costs(config: sched.SchedulerConfig, *_: object) -> sched.SchedulerConfig:
+        return with_changes(config, decode_costs=[(1, 1.0)])
+
+    monkeypatch.setattr(engine_module, "with_measured_costs", with_costs)
+    monkeypatch.setattr(Paced, "vocabulary", VOCABULARY, raising=False)
+
+
+@pytest.mark.usefixtures("known_costs")
+async def test_a_request_beyond_the_limit_is_refused_and_told_when_to_come_back():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=10.0) as engine:
-        engine._retries.ran(run_s=1000.0, num_ended=0)
         first = engine.submit(make_request([1], 40))
-        with pytest.raises(CapacityError, match=r"a request would wait for .* s, and 10\.0 s is the most") as refused:
+        with pytest.raises(
+            CapacityError, match=r"the predicted queue time is .* s and --max_queue_wait_s is 10"
+        ) as refused:
             engine.submit(make_request([2], 40))
         assert refused.value.status == 429
         assert 0 < refused.value.retry_after_s <= MAX_RETRY_AFTER_S
         assert engine.snapshot().predicted_wait_s > 10.0
         pace.allow()
         await collect(first)
-        assert engine.snapshot().predicted_wait_s == 0
+        await until(lambda: engine.snapshot().predicted_wait_s == 0)
 
 
-async def test_a_client_that_waits_long_is_refused_and_one_whose_turn_is_near_is_not():
+@pytest.mark.usefixtures("known_costs")
+async def test_the_predicted_wait_of_a_client_depends_on_its_turn():
     pace = Paced()
-    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=3500.0) as engine:
-        engine._retries.ran(run_s=1000.0, num_ended=0)
+    async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=9.0) as engine:
         heavy = [engine.submit(replace(make_request([1], 3), client=1)) for _ in range(4)]
         with pytest.raises(CapacityError):
             engine.submit(replace(make_request([1], 3), client=1))
         light = engine.submit(replace(make_request([2], 3), client=2))
         pace.allow()
         await asyncio.gather(*map(collect, [*heavy, light]))
+
+
+@pytest.mark.usefixtures("known_costs")
+async def test_a_request_that_gets_a_free_slot_is_not_refused_for_its_wait():
+    pace = Paced()
+    async with running_engine(wrap=pace.around, max_batch_size=4, max_queue_wait_s=0.001) as engine:
+        streams = [engine.submit(make_request([seed], 3)) for seed in range(1, 5)]
+        with pytest.raises(CapacityError):
+            engine.submit(make_request([9], 3))
+        pace.allow()
+        await asyncio.gather(*map(collect, streams))
+
+
+@pytest.mark.usefixtures("known_costs")
+async def test_an_idle_engine_gathers_requests_that_arrive_together():
+    pace, recorder = Paced(), Recorder()
+    async with running_engine(wrap=pace.around, observer=recorder) as engine:
+        pace.allow()
+        arriving = 3
+        engine.count_arriving = lambda: arriving
+        streams = []
+        for seed in (1, 2, 3):
+            streams.append(engine.submit(make_request([seed] * 5, 2)))
+            arriving -= 1
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*map(collect, streams))
+        assert recorder.steps[0] == ("prefill", 15)

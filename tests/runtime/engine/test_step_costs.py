@@ -122,7 +122,7 @@ def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, model.clock)
     assert sorted(set(model.sizes)) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert not config.has_prefill_lane
-    core = EngineCore(model, config)
+    core = EngineCore(model, config, clock=lambda: 0.0)  # time stands still, so the costs stay as measured
     core.add(1, Request("1", (1,), SamplingParams(max_tokens=30, temperature=0.0)), 0)
     core.step()
     core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 0)

@@ -1,0 +1,26 @@
+"""What the latest requests tell about those to come."""
+
+import pytest
+
+from ballast.engine.load_history import PromptShare, ReplyLengths
+
+
+def test_the_share_of_prompts_that_steps_compute_follows_the_latest():
+    share = PromptShare()
+    assert share.value == 1.0
+    for _ in range(200):
+        share.note(100, 90)
+    assert share.value == pytest.approx(0.1)
+    for _ in range(300):
+        share.note(100, 0)
+    assert share.value > 0.95
+
+
+def test_replies_are_expected_to_be_as_long_as_those_that_stopped():
+    lengths = ReplyLengths()
+    assert lengths.mean_tokens is None
+    lengths.note(500, stopped=False)
+    assert lengths.mean_tokens is None, "while most end by max_tokens, max_tokens says how long they are"
+    for _ in range(10):
+        lengths.note(30, stopped=True)
+    assert lengths.mean_tokens == pytest.approx(30)

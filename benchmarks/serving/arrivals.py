@@ -1,16 +1,16 @@
-"""First tokens and throughput of many users over HTTP: all at once, and arriving at random times.
+"""First tokens and throughput of many users over HTTP: all together, and arriving at random times.
 
     python benchmarks/serving/arrivals.py [CASE...] --port PORT [--server ballast|llama] [--rounds 3] [--seed N]
         [--name TEXT] [--command "..."] [--version TEXT] [--model TEXT] [--gpu TEXT]
 
 A CASE is one of
-    together:USERS:PROMPT:NEW         USERS requests of PROMPT tokens are sent at once; each gets NEW tokens
+    together:USERS:PROMPT:NEW         USERS requests of PROMPT tokens are sent together; each gets NEW tokens
     poisson:RATE:SECONDS[:LIMIT_S]    RATE requests per second arrive for SECONDS; goodput counts those whose first
                                       token comes within LIMIT_S (2)
 
 Poisson arrivals have prompts of 50 to 2000 tokens (log-uniform) and replies of 20 to 200 tokens. Prompts are random
-token ids. The same seed gives the same requests at the same times, whichever server answers. No two prompts of one run
-are alike, so no prefix cache can serve them. Requests are sampled at temperature 0.6 and top_p 0.95.
+token ids. The same seed gives the same requests at the same times for both servers. All prompts of one run differ, so
+no prefix cache can serve them. Requests are sampled at temperature 0.6 and top_p 0.95.
 
 `--server llama` speaks to llama-server's /completion. Its other sampling settings stay at that server's defaults, which
 are its fastest (top_k 40). The server must run on this machine. Without --port, the program starts Ballast with the
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--port", type=int, help="of a running server on this machine")
     parser.add_argument("--server", choices=PATHS, default="ballast")
-    parser.add_argument("--rounds", type=int, default=3, help="of each case of users at once")
+    parser.add_argument("--rounds", type=int, default=3, help="of each case of users together")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--vocabulary", type=int, default=100_000, help="token ids of prompts are below this number")
     parser.add_argument("--name", default="", help="what the record's case begins with, for example the model's shape")
@@ -161,7 +161,7 @@ def read_case(text: str) -> Together | Poisson:
 def title(case: Together | Poisson) -> str:
     """The case in the record."""
     if isinstance(case, Together):
-        return f"{case.users} at once, prompt {case.prompt_tokens}, {case.new_tokens} new"
+        return f"{case.users} together, prompt {case.prompt_tokens}, reply {case.new_tokens}"
     return f"{case.rate:g}/s for {case.seconds:g} s, first token within {case.limit_s:g} s"
 
 
@@ -191,7 +191,7 @@ def body(server: Server, arrival: Arrival) -> dict[str, Any]:
 
 
 async def send(server: Server, port: int, arrivals: Sequence[Arrival]) -> list[Reply]:
-    """Send each request at its time, whatever became of those before."""
+    """Send each request at its time, without waiting for earlier replies."""
     requests = [request_bytes(PATHS[server], body(server, arrival)) for arrival in arrivals]
     begin = time.perf_counter()
 

@@ -33,7 +33,7 @@ def test_both_servers_get_the_same_requests_at_the_same_times(case: Together | P
             assert ours[name] == theirs[name]
 
 
-def test_no_two_prompts_are_alike_within_a_run() -> None:
+def test_all_prompts_of_a_run_differ() -> None:
     prompts = [
         tuple(arrival.prompt)
         for number in range(3)
@@ -75,7 +75,7 @@ def test_goodput_counts_first_tokens_within_the_limit_over_both_times() -> None:
     assert figures["tokens_per_s"] == 0.8
 
 
-def test_each_round_of_users_at_once_is_a_figure_of_its_own() -> None:
+def test_each_round_of_users_together_is_a_figure_of_its_own() -> None:
     rounds = [[Reply(200, [0.1], 1), Reply(200, [0.3], 1)], [Reply(200, [0.2], 1), Reply(200, [0.6], 1)]]
     figures = figures_of(Together(2, 8, 1), rounds, [1.0, 2.0])
     assert figures["first_token_slowest_s"] == [0.3, 0.6]

@@ -157,7 +157,7 @@ arrivals() {
     model=${MODEL_DIR:-$out}/${shape/:/-}.gguf
     if [ ! -f "$model" ]; then
       "$python" tools/synthetic_model.py "$model.part" --shape "${shape%%:*}" \
-        $([ "$shape" = "${shape#*:}" ] || echo --layers "${shape#*:}") ${HOLLOW:+--hollow}
+        $([ "$shape" = "${shape#*:}" ] || echo --layers "${shape#*:}") ${HOLLOW:+--hollow} --vocabulary
       mv "$model.part" "$model"
     fi
     for batch in ${BATCHES:-16 64}; do

@@ -203,7 +203,7 @@ arrivals_at() {
   [ "$server" = ballast ] && shown=${shown#"$python -m "} || shown=llama-server${shown#"$LLAMA_SERVER"}
   "$python" benchmarks/serving/arrivals.py "${cases[@]}" --port $port --server "$server" --rounds "${ROUNDS:-3}" \
     --name "$shape, batch $batch" --model "$(basename "$model")${HOLLOW:+, hollow}" --command "$shown" \
-    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)" ${facts[@]+"${facts[@]}"} |
+    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1)" ${facts[@]+"${facts[@]}"} |
     tee -a "$out/arrivals.jsonl"
 }
 

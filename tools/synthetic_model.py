@@ -144,10 +144,15 @@ def write_random_model(
 
 
 def made_up_vocabulary(size: int) -> dict[str, Any]:
-    """Metadata of a byte-level vocabulary of `size` tokens. It has a merge because llama.cpp needs one."""
+    """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before
+    bytes: random weights give many tokens equal logits, the lowest id wins, and servers hold half a character back."""
     merges = [(b"t", b"h")]
-    fewest = len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
-    return byte_metadata(merges=merges, num_words=size - fewest)
+    num_words = size - len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
+    metadata = byte_metadata(merges=merges, num_words=num_words)
+    for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
+        entries = metadata[name]
+        metadata[name] = entries[:2] + entries[-num_words:] + entries[2:-num_words]
+    return metadata
 
 
 def is_always_written(name: str, kind: GgmlType) -> bool:

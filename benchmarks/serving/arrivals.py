@@ -225,12 +225,20 @@ async def ask(port: int, request: bytes, arrival: float) -> Reply:
                 writer.close()
     except (OSError, TimeoutError, ValueError, IndexError) as error:
         return Reply(status, error=repr(error))
-    # Events are read after the reply, so that the client takes little of the server's CPU time meanwhile.
+    return read_events(status, events)
+
+
+def read_events(status: int, events: Sequence[tuple[float, bytes]]) -> Reply:
+    """What the events say. They are read after the reply, so that the client takes little CPU time from the server."""
     reply = Reply(status, error="" if status in (200, *REFUSED) else http.client.responses.get(status, str(status)))
     for at_s, line in events:
         event = json.loads(line.partition(b": ")[2])
         if "error" in event or line.startswith(b"error"):
             reply.error = json.dumps(event)[:200]
+        elif "tokens_predicted" in event and event.get("stop"):
+            # llama-server's last event has the whole count: it sends no event for a token that ends within a character.
+            reply.num_tokens = event["tokens_predicted"]
+            reply.token_times_s = reply.token_times_s or [at_s]
         elif count := tokens_of(event):
             reply.token_times_s.append(at_s)
             reply.num_tokens += count
@@ -241,7 +249,7 @@ def tokens_of(event: dict[str, Any]) -> int:
     """How many tokens an event of either server's stream brings."""
     if "choices" in event:
         return sum(len(choice.get("token_ids") or ()) for choice in event["choices"])
-    return 0 if event.get("stop") else len(event.get("tokens", ()))
+    return len(event.get("tokens", ()))
 
 
 def figures_of(

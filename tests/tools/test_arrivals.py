@@ -14,6 +14,7 @@ from benchmarks.serving.arrivals import (
     figures_of,
     percentile,
     read_case,
+    read_events,
     schedule,
     tokens_of,
 )
@@ -102,12 +103,27 @@ def test_percentiles_are_values_that_were_measured() -> None:
         ({"choices": [{"text": "", "token_ids": None}]}, 0),
         ({"choices": []}, 0),
         ({"content": "", "tokens": [5], "stop": False}, 1),
-        ({"content": "", "tokens": [], "stop": True}, 0),
+        ({"content": "", "stop": False}, 0),
     ],
     ids=json.dumps,
 )
 def test_tokens_are_counted_in_events_of_both_servers(event: dict[str, object], tokens: int) -> None:
     assert tokens_of(event) == tokens
+
+
+@pytest.mark.parametrize("held_back", [False, True])
+def test_the_last_event_of_llama_server_has_the_count(held_back: bool) -> None:
+    token = (0.5, b'data: {"content": "a", "tokens": [5], "stop": false}\n')
+    last = (0.7, b'data: {"content": "", "tokens": [], "stop": true, "tokens_predicted": 2}\n')
+    reply = read_events(200, [last] if held_back else [token, last])
+    assert reply == Reply(200, [0.7] if held_back else [0.5], 2)
+
+
+def test_an_error_within_a_stream_is_a_failure() -> None:
+    event = b'data: {"choices": [{"text": "", "token_ids": [5]}]}\n'
+    reply = read_events(200, [(0.5, event), (0.6, b'data: {"error": {"message": "no"}}\n')])
+    assert "no" in reply.error
+    assert figures_of(Together(1, 8, 1), [[reply]], [1.0])["failed"] == 1
 
 
 def test_cases_are_read_from_the_command_line() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole; in the order that is given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, arrivals; in the order that is given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -15,6 +15,20 @@
 # EXPERTS  type of the experts of the whole R1: Q2_K (225 GB of memory) unless set, Q4_K takes 378 GB
 # PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
 # THREADS  numbers of threads to start the whole R1 with; all unless set
+#
+# Of arrivals, lists are separated by spaces:
+# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set
+# BATCHES  sizes of a batch; "16 64" unless set
+# SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
+# CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
+# ROUNDS   rounds of each case of users together; 3 unless set
+# MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
+# HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
+# SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
+# LLAMA_SERVER  path of llama-server
+# LLAMA_OPTIONS  more options of llama-server
+# LLAMA_VERSION  its version, for the records
+# READY_S  seconds until a server must be ready; 500 unless set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -136,11 +150,87 @@ start() {
     tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
 }
 
-[ $# -gt 0 ] || { sed -n '2,17p' "$0"; exit 2; }
+# Many users over HTTP: all together, and arriving at random times. One server per model, batch size and kind of server.
+arrivals() {
+  local shape batch server model failed=0
+  for shape in ${SHAPES:-r1:8 qwen3-30b}; do
+    model=${MODEL_DIR:-$out}/${shape/:/-}.gguf
+    if [ ! -f "$model" ]; then
+      "$python" tools/synthetic_model.py "$model.part" --shape "${shape%%:*}" \
+        $([ "$shape" = "${shape#*:}" ] || echo --layers "${shape#*:}") ${HOLLOW:+--hollow} --vocabulary
+      mv "$model.part" "$model"
+    fi
+    for batch in ${BATCHES:-16 64}; do
+      for server in ${SERVERS:-ballast llama}; do
+        [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
+        # In a shell of its own, whose end stops the server.
+        (arrivals_at "$server" "$shape" "$model" "$batch") || { failed=1; echo "$shape, batch $batch, $server: FAILED"; }
+      done
+    done
+  done
+  return $failed
+}
+
+# Each request must fit into its share of the cache: the longest prompt has 2000 tokens, the longest reply 200.
+arrivals_at() {
+  local server=$1 shape=$2 model=$3 batch=$4 port=18080 log="$out/arrivals-$1-${2/:/-}-$4.log" cache=$((2304 * $4))
+  local -a command cases facts
+  read -ra cases <<< "${CASES:-$(default_cases "$shape" "$batch")}"
+  [ ${#cases[@]} -gt 0 ] || return 0
+  if [ "$server" = ballast ]; then
+    command=("$python" -m ballast serve --gguf_path "$model" --port $port
+      --max_batch_size "$batch" --max_new_tokens 256 --cache_lens $cache ${SERVE:---device cuda:0 --vram_limit 24GiB})
+  else
+    # Without mmap, since its host buffers would not be pinned; the prompt cache would only cost it time.
+    command=("$LLAMA_SERVER" -m "$model" --host 127.0.0.1 --port $port -ngl 99 -ncmoe 99 --load-mode none -fit off
+      -fa auto -b 4096 -ub 4096 -t "$(nproc)" -np "$batch" -c $cache -cb --cache-ram 0 -ctxcp 0 ${LLAMA_OPTIONS:-})
+    facts=(--version "${LLAMA_VERSION:-unknown}")
+  fi
+  # shellcheck disable=SC2068  # options are words
+  ${command[@]} > "$log" 2>&1 &
+  local pid=$! begin=$SECONDS
+  # shellcheck disable=SC2064  # this process, now
+  trap "kill $pid 2> /dev/null; wait $pid 2> /dev/null" EXIT
+  until is_ready $port "$([ "$server" = ballast ] && echo /readyz || echo /health)"; do
+    kill -0 $pid 2> /dev/null || { echo "$server ended before it was ready"; tail -20 "$log"; return 1; }
+    [ $((SECONDS - begin)) -lt "${READY_S:-500}" ] || { echo "$server is not ready yet"; tail -20 "$log"; return 1; }
+    sleep 1
+  done
+  echo "$server, $shape, batch $batch: ready after $((SECONDS - begin)) s"
+  # For the record, without this machine's folders.
+  local shown=${command[*]}
+  shown=${shown//"$model"/$(basename "$model")}
+  [ "$server" = ballast ] && shown=${shown#"$python -m "} || shown=llama-server${shown#"$LLAMA_SERVER"}
+  "$python" benchmarks/serving/arrivals.py "${cases[@]}" --port $port --server "$server" --rounds "${ROUNDS:-3}" \
+    --name "$shape, batch $batch" --model "$(basename "$model")${HOLLOW:+, hollow}" --command "$shown" \
+    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1)" ${facts[@]+"${facts[@]}"} |
+    tee -a "$out/arrivals.jsonl"
+}
+
+default_cases() {
+  case $1 in
+    r1*)
+      # A larger batch makes a difference to arrivals alone.
+      [ "$2" -gt 16 ] || printf 'together:%s ' 1:64:1 4:64:1 8:64:1 16:64:64 16:200:1 8:1000:1 1:256:1
+      printf 'poisson:%s:30 ' 1 2
+      ;;
+    *)
+      [ "$2" -gt 16 ] || printf 'together:%s ' 4:64:1 16:64:1 16:200:1
+      printf 'poisson:%s:30 ' 2 6
+      ;;
+  esac
+}
+
+is_ready() {
+  "$python" -S -c 'import sys, urllib.request as request
+request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}", timeout=5)' "$1" "$2" 2> /dev/null
+}
+
+[ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | sparse | soak | whole) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole" >&2; exit 2 ;;
+    build | test | sanitize | bench | sparse | soak | whole | arrivals) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, arrivals" >&2; exit 2 ;;
   esac
 done
 failed=

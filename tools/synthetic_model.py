@@ -1,9 +1,11 @@
 """Writes a GGUF of a model's shape with random weights, for measurements of speed. Its text means nothing.
 
-python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--seed 0]
+python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--vocabulary]
+    [--seed 0]
 
 Types are those of a Q4_K_M file, but for routed experts with --experts. The smallest models have a layer of experts
-beside the dense ones. There is no vocabulary: prompts are token ids.
+beside the dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a vocabulary; the one
+here has single bytes and words such as " word7".
 
 --hollow leaves most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts
 is 225 GB long and takes 2.4 GB. Written are what is float32 (routers, so tokens choose different experts), the
@@ -38,6 +40,7 @@ from support.models.gguf_files import (
     metadata_of,
 )
 from support.models.random_blocks import QUANTIZED, random_blocks
+from support.models.vocabulary import byte_metadata
 
 V2_LITE = replace(
     V2_LITE_SPEC,
@@ -76,6 +79,7 @@ def main() -> None:
         help="type of routed experts; where rows are no whole blocks of it, what llama.cpp's quantiser takes instead",
     )
     parser.add_argument("--hollow", action="store_true", help="most of the file is a hole")
+    parser.add_argument("--vocabulary", action="store_true", help="add a made-up vocabulary")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     shape = SHAPES[options.shape]
@@ -86,7 +90,8 @@ def main() -> None:
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
-    write_random_model(options.file, cut(shape, num_layers), options.seed, experts, options.hollow)
+    spec = cut(shape, num_layers)
+    write_random_model(options.file, spec, options.seed, experts, options.hollow, options.vocabulary)
 
 
 def cut(shape: ModelSpec, num_layers: int) -> ModelSpec:
@@ -98,7 +103,12 @@ def cut(shape: ModelSpec, num_layers: int) -> ModelSpec:
 
 
 def write_random_model(
-    file: Path, spec: ModelSpec, seed: int, experts: GgmlType | None = None, is_hollow: bool = False
+    file: Path,
+    spec: ModelSpec,
+    seed: int,
+    experts: GgmlType | None = None,
+    is_hollow: bool = False,
+    has_vocabulary: bool = False,
 ) -> None:
     """Write `spec` tensor by tensor, so that the weights need not fit into memory. `experts`: the routed experts' type.
     A hollow file has holes for most tensors."""
@@ -107,12 +117,9 @@ def write_random_model(
         shapes = expected_tensors(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
-    vocabulary = {
-        "tokenizer.ggml.model": "none",
-        f"{spec.architecture.name}.vocab_size": spec.vocab_size,
-        "general.file_type": 15,
-    }
-    add_metadata(writer, metadata_of(spec) | vocabulary)
+    vocabulary = made_up_vocabulary(spec.vocab_size) if has_vocabulary else {"tokenizer.ggml.model": "none"}
+    sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": 15}
+    add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
     tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in expected_tensors(spec).items()]
     for name, shape, kind in tensors:
         stored = gguf.quant_shape_to_byte_shape(shape, kind)
@@ -134,6 +141,18 @@ def write_random_model(
             out.seek(math.prod(gguf.quant_shape_to_byte_shape(shape, kind)), SEEK_CUR)
     out.truncate(out.tell() + -out.tell() % writer.data_alignment)
     writer.close()
+
+
+def made_up_vocabulary(size: int) -> dict[str, Any]:
+    """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before
+    bytes: random weights give many tokens equal logits, the lowest id wins, and servers hold half a character back."""
+    merges = [(b"t", b"h")]
+    num_words = size - len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
+    metadata = byte_metadata(merges=merges, num_words=num_words)
+    for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
+        entries = metadata[name]
+        metadata[name] = entries[:2] + entries[-num_words:] + entries[2:-num_words]
+    return metadata
 
 
 def is_always_written(name: str, kind: GgmlType) -> bool:

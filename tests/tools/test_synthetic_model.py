@@ -15,6 +15,7 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.weights.gguf import open_gguf
 from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V32_671B_SPEC, common_types
 
@@ -55,6 +56,19 @@ def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Pat
     for name in ("blk.4.ffn_gate_inp.weight", "blk.1.attn_output.weight", "token_embd.weight", "output.weight"):
         assert gguf.data(name).any(), name
     assert file.stat().st_blocks * 512 < sum(info.num_bytes for info in gguf.tensors.values()) / 2
+
+
+def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
+    asked = replace(V2_LITE, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
+    file = tmp_path / "model.gguf"
+    write_random_model(file, asked, seed=0, has_vocabulary=True)
+    gguf = open_gguf(file)
+    assert read_spec(gguf).vocab_size == 512
+    tokenizer = tokenizer_from_gguf(gguf.metadata, file.name)
+    assert len(gguf.metadata["tokenizer.ggml.tokens"]) == 512
+    assert tokenizer.decode([2, 3]) == " word0 word1"
+    text = "the\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_experts_whose_rows_are_no_whole_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ def byte_metadata(
     *,
     merges: Sequence[tuple[bytes, bytes]] = (),
     user_defined: Sequence[str] = ("<think>", "</think>"),
+    num_words: int = 0,
     num_unused: int = 0,
 ) -> dict[str, Any]:
-    """Metadata with ids 0 BOS, 1 EOS, 2…257 the bytes 0…255, then one token per merge, `user_defined`, padding."""
+    """Metadata with ids 0 BOS, 1 EOS, 2…257 the bytes 0…255, then one token per merge, `user_defined`, words that no
+    text is encoded as, padding."""
     byte_tokens = [bytes([byte]) for byte in range(256)]
     spelled = [(_spell(left), _spell(right)) for left, right in merges]
     entries = [
@@ -28,6 +30,7 @@ def byte_metadata(
         *((_spell(token), TokenType.NORMAL) for token in byte_tokens),
         *((left + right, TokenType.NORMAL) for left, right in spelled),
         *((text, TokenType.USER_DEFINED) for text in user_defined),
+        *((_spell(b" word%d" % n), TokenType.NORMAL) for n in range(num_words)),
         *((f"[PAD{n}]", TokenType.UNUSED) for n in range(num_unused)),
     ]
     return {

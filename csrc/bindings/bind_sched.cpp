@@ -84,10 +84,11 @@ CostCurve to_curve(const char* name, const Costs& costs) {
 SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
                             int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
                             bool prefix_cache, const Costs& decode_costs, const Costs& prefill_costs,
-                            std::optional<int64_t> prefill_lane_tokens, std::optional<double> max_stall_s,
-                            const Tiers& tiers) {
-  std::optional<int32_t> from;
+                            std::optional<int64_t> prefill_lane_tokens, std::optional<int64_t> joint_tokens,
+                            std::optional<double> max_stall_s, const Tiers& tiers) {
+  std::optional<int32_t> from, joint;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
+  if (joint_tokens) joint = to_int32("joint_tokens", *joint_tokens);
   SchedulerConfig config{to_int32("num_blocks", num_blocks),
                          to_int32("block_tokens", block_tokens),
                          to_int32("max_batch_size", max_batch_size),
@@ -98,6 +99,7 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                          to_curve("decode_costs", decode_costs),
                          to_curve("prefill_costs", prefill_costs),
                          from,
+                         joint,
                          max_stall_s,
                          {}};
   for (const auto& [blocks, storing] : tiers) {
@@ -144,7 +146,8 @@ void bind_sched(py::module_ m) {
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
            py::arg("max_queue"), py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
-           py::arg("max_stall_s") = py::none(), py::arg("tiers") = Tiers{})
+           py::arg("joint_tokens") = py::none(), py::arg("max_stall_s") = py::none(),
+           py::arg("tiers") = Tiers{})
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
@@ -153,6 +156,7 @@ void bind_sched(py::module_ m) {
       .def_readonly("max_queue", &SchedulerConfig::max_queue)
       .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache)
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
+      .def_readonly("joint_tokens", &SchedulerConfig::joint_tokens)
       .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
       .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane)
       .def_property_readonly("tiers", [](const SchedulerConfig& self) {

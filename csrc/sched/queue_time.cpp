@@ -30,13 +30,16 @@ class Simulation {
     for (const auto& each : running_) num_tokens_ += each.num_tokens;
     end_s_[0] = lanes.decode_lane_s > 0.0 ? lanes.decode_lane_s : kIdle;
     end_s_[1] = lanes.prefill_lane_s > 0.0 ? lanes.prefill_lane_s : kIdle;
+    uses_link_ = lanes.uses_link;
   }
 
   double run(double horizon_s) {
     for (int count = 0; count < kMostSteps && now_s_ <= horizon_s; ++count) {
       const bool begins_decode = end_s_[0] == kIdle;
       if (begins_decode && begin(Lane::kDecode)) return now_s_;
-      if (config_.has_prefill_lane() && end_s_[1] == kIdle && begin(Lane::kPrefill)) return now_s_;
+      const bool may_pass =
+          config_.has_prefill_lane() && end_s_[1] == kIdle && !(uses_link_ && end_s_[0] != kIdle);
+      if (may_pass && begin(Lane::kPrefill)) return now_s_;
       if (begins_decode && end_s_[0] != kIdle && only_decodes_) {
         const double step_s = end_s_[0] - now_s_;
         num_steps_ = steps_until_change(step_s);
@@ -85,6 +88,7 @@ class Simulation {
     state.num_decode = num_decode;
     state.decode_lane_s = end_s_[0] == kIdle ? 0.0 : end_s_[0] - now_s_;
     state.prefill_lane_s = end_s_[1] == kIdle ? 0.0 : end_s_[1] - now_s_;
+    state.uses_link = uses_link_ && end_s_[0] != kIdle;
     const std::vector<Lane> lanes = planner_.assign_lanes(state, tokens);
     const int32_t num_prompts = static_cast<int32_t>(std::count(lanes.begin(), lanes.end(), lane));
     const int32_t budget = lane == Lane::kDecode
@@ -137,6 +141,7 @@ class Simulation {
     }
     if (num_decode + num_prompt_tokens == 0) return false;
     only_decodes_ = num_prompt_tokens == 0;
+    uses_link_ = !only_decodes_ && planner_.uses_link(num_decode + num_prompt_tokens, state.in_pass());
     num_steps_ = 1;
     end_s_[0] = now_s_ + planner_.costs().decode(state.in_pass()).seconds(num_decode + num_prompt_tokens);
     return false;
@@ -194,6 +199,7 @@ class Simulation {
   double end_s_[2];            // of the outstanding step of each lane
   int32_t num_steps_ = 1;      // that the outstanding decode-lane step stands for
   bool only_decodes_ = false;  // whether it computes no prompts
+  bool uses_link_ = false;     // whether it keeps a pass from beginning
 };
 
 }  // namespace

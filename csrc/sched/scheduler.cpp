@@ -236,7 +236,13 @@ double Scheduler::seconds_left(Lane lane, std::optional<double> now_s) const {
 }
 
 LaneState Scheduler::lane_state(std::optional<double> now_s) const {
-  return {num_decode_, seconds_left(Lane::kDecode, now_s), seconds_left(Lane::kPrefill, now_s)};
+  LaneState state{num_decode_, seconds_left(Lane::kDecode, now_s), seconds_left(Lane::kPrefill, now_s)};
+  if (is_outstanding(Lane::kDecode)) {
+    const Outstanding& step = outstanding(Lane::kDecode);
+    const bool has_prompts = step.plan->num_decode < step.plan->num_requests();
+    state.uses_link = has_prompts && planner_.uses_link(step.plan->num_tokens(), step.in_pass);
+  }
+  return state;
 }
 
 // Divides the prompts that could be computed now between the lanes: those of running requests, and of as many

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "sched/config.h"
 #include "sched/cost_curve.h"
@@ -12,7 +14,7 @@ namespace ballast {
 class StepCosts {
  public:
   explicit StepCosts(const SchedulerConfig& config)
-      : decode_(config.decode_costs), decode_in_pass_(config.decode_costs), prefill_(config.prefill_costs) {}
+      : decode_(config.decode_costs), decode_in_pass_(slowed(config)), prefill_(config.prefill_costs) {}
 
   // False if nothing was measured; every step costs 0 then.
   bool are_known() const { return !decode_.empty(); }
@@ -25,6 +27,19 @@ class StepCosts {
   }
 
  private:
+  // First guesses of how much longer a decode-lane step takes during a pass, and, if it could use the link to
+  // the device otherwise, once more.
+  static constexpr double kSlowdownInPass = 1.5, kSlowdownWithoutLink = 1.7;
+
+  static CostCurve slowed(const SchedulerConfig& config) {
+    std::vector<CostPoint> points = config.decode_costs.points();
+    for (CostPoint& point : points) {
+      point.seconds *= kSlowdownInPass;
+      if (config.joint_tokens && point.tokens >= *config.joint_tokens) point.seconds *= kSlowdownWithoutLink;
+    }
+    return {"decode_costs", std::move(points)};
+  }
+
   CostCurve decode_, decode_in_pass_, prefill_;
 };
 

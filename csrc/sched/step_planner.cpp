@@ -80,36 +80,48 @@ double StepPlanner::sum_of_first_tokens(const LaneState& state, const std::vecto
   for (size_t i = 0; i < prompts.size(); ++i) {
     (lanes[i] == Lane::kDecode ? in_decode : in_prefill).push_back(prompts[i]);
   }
-  return decode_lane_sum(state, std::move(in_decode)) + prefill_lane_sum(state, in_prefill);
+  const DecodeLane decode = decode_lane(state, std::move(in_decode), !in_prefill.empty());
+  const double begin_s = std::max(state.prefill_lane_s, decode.link_busy_s);
+  return decode.sum_s + prefill_lane_sum(begin_s, in_prefill);
 }
 
-double StepPlanner::decode_lane_sum(const LaneState& state, std::vector<int32_t> prompts) const {
-  double now_s = state.decode_lane_s, sum = 0.0;
+StepPlanner::DecodeLane StepPlanner::decode_lane(const LaneState& state, std::vector<int32_t> prompts,
+                                                 bool passes_follow) const {
+  DecodeLane lane{0.0, state.uses_link ? state.decode_lane_s : 0.0};
+  double now_s = state.decode_lane_s;
   int32_t num_decode = state.num_decode;
+  bool in_pass = state.in_pass() || (passes_follow && state.uses_link);
   for (size_t first = 0; first < prompts.size();) {
     const int32_t num_left = static_cast<int32_t>(prompts.size() - first);
-    const int32_t budget = prompt_budget(num_decode, num_left, state.in_pass());
-    if (budget <= 0) return std::numeric_limits<double>::infinity();
-    const CostCurve& costs = costs_.decode(state.in_pass());
-    if (const int32_t num_whole = (prompts[first] - 1) / budget; num_whole > 0) {
-      now_s += num_whole * costs.seconds(num_decode + budget);  // steps that this prompt fills alone
-      prompts[first] -= num_whole * budget;
-    }
+    const int32_t budget = prompt_budget(num_decode, num_left, in_pass);
+    if (budget <= 0) return {std::numeric_limits<double>::infinity(), lane.link_busy_s};
+    // A prompt that fills several steps fills the first ones alone.
+    const int32_t num_whole = (prompts[first] - 1) / budget;
     int32_t left = budget, num_done = 0;
-    for (; first < prompts.size() && prompts[first] <= left; ++first, ++num_done) left -= prompts[first];
-    if (first < prompts.size()) {
-      prompts[first] -= left;
+    if (num_whole == 0) {
+      for (; first < prompts.size() && prompts[first] <= left; ++first, ++num_done) left -= prompts[first];
+      if (first < prompts.size()) {
+        prompts[first] -= left;
+        left = 0;
+      }
+    } else {
       left = 0;
     }
-    now_s += costs.seconds(num_decode + budget - left);
-    sum += num_done * now_s;
+    const int32_t num_tokens = num_decode + budget - left;
+    // Only the first step can use the link if passes follow: then they do.
+    const int32_t num_steps = std::max(1, passes_follow && !in_pass ? 1 : num_whole);
+    if (num_whole > 0) prompts[first] -= num_steps * budget;
+    now_s += num_steps * costs_.decode(in_pass).seconds(num_tokens);
+    if (passes_follow && uses_link(num_tokens, in_pass)) lane.link_busy_s = now_s;
+    in_pass = in_pass || passes_follow;
+    lane.sum_s += num_done * now_s;
     num_decode = std::min(num_decode + num_done, config_.max_batch_size);
   }
-  return sum;
+  return lane;
 }
 
-double StepPlanner::prefill_lane_sum(const LaneState& state, const std::vector<int32_t>& prompts) const {
-  double now_s = state.prefill_lane_s, sum = 0.0;
+double StepPlanner::prefill_lane_sum(double begin_s, const std::vector<int32_t>& prompts) const {
+  double now_s = begin_s, sum = 0.0;
   int32_t in_pass = 0, num_done = 0;
   const auto end_pass = [&] {
     now_s += costs_.prefill().seconds(in_pass);

@@ -20,6 +20,7 @@ struct LaneState {
   int32_t num_decode = 0;       // requests that decode
   double decode_lane_s = 0.0;   // until the outstanding step of the decode lane ends; 0: there is none
   double prefill_lane_s = 0.0;  // until the outstanding pass ends; 0: there is none
+  bool uses_link = false;       // whether the outstanding step of the decode lane does
 
   bool in_pass() const { return prefill_lane_s > 0.0; }
 };
@@ -30,6 +31,11 @@ class StepPlanner {
 
   StepCosts& costs() { return costs_; }
   const StepCosts& costs() const { return costs_; }
+
+  // Whether a decode-lane step with num_tokens, prompts among them, uses the link to the device.
+  bool uses_link(int32_t num_tokens, bool in_pass) const {
+    return config_.joint_tokens && num_tokens >= *config_.joint_tokens && !in_pass;
+  }
 
   // The most prompt tokens of a decode-lane step with `num_decode` decoding requests, while `num_prompts`
   // prompts are to be computed in that lane. The decoding requests wait at most max_stall_s for the prompts.
@@ -54,8 +60,12 @@ class StepPlanner {
   int32_t idle_chunk() const;
 
  private:
-  double decode_lane_sum(const LaneState& state, std::vector<int32_t> prompts) const;
-  double prefill_lane_sum(const LaneState& state, const std::vector<int32_t>& prompts) const;
+  struct DecodeLane {
+    double sum_s;        // of the times of first tokens
+    double link_busy_s;  // until the link to the device is free for a pass
+  };
+  DecodeLane decode_lane(const LaneState& state, std::vector<int32_t> prompts, bool passes_follow) const;
+  double prefill_lane_sum(double begin_s, const std::vector<int32_t>& prompts) const;
 
   SchedulerConfig config_;
   StepCosts costs_;

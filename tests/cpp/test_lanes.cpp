@@ -310,12 +310,34 @@ TEST(the_time_of_prompts_is_that_of_the_faster_lane) {
   EXPECT(lane.prompt_seconds(64, 2) > lane.prompt_seconds(64, 0));
 }
 
+TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
+  // Without joint steps, one prompt in the decode lane and the others in a pass at the same time is best.
+  SchedulerConfig config = two_lanes();
+  const StepPlanner apart(config);
+  const Tokens prompts{15, 16, 16};
+  const auto lanes = apart.assign_lanes({}, prompts);
+  EXPECT_EQ(std::count(lanes.begin(), lanes.end(), kDecode), 1);
+  // A joint step of 15 tokens delays the pass by 3.2 s, so all share one pass.
+  config.joint_tokens = 12;
+  const auto joint = StepPlanner(config).assign_lanes({}, prompts);
+  EXPECT_EQ(std::count(joint.begin(), joint.end(), kPrefill), 2 + 1 - std::count(joint.begin(), joint.end(), kDecode));
+  EXPECT(StepPlanner(config).uses_link(12, false));
+  EXPECT(!StepPlanner(config).uses_link(12, true) && !StepPlanner(config).uses_link(11, false));
+  EXPECT(!apart.uses_link(1000, false));
+  // The outstanding step of the decode lane keeps the link for 10 s: a pass would end after 14 s.
+  LaneState busy{0, 10.0, 0.0, true};
+  EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 14.0);
+  busy.uses_link = false;
+  EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 4.0);
+}
+
 // Plans that do not name the time leave costs as they are; those that do change them.
 TEST(costs_follow_steps_whose_times_are_given) {
   Run run(two_lanes());
   run.arrive(1, 3);
   run.step();
   const double before_s = run.costs().decode().seconds(1);
+  const double in_pass_s = run.costs().decode(/*in_pass=*/true).seconds(1);
   double now_s = 100.0;
   for (int i = 0; i < 20; ++i) {
     const auto step = run.plan(kDecode, now_s);
@@ -323,7 +345,7 @@ TEST(costs_follow_steps_whose_times_are_given) {
     run.commit(Tokens(static_cast<size_t>(step->num_samples), 7), kDecode, now_s);
   }
   EXPECT(run.costs().decode().seconds(1) > before_s * 1.3);
-  EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == before_s);
+  EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == in_pass_s);
 }
 
 TEST(an_outstanding_pass_that_is_nearly_over_is_worth_waiting_for) {
@@ -333,7 +355,7 @@ TEST(an_outstanding_pass_that_is_nearly_over_is_worth_waiting_for) {
     run.step();
     run.arrive(2, 32);
     run.plan(kPrefill, 0.0);  // 4 s
-    run.arrive(3, 24);        // 3 steps of 10 tokens: about 6 s
+    run.arrive(3, 20);        // 2 steps of 10 tokens: about 6 s
     return run.plan(kDecode, elapsed_s)->num_requests() == 2 ? kDecode : kPrefill;
   };
   EXPECT(lane_of_second(0.0) == kDecode);

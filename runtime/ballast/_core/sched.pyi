@@ -22,6 +22,7 @@ class SchedulerConfig(PybindObject):
         decode_costs: Sequence[tuple[int, float]] = ...,
         prefill_costs: Sequence[tuple[int, float]] = ...,
         prefill_lane_tokens: int | None = None,
+        joint_tokens: int | None = None,
         max_stall_s: float | None = None,
         tiers: Sequence[tuple[int, int]] = ...,
     ) -> None:
@@ -30,7 +31,9 @@ class SchedulerConfig(PybindObject):
         `chunk_size` is the token budget of a step in which something decodes, `prefill_chunk_size` of any other.
         `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending. Without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
-        prompt that uses the prefill lane; None: the planner compares the costs. `max_stall_s`: the most seconds that
+        prompt that uses the prefill lane; None: the planner compares the costs. `joint_tokens`:
+        decode-lane steps with prompts and at least so many tokens use the link to the device, as passes do, so no pass
+        begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
         or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
         prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that
@@ -52,6 +55,8 @@ class SchedulerConfig(PybindObject):
     def prefix_cache(self) -> bool: ...
     @property
     def prefill_lane_tokens(self) -> int | None: ...
+    @property
+    def joint_tokens(self) -> int | None: ...
     @property
     def max_stall_s(self) -> float | None: ...
     @property

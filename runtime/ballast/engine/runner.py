@@ -77,6 +77,11 @@ class HasPrefillLane(LooksAhead, Protocol):
         that `logits` hardly waits. Raises what fails the step."""
 
     @property
+    def joint_tokens(self) -> int | None:
+        """Fewest tokens of a step with prompts, begun by `queue`, that uses the link to the device; None: no such step
+        does."""
+
+    @property
     def can_begin_prefill(self) -> bool:
         """False while a step of the decode lane uses the bus to the device's memory: no step can begin then."""
 
@@ -158,7 +163,7 @@ def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerCon
 def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.SchedulerConfig:
     """The configuration with other values of some of its arguments. Costs are not kept."""
     names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "max_queue",
-             "prefix_cache", "prefill_lane_tokens", "max_stall_s", "tiers")  # fmt: skip
+             "prefix_cache", "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
 
 

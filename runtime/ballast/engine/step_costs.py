@@ -66,7 +66,7 @@ def with_measured_costs(
         )
     for name, points in costs.items():
         log.info("steps measured", extra={"lane": name, "ms": {n: round(s * 1e3, 2) for n, s in points}})
-    return with_changes(config, **costs)
+    return with_changes(config, joint_tokens=None if beside is None else beside.joint_tokens, **costs)
 
 
 def measured(run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float]) -> list[Cost]:

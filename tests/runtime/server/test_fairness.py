@@ -63,7 +63,7 @@ def test_with_one_client_requests_are_served_as_they_came():
         assert served_order(server, ["no key is asked for"] * NUM_HEAVY) == list(range(NUM_HEAVY))
 
 
-def test_whoever_would_wait_too_long_is_refused_at_once_and_told_when_to_come():
+def test_a_request_with_a_long_predicted_queue_time_is_refused_and_told_when_to_retry():
     options = (*SLOW[:-1], "0.05", "--max_queue_wait_s", "0.5")
     with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
 
@@ -81,7 +81,7 @@ def test_whoever_would_wait_too_long_is_refused_at_once_and_told_when_to_come():
         error = json.loads(reply.read())["error"]
         assert reply.status == 429
         assert error["code"] == "queue_full"
-        assert "0.5 s is the most" in error["message"]
+        assert "--max_queue_wait_s is 0.5" in error["message"]
         assert 100 <= int(reply.headers["Retry-After-Ms"]) <= 60_000
         assert int(reply.headers["Retry-After"]) == math.ceil(int(reply.headers["Retry-After-Ms"]) / 1000)
         first.close()

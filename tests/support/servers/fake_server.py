@@ -64,6 +64,15 @@ class AlphabetModel:
         return logits
 
 
+class MeasurableAlphabetModel(AlphabetModel):
+    """One whose steps are measured at start, as those of real models, so that queue times can be predicted."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self._vocab_size
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until told to stop."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -86,7 +95,8 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
         with ThreadPoolExecutor(1) as threads:  # which the interpreter would wait for
             for tenth, _ in enumerate(threads.map(time.sleep, [fake.load_s / 10] * 10)):
                 report(tenth / 10)
-        return AlphabetModel(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
+        model = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel
+        return model(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
     limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})
     run(with_fixed_lengths(config), load, text, "alphabet", CONTEXT_LENGTH, NumaProbe(), limits)

@@ -249,6 +249,11 @@ class HybridModel:
         self._num_streamed_steps = 0
 
     @property
+    def joint_tokens(self) -> int | None:
+        """See `HasPrefillLane`."""
+        return None if self._joint is None else self._joint.split.from_tokens
+
+    @property
     def can_begin_prefill(self) -> bool:
         """See `HasPrefillLane`: a joint step uses the buffers and the bus that a pass of the prefill lane needs."""
         return not self._has_joint_step

@@ -174,11 +174,13 @@ def schedule(case: Together | Poisson, number: int, seed: int, vocabulary: int) 
 
     if isinstance(case, Together):
         return [Arrival(0.0, prompt(case.prompt_tokens), case.new_tokens) for _ in range(case.users)]
-    arrivals, at_s = [], chance.expovariate(case.rate)
-    while at_s <= case.seconds:
+    # A Poisson process in which exactly rate * seconds requests arrive: their times are uniform. So a short run has the
+    # load that its name says.
+    times = sorted(chance.uniform(0.0, case.seconds) for _ in range(round(case.rate * case.seconds)))
+    arrivals = []
+    for at_s in times:
         prompt_tokens = round(math.exp(chance.uniform(*map(math.log, PROMPT_TOKENS))))
         arrivals.append(Arrival(at_s, prompt(prompt_tokens), chance.randint(*REPLY_TOKENS)))
-        at_s += chance.expovariate(case.rate)
     return arrivals
 
 

@@ -25,8 +25,13 @@ class Simulation {
  public:
   Simulation(const SchedulerConfig& config, const StepPlanner& planner, const LaneState& lanes,
              std::vector<QueueState::Running> running, const std::vector<QueueState::Waiting>& waiting,
-             size_t target)
-      : config_(config), planner_(planner), running_(std::move(running)), waiting_(waiting), target_(target) {
+             size_t target, double release_interval_s)
+      : config_(config),
+        planner_(planner),
+        running_(std::move(running)),
+        waiting_(waiting),
+        target_(target),
+        release_interval_s_(release_interval_s) {
     for (const auto& each : running_) num_tokens_ += each.num_tokens;
     end_s_[0] = lanes.decode_lane_s > 0.0 ? lanes.decode_lane_s : kIdle;
     end_s_[1] = lanes.prefill_lane_s > 0.0 ? lanes.prefill_lane_s : kIdle;
@@ -94,6 +99,7 @@ class Simulation {
     const int32_t budget = lane == Lane::kDecode
                                ? planner_.prompt_budget(num_decode, num_prompts, state.in_pass())
                                : config_.prefill_chunk_size;
+    if (lane == Lane::kPrefill && holds_pass(candidates, lanes, num_decode, num_free)) return false;
     int32_t left = std::max(0, budget), part_way_left = -1;
     size_t part_way = 0, num_skipped = 0;
     std::vector<size_t> started;
@@ -147,6 +153,26 @@ class Simulation {
     return false;
   }
 
+  // As Scheduler::holds_pass.
+  bool holds_pass(const std::vector<Candidate>& candidates, const std::vector<Lane>& lanes,
+                  int32_t num_decode, size_t num_free) {
+    int32_t num_prompts = 0;
+    bool is_part_way = false;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (lanes[i] != Lane::kPrefill) continue;
+      num_prompts += candidates[i].is_waiting;
+      is_part_way = is_part_way || !candidates[i].is_waiting;
+    }
+    if (num_prompts == 0 || is_part_way || waiting_.size() <= num_free ||
+        !planner_.holds_pass(num_decode, num_prompts, now_s_ - held_since_s_.value_or(now_s_),
+                             release_interval_s_)) {
+      held_since_s_.reset();
+      return false;
+    }
+    held_since_s_ = held_since_s_.value_or(now_s_);
+    return true;
+  }
+
   // Steps that only decode, until a reply ends or the outstanding pass does.
   int32_t steps_until_change(double step_s) const {
     int32_t count = std::numeric_limits<int32_t>::max();
@@ -194,6 +220,8 @@ class Simulation {
   std::vector<QueueState::Running> running_;
   std::vector<QueueState::Waiting> waiting_;
   size_t target_;
+  double release_interval_s_;
+  std::optional<double> held_since_s_;
   int64_t num_tokens_ = 0;  // in the cache
   double now_s_ = 0.0;
   double end_s_[2];            // of the outstanding step of each lane
@@ -211,8 +239,12 @@ int32_t ReplyLength::expected(int32_t num_generated, int32_t num_left) const {
 }
 
 QueueState::QueueState(const SchedulerConfig& config, const StepPlanner& planner, const LaneState& lanes,
-                       ReplyLength reply)
-    : config_(config), planner_(planner), lanes_(lanes), reply_(reply) {}
+                       ReplyLength reply, double release_interval_s)
+    : config_(config),
+      planner_(planner),
+      lanes_(lanes),
+      reply_(reply),
+      release_interval_s_(release_interval_s) {}
 
 size_t QueueState::insert(int32_t priority, int64_t client, int32_t prompt_tokens, int32_t max_tokens) {
   int64_t round = 0;
@@ -238,7 +270,8 @@ double QueueState::predicted_wait_s(int32_t priority, int64_t client, int32_t pr
   if (!planner_.costs().are_known()) return 0.0;
   QueueState with = *this;
   const size_t target = with.insert(priority, client, prompt_tokens, max_tokens);
-  return Simulation(with.config_, with.planner_, with.lanes_, with.running_, with.waiting_, target)
+  return Simulation(with.config_, with.planner_, with.lanes_, with.running_, with.waiting_, target,
+                    release_interval_s_)
       .run(horizon_s);
 }
 

@@ -41,8 +41,9 @@ class QueueState {
     int32_t reply_tokens;
   };
 
+  // release_interval_s: see SlotReleases.
   QueueState(const SchedulerConfig& config, const StepPlanner& planner, const LaneState& lanes,
-             ReplyLength reply);
+             ReplyLength reply, double release_interval_s);
 
   // The scheduler's requests, in the order of service.
   void add_running(const Running& running) { running_.push_back(running); }
@@ -65,6 +66,7 @@ class QueueState {
   StepPlanner planner_;
   LaneState lanes_;
   ReplyLength reply_;
+  double release_interval_s_;
   std::vector<Running> running_;
   std::vector<Waiting> waiting_;
   std::vector<std::pair<int32_t, int64_t>> rounds_;  // priority, current round

@@ -137,6 +137,7 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
     budget_ = is_starved_ ? 0 : config_.prefill_chunk_size;
     assign_slots();
     assign_lanes(now_s);
+    if (holds_pass(now_s)) budget_ = 0;
   }
   plan_prompts();
 
@@ -275,6 +276,30 @@ void Scheduler::assign_lanes(std::optional<double> now_s) {
     candidates[i]->lane_plan = num_plans_;
     num_prompts_ += lanes[i] == lane_;
   }
+}
+
+// Whether the prompts of the prefill lane wait for further ones, for which slots become free soon.
+bool Scheduler::holds_pass(std::optional<double> now_s) {
+  const auto is_assigned = [&](const Request* request) {
+    return request->lane_plan == num_plans_ && request->prompt_lane == Lane::kPrefill;
+  };
+  const auto count = std::count_if(queue_.begin(), queue_.end(), is_assigned);
+  const bool is_part_way = std::any_of(running_.begin(), running_.end(), [&](const Request* request) {
+    return continues_prompt(*request) && is_assigned(request);
+  });
+  const auto num_free = static_cast<size_t>(config_.max_batch_size - num_slots_used_);
+  const int32_t num_prompts = static_cast<int32_t>(count);
+  if (!now_s || num_prompts == 0 || is_part_way || queue_.size() <= num_free) {
+    held_since_s_.reset();
+    return false;
+  }
+  const double held_s = *now_s - held_since_s_.value_or(*now_s);
+  if (!planner_.holds_pass(num_decode_, num_prompts, held_s, slot_releases_.interval_s())) {
+    held_since_s_.reset();
+    return false;
+  }
+  held_since_s_ = held_since_s_.value_or(*now_s);
+  return true;
 }
 
 // The lane that computes the last num_tokens of a prompt.
@@ -550,6 +575,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
   if (!done.empty())
     running_.erase(std::remove_if(running_.begin(), running_.end(), is_done), running_.end());
   for (const Request* request : done) end(*request);
+  if (now_s) slot_releases_.note(static_cast<int32_t>(done.size()), *now_s);
   plan.reset();
   rows.clear();
   return committed;
@@ -662,7 +688,7 @@ double Scheduler::next_prompt_step_s() const {
 
 QueueState Scheduler::queue_state(ReplyLength reply, double prompt_share, std::optional<double> now_s) const {
   LaneState lanes = lane_state(now_s);
-  QueueState state(config_, planner_, lanes, reply);
+  QueueState state(config_, planner_, lanes, reply, slot_releases_.interval_s());
   queue_.rounds().for_each([&](int32_t priority, int64_t round) { state.set_round(priority, round); });
   const auto expected = [&](const Request& request) {
     return reply.expected(request.num_generated(), request.max_tokens - request.num_generated());

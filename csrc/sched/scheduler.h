@@ -19,6 +19,7 @@
 #include "sched/plan.h"
 #include "sched/queue_time.h"
 #include "sched/request.h"
+#include "sched/slot_releases.h"
 #include "sched/step_planner.h"
 #include "sched/tier_mirror.h"
 
@@ -129,6 +130,7 @@ class Scheduler {
   void assign_lanes(std::optional<double> now_s);
   LaneState lane_state(std::optional<double> now_s) const;
   double seconds_left(Lane lane, std::optional<double> now_s) const;
+  bool holds_pass(std::optional<double> now_s);
   void plan_prompts();
   void admit();
   int32_t match(Request& request) const;
@@ -171,6 +173,8 @@ class Scheduler {
   int32_t num_slots_used_ = 0;  // running requests that have a slot
   int64_t num_arrivals_ = 0;
   int64_t num_plans_ = 0;
+  SlotReleases slot_releases_;
+  std::optional<double> held_since_s_;  // since when a pass is held, see StepPlanner::holds_pass
   int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
 
   std::array<Outstanding, 2> outstanding_;  // by lane

@@ -141,6 +141,15 @@ double StepPlanner::prefill_lane_sum(double begin_s, const std::vector<int32_t>&
   return sum;
 }
 
+bool StepPlanner::holds_pass(int32_t num_decode, int32_t num_prompts, double held_s,
+                             double release_interval_s) const {
+  const double in_pass_s = costs_.decode(/*in_pass=*/true).seconds(num_decode);
+  if (num_decode == 0 || in_pass_s <= 0.0 || release_interval_s <= 0.0) return false;
+  const double slowdown = std::max(0.0, 1.0 - costs_.decode().seconds(num_decode) / in_pass_s);
+  const double gain_s = num_decode * slowdown * costs_.prefill().seconds(1);
+  return num_prompts * (held_s + release_interval_s) < gain_s;
+}
+
 double StepPlanner::prompt_seconds(int32_t num_tokens, int32_t num_decode) const {
   if (!costs_.are_known() || num_tokens <= 0) return 0.0;
   LaneState state;

@@ -48,6 +48,12 @@ class StepPlanner {
   // shortest prompts: computed one step after another there, or all together in passes of the prefill lane.
   std::vector<Lane> assign_lanes(const LaneState& state, const std::vector<int32_t>& prompts) const;
 
+  // Whether a pass over num_prompts waiting prompts should wait until a further slot is free, if more
+  // requests wait than slots are free. It should while the prompts, held for held_s and for one
+  // release_interval_s more, lose less time than the decoding requests gain from one pass less, since each
+  // pass slows them down.
+  bool holds_pass(int32_t num_decode, int32_t num_prompts, double held_s, double release_interval_s) const;
+
   // The objective of assign_lanes: the sum of the seconds until each prompt's first token.
   double sum_of_first_tokens(const LaneState& state, const std::vector<int32_t>& prompts,
                              const std::vector<Lane>& lanes) const;

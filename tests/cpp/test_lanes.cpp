@@ -320,7 +320,8 @@ TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
   // A joint step of 15 tokens delays the pass by 3.2 s, so all share one pass.
   config.joint_tokens = 12;
   const auto joint = StepPlanner(config).assign_lanes({}, prompts);
-  EXPECT_EQ(std::count(joint.begin(), joint.end(), kPrefill), 2 + 1 - std::count(joint.begin(), joint.end(), kDecode));
+  EXPECT_EQ(std::count(joint.begin(), joint.end(), kPrefill),
+            2 + 1 - std::count(joint.begin(), joint.end(), kDecode));
   EXPECT(StepPlanner(config).uses_link(12, false));
   EXPECT(!StepPlanner(config).uses_link(12, true) && !StepPlanner(config).uses_link(11, false));
   EXPECT(!apart.uses_link(1000, false));
@@ -329,6 +330,37 @@ TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
   EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 14.0);
   busy.uses_link = false;
   EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 4.0);
+}
+
+TEST(a_pass_waits_for_a_slot_that_is_free_soon_while_others_wait_for_slots) {
+  const StepPlanner planner(two_lanes());
+  // A pass of 4 s slows 3 decoding requests by a third: another pass would cost them 4 s together.
+  EXPECT(planner.holds_pass(3, 1, 0.0, 1.0));
+  EXPECT(!planner.holds_pass(3, 1, 0.0, 5.0));  // the next slot is far away
+  EXPECT(!planner.holds_pass(3, 2, 1.5, 1.0));  // two prompts were held for long
+  EXPECT(!planner.holds_pass(3, 1, 0.0, 0.0));  // nothing is known about releases
+  EXPECT(!planner.holds_pass(0, 1, 0.0, 1.0));
+
+  SchedulerConfig config = two_lanes();
+  config.prefill_lane_tokens = 20;
+  Run run(config);
+  for (int64_t seq = 1; seq <= 4; ++seq) run.arrive(seq, 3, seq < 3 ? 2 + seq : 40);
+  double now_s = 0.0;
+  const auto step = [&] {
+    const auto plan = run.plan(kDecode, now_s);
+    now_s += 1.2;
+    run.commit(Tokens(static_cast<size_t>(plan->num_samples), 7), kDecode, now_s);
+    run.check();
+  };
+  for (int i = 0; i < 3; ++i) step();  // the first request ends
+  EXPECT_EQ(run.stats().running, 3);
+  for (int64_t seq = 5; seq <= 7; ++seq) run.arrive(seq, 25);
+  EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 1);  // one release says nothing yet about the next
+  run.commit({7}, kPrefill, now_s);
+  step();  // the second request ends, 1.2 s after the first one
+  EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 0);  // held: another request waits for a slot
+  now_s += 20.0;
+  EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 1);  // but not for long
 }
 
 // Plans that do not name the time leave costs as they are; those that do change them.

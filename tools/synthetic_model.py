@@ -3,9 +3,9 @@
 python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--vocabulary]
     [--seed 0]
 
-Types are those of a Q4_K_M file, but for routed experts with --experts. The smallest models have a layer of experts
-beside the dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a vocabulary; the one
-here has single bytes and words such as " word7".
+Types are those of a Q4_K_M file, but for routed experts with --experts. The smallest models have one layer of experts
+in addition to dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a vocabulary;
+the one here has single bytes and words such as " word7".
 
 --hollow leaves most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts
 is 225 GB long and takes 2.4 GB. Written are what is float32 (routers, so tokens choose different experts), the

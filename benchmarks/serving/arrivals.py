@@ -231,7 +231,7 @@ async def ask(port: int, request: bytes, arrival: float) -> Reply:
 
 
 def read_events(status: int, events: Sequence[tuple[float, bytes]]) -> Reply:
-    """What the events say. They are read after the reply, so that the client takes little CPU time from the server."""
+    """Parse the events of a reply after it has ended, so that the client takes little CPU time from the server."""
     reply = Reply(status, error="" if status in (200, *REFUSED) else http.client.responses.get(status, str(status)))
     for at_s, line in events:
         event = json.loads(line.partition(b": ")[2])

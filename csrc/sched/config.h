@@ -20,11 +20,11 @@ struct SchedulerConfig {
   bool prefix_cache;
   CostCurve decode_costs = {};   // of a decode-lane step; empty: unknown, and no step is bounded by its cost
   CostCurve prefill_costs = {};  // of a prefill-lane pass; empty: there is no such lane
-  // Prompts of at least so many tokens use the prefill lane; none: the planner decides by the costs.
+  // Minimum number of tokens of a prompt that uses the prefill lane; none: the planner decides by the costs.
   std::optional<int32_t> prefill_lane_tokens = {};
-  // Decode-lane steps with prompts and at least so many tokens use the link to the device, as passes do: no
-  // pass begins meanwhile, and during a pass they are computed without it. None: decode-lane steps never use
-  // it.
+  // Decode-lane steps with prompts and at least this number of tokens use the link to the device, as passes
+  // do: no pass begins meanwhile, and during a pass they are computed without it. None: no decode-lane step
+  // uses it.
   std::optional<int32_t> joint_tokens = {};
   // Most seconds that prompts may add to a step in which something decodes; none: see StepPlanner.
   std::optional<double> max_stall_s = {};

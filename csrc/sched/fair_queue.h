@@ -20,7 +20,7 @@ void insert_in_order(Requests& requests, Request* request) {
 
 // Order: by priority, lower first; within a priority by fair-share turns, one per client and round; within a
 // client by arrival. With one client it is the order of arrival. Each choice of a request with several
-// choices takes a turn of its own. Requests are owned by the scheduler and must outlive their stay here.
+// choices takes a turn of its own. The scheduler owns the requests; they outlive their time here.
 class FairQueue {
  public:
   // A new request takes the next turn of its client.

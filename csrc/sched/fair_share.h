@@ -20,8 +20,8 @@ struct Turn {
 
 // The current round of each priority, kept while requests of that priority are live.
 //
-// A request gets a turn in a round that has not begun, so clients that arrive later cannot overtake it for
-// ever. A client without waiting requests has used all its turns, so nothing is stored per client.
+// A request gets a turn in a round that has not begun, so it cannot be overtaken indefinitely. A client
+// without waiting requests has used all its turns, so nothing is stored per client.
 class FairShareRounds {
  public:
   void enter(int32_t priority) { ++rounds_[priority].num_live; }

@@ -9,9 +9,9 @@ namespace ballast {
 
 namespace {
 
-// Steps that are simulated at most; a load that needs more is answered with the time reached.
+// Most simulated steps. A load that needs more gets the time reached so far.
 constexpr int kMostSteps = 20000;
-// Waiting prompts that the planner sees at once in the simulation.
+// Most waiting prompts that the planner considers in one simulated step.
 constexpr size_t kMostCandidates = 16;
 // A reply longer than the mean is expected to need this fraction of the mean once more.
 constexpr double kOverdueShare = 0.25;

@@ -21,8 +21,8 @@ struct ReplyLength {
   int32_t expected(int32_t num_generated, int32_t num_left) const;
 };
 
-// A copy of the load at one moment; the scheduler may go on meanwhile. Requests that the scheduler does not
-// know yet can be added.
+// A copy of the load at one moment, independent of the scheduler afterwards. Requests that the scheduler does
+// not know yet can be added.
 class QueueState {
  public:
   struct Running {

@@ -18,7 +18,7 @@ bool has_same_tables(const Plan& a, const Plan& b) {
 
 // Most waiting requests that are looked at in a step; a look takes a microsecond where nothing has changed.
 constexpr size_t kMostSkipped = 64;
-// A pass that takes longer than expected is taken to need this fraction of its cost once more.
+// An overdue step is expected to need this fraction of its cost once more.
 constexpr double kOverdueShare = 0.1;
 
 }  // namespace
@@ -337,7 +337,7 @@ void Scheduler::plan_prompts() {
 }
 
 // The part of a budget that a request may take, 0 or more: scored prompts together take at most chunk_size
-// per step, since the logits of all their tokens are in memory at once.
+// per step, since the logits of all their tokens are in memory at the same time.
 int32_t Scheduler::allowance(const Request& request, int32_t budget) const {
   if (!request.scores_prompt) return budget;
   return std::max(0, std::min(budget, config_.chunk_size - num_planned_));
@@ -387,8 +387,8 @@ bool Scheduler::fits_in_step(Request& request) const {
          int64_t{num_tokens} * kJoiningShare <= part_way_->num_uncomputed() - part_way_->num_planned;
 }
 
-// One block more than its tokens take, so that it is not preempted at once; but never more than it can come
-// to need, or a request as large as the cache would wait for ever.
+// One block more than the tokens take, so that the request is not preempted immediately; but at most what it
+// can ever need: otherwise a request as large as the cache would never be admitted.
 int32_t Scheduler::blocks_to_admit(const Request& request) const {
   return std::min(blocks_for(request.num_tokens()) + 1, blocks_for(request.num_kv_tokens_at_most()));
 }
@@ -600,7 +600,7 @@ void Scheduler::release(Request& request) {
   blocks_.release(request.blocks);
 }
 
-// Nothing that a request has read or written is served to others any more, wherever it is kept.
+// Hides all blocks that a request has read or written, in the cache and in the tiers, from other requests.
 void Scheduler::forget(Request& request) {
   const bool is_published = request.num_published > 0 && !blocks_.is_hidden(request.blocks.front());
   blocks_.discard(request.blocks);

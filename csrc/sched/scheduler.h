@@ -46,8 +46,8 @@ class QueueFullError : public std::runtime_error {
 // with the sampled tokens. Each lane has at most one outstanding step; a request is in one of them at a time.
 //
 // running_ and the queue are both in the order of service (see FairQueue). Waiting requests are admitted in
-// that order. A request that waits for something else than room is skipped: one that is assigned to the other
-// lane, that waits for its leader, or a long one while another prompt is partly computed. The first skipped
+// that order. A request that waits for something other than room is skipped: it is assigned to the other
+// lane, it waits for its leader, or it is long and another prompt is partly computed. The first skipped
 // request keeps a slot and blocks reserved. Preemption takes the last running request that is in no
 // outstanding plan, so the first running request makes progress in every step of its lane and is never
 // preempted while others run. A running request never gives way to a waiting one. Requests of low priority
@@ -56,8 +56,7 @@ class QueueFullError : public std::runtime_error {
 // A request whose prefix continues in a tier is admitted as fetching: it holds all its blocks, but no slot,
 // and is in no step and not preempted until fetched(). Then it gets the next free slot.
 //
-// An admitted request gets the blocks for all its tokens at once. Afterwards only decoding takes further
-// blocks.
+// At admission a request gets the blocks for all its tokens. Afterwards only decoding takes further blocks.
 //
 // Plans depend only on the calls and their arguments, the times among them.
 class Scheduler {
@@ -83,13 +82,13 @@ class Scheduler {
 
   // The transfers ordered since the last call; call it after plan(), commit(), fetched() and stored().
   std::vector<Transfer> take_transfers();
-  // The fetch of one request is over: the first num_blocks arrived. The next one is damaged, or the fetch was
+  // Completes the fetch of a request: the first num_blocks arrived. The next one is damaged, or the fetch was
   // stopped there.
   void fetched(SeqId seq, int32_t num_blocks, bool is_damaged);
   // Seconds that a tier takes per block, as measured lately; 0: unknown. Blocks that are faster to compute
   // are not fetched.
   void measured(int32_t tier, double block_seconds);
-  // A tier still has so many blocks to bring for a request; never more than before.
+  // Number of blocks that a tier still has to bring for a request; it must not grow.
   void coming(SeqId seq, int32_t tier, int32_t num_blocks);
   // Whether everything that a request fetches would still be fetched.
   bool is_worth_fetching(SeqId seq) const;

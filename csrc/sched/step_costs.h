@@ -1,4 +1,4 @@
-// What steps of both lanes cost: measured at start, then updated by the steps that run.
+// The costs of steps in both lanes: measured at start, then updated by the steps that run.
 #pragma once
 
 #include <cstdint>

@@ -8,9 +8,8 @@ namespace ballast {
 
 namespace {
 
-// How much longer prompts may make a step in which something decodes, in lengths of the step without them, if
-// max_stall_s is not set. With one lane all prompts depend on it. With two lanes, only those that the prefill
-// lane would hardly serve sooner.
+// The default of max_stall_s, as a multiple of the step's duration without prompts. It is larger with one
+// lane, because all prompts depend on that lane then.
 constexpr double kAutoStallOfOneLane = 3.0;
 constexpr double kAutoStallOfTwoLanes = 1.0;
 // Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane: beyond it,

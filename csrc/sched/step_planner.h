@@ -11,8 +11,8 @@
 
 namespace ballast {
 
-// A waiting prompt joins one that is partly computed if its tokens, times this, are at most those that that
-// one has left.
+// A waiting prompt joins a partly computed one if its length, times this, is at most the number of tokens
+// that the other one has left.
 inline constexpr int32_t kJoiningShare = 4;
 
 // The state of both lanes when a step is planned.

@@ -129,7 +129,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   return num_blocks;
 }
 
-// A block that somebody found damaged in a tier is sent again, with those that follow it.
+// Blocks that were found damaged in a tier are sent again, with the blocks that follow them.
 void TierMirror::mirror(Request& request) {
   if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
@@ -213,7 +213,7 @@ void TierMirror::send_unsent() {
   }
 }
 
-// What was not sent by now is sent no more, unless a request uses the same blocks while the cache has them.
+// Blocks that are not sent yet are sent only if another request uses them while the cache has them.
 void TierMirror::drop(Unsent& unsent) {
   for (size_t t = 0; t < tiers_.size(); ++t) tiers_[t].release(unsent.tiers[t].blocks);
 }

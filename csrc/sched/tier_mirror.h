@@ -1,4 +1,4 @@
-// KV offload: mirrors full blocks of the cache to the tiers beside it, and orders what is fetched back.
+// KV offload: mirrors full blocks of the cache to the tiers, and orders fetches from them.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace ballast {
 
-// A full block is sent to each tier as soon as it is published, so an eviction costs nothing. What a tier has
-// no room for yet is sent later, also after the request has ended, while the cache still holds it.
+// A full block is sent to each tier as soon as it is published, so an eviction costs nothing. If a tier has
+// no room, the block is sent later while the cache still holds it, even after the request has ended.
 class TierMirror {
  public:
   // `blocks` is the cache's, and must outlive this.
@@ -31,8 +31,8 @@ class TierMirror {
   void match(Request& request, const StepPlanner& planner, int32_t num_decode) const;
   // The request starts: holds the tiers' blocks of its prefix and orders those that were found.
   void begin_fetch(Request& request);
-  // What the request fetches is over: the first num_blocks arrived. If is_damaged, the next one is hidden.
-  // Returns how many of them count: none if their numbers turned out wrong meanwhile.
+  // Completes the fetch of a request: the first num_blocks arrived. If is_damaged, the next one is hidden.
+  // Returns the number of usable blocks: 0 if their contents turned out wrong meanwhile.
   int32_t end_fetch(Request& request, int32_t num_blocks, bool is_damaged);
   // Blocks that a tier still has to bring for a request.
   void set_coming(Request& request, int32_t tier, int32_t num_blocks);
@@ -51,7 +51,7 @@ class TierMirror {
   // The cache is about to evict a block: counts what no tier has.
   void note_evicted(BlockId evicted);
 
-  // A request gives its tables up. Its blocks in the cache are the caller's to release, after this.
+  // Releases the tables of a request. The caller releases its blocks in the cache afterwards.
   void release(Request& request);
   // As `release`, and nothing that the request read or wrote is served again.
   void forget(Request& request, bool is_published);
@@ -64,7 +64,7 @@ class TierMirror {
   // Blocks of an ended request that tiers had no room for yet.
   struct Unsent {
     std::vector<int32_t> tokens;   // of full blocks only
-    PrefixMatch match;             // the cache's blocks, which nobody holds
+    PrefixMatch match;             // the cache's blocks, which no request holds
     std::vector<TierTable> tiers;  // as the request's
   };
   static constexpr size_t kMostUnsent = 64;

@@ -1,4 +1,4 @@
-"""Predicted queue times beside those that requests then have, with simulated time: every step takes what it costs."""
+"""Predicted queue times compared with actual ones, in simulated time: every step takes exactly its cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from ballast._core import sched
 
 ONE_LANE = {"decode_costs": [(1, 0.05), (16, 0.12), (256, 1.5)]}
-TWO_LANES = {"decode_costs": [(1, 0.03), (16, 0.12), (256, 0.4), (1024, 1.2)], "prefill_costs": [(64, 0.7), (4096, 1.0)]}
+TWO_LANES = {
+    "decode_costs": [(1, 0.03), (16, 0.12), (256, 0.4), (1024, 1.2)],
+    "prefill_costs": [(64, 0.7), (4096, 1.0)],
+}
 ERROR = 0.25
 """A prediction is good if it is this close to the true wait, as a share of it, or closer than a step."""
 GOOD_SHARE = 0.9

@@ -170,12 +170,26 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Step",
-                    "p95 of an engine step, by kind. A long prefill step delays decoding requests: lower chunkSize.",
+                    "p95 of the duration of an engine step, by kind. If mixed steps are long, replies stutter: lower "
+                    "chunkSize or maxStallMs.",
                     (
                         Query(
                             "histogram_quantile(0.95, sum by (le, kind) "
                             f"(rate(ballast_step_seconds_bucket{{{OURS}}}[$__rate_interval])))",
                             "{{kind}}",
+                        ),
+                    ),
+                    unit="s",
+                ),
+                Panel(
+                    "Step costs",
+                    "Predicted duration of a step by lane and number of tokens, mean over pods. The scheduler plans prompts "
+                    "with these costs. They are measured at start and follow the steps that run. A lasting rise means that "
+                    "the machine has become slower: look for other load on the node, or at its CPU frequency.",
+                    (
+                        Query(
+                            f"avg by (lane, tokens) (ballast_step_cost_seconds{{{OURS}}})",
+                            "{{lane}} {{tokens}}",
                         ),
                     ),
                     unit="s",
@@ -205,9 +219,9 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Lanes",
-                    "Share of the time in which steps of each kind are computed. With a GPU, prompts have a lane of their "
-                    "own, so prefill and decode together may exceed 1. Decode low with a batch that is full: prompts take "
-                    "the time, look at their lengths and at chunkSize.",
+                    "Fraction of time in steps of each kind. With a GPU, passes over prompts run concurrently with decode "
+                    "steps, so the sum can exceed 1. If decode is low and the batch is full, prompts take most of the time: "
+                    "check their lengths and chunkSize.",
                     (Query(rate("ballast_step_seconds_sum", "kind"), "{{kind}}"),),
                     unit="percentunit",
                 ),

@@ -199,9 +199,8 @@ def families() -> Iterable[Any]:
     """All metrics of a server that has done something."""
     shown = Metrics()
     numbers = {field.name: 1 for field in dataclasses.fields(Snapshot)}
-    engine: Any = SimpleNamespace(
-        snapshot=lambda: SimpleNamespace(**numbers | {"switched_off": {}, "tiers": ()}), load_progress=1.0
-    )
+    others = {"switched_off": {}, "tiers": (), "step_costs": {"decode": [(1, 1.0)]}}
+    engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(**numbers | others), load_progress=1.0)
     build = {"version": "", "isa": "", "device": ""}
     shown.watch(engine, model_name="", build=build, alias=True)
     node = SimpleNamespace(node=0, expert_bytes=1)

@@ -141,19 +141,22 @@ class Engine(ApiType):
         description="KV tokens that all requests share (--cache_lens); greater than maxBatchSize * maxNewTokens. "
         "Default: by the memory that the pod has.",
     )
-    chunk_size: int = Field(default=256, ge=1, le=MAX_TOKENS, description="Most tokens in one step (--chunk_size).")
+    chunk_size: int = Field(
+        default=256, ge=1, le=MAX_TOKENS, description="Most tokens in a step in which requests decode (--chunk_size)."
+    )
     prefill_chunk_size: int | None = Field(
         default=None,
         ge=1,
         le=MAX_TOKENS,
-        description="Most tokens in a step in which nothing decodes (--prefill_chunk_size). Default: chosen at start.",
+        description="Most prompt tokens in a step in which no request decodes (--prefill_chunk_size). "
+        "Default: chosen at start.",
     )
     max_stall_ms: int | None = Field(
         default=None,
         ge=0,
         le=3_600_000,
-        description="Most milliseconds that prompts may add to a step in which somebody decodes (--max_stall_ms). "
-        "Default: by the costs measured at start.",
+        description="Most milliseconds that prompts may add to a step in which requests decode (--max_stall_ms). "
+        "Default: follows from measured costs.",
     )
     force_think: bool = Field(
         default=False, description="Begin every reply inside <think>, as R1 wants (--force_think)."

@@ -32,8 +32,8 @@ class SchedulerConfig(PybindObject):
         `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending. Without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
         prompt that uses the prefill lane; None: the planner compares the costs. `joint_tokens`:
-        decode-lane steps with prompts and at least so many tokens use the link to the device, as passes do, so no pass
-        begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
+        decode-lane steps with prompts and at least this number of tokens use the link to the device, as passes do, so
+        no pass begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
         or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
         prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that
@@ -247,8 +247,8 @@ class Scheduler(PybindObject):
         scores_prompt: bool = False,
         client: int = 0,
     ) -> None:
-        """Queue a sequence. The lower `priority` is served first; within a priority, clients share the batch fairly, and
-        within a client the earlier sequence is served first.
+        """Queue a sequence. The lower `priority` is served first; within a priority, clients share the batch fairly,
+        and within a client the earlier sequence is served first.
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
         prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size per step.

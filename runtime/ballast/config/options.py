@@ -111,18 +111,19 @@ class SchedulingConfig(_Section):
         "that is there, for a full batch of replies of 8192 tokens and up to the model's context",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
-    chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in one step")
+    chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in a step in which requests decode")
     prefill_chunk_size: int | None = option(
         None,
         whole(1, MAX_TOKENS, auto=True),
-        "most tokens in a step in which nothing decodes; auto: chunk_size, or up to 16384 as memory allows "
-        "where experts are streamed through a GPU",
+        "most prompt tokens in a step in which no request decodes, and in a pass that streams experts through a GPU; "
+        "auto: chunk_size, or with streaming up to 16384, as GPU memory allows",
     )
     max_stall_ms: int | None = option(
         None,
         whole(0, 3_600_000, auto=True),
-        "most milliseconds that prompts may add to a step in which somebody decodes, by the costs measured at start; "
-        "auto: 3 times what the step takes without them, or once where prompts have steps of their own on a GPU",
+        "most milliseconds that prompts may add to a step in which requests decode, by measured costs; auto: the "
+        "duration of the step without prompts if a GPU streams experts, otherwise 3 times that; if more prompts wait "
+        "than requests decode, the limit grows by their ratio",
     )
     block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
     max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
@@ -139,8 +140,8 @@ class SchedulingConfig(_Section):
     queue_policy: QueuePolicy = option(
         "fair",
         one_of("fair", "fcfs"),
-        "whose request is next, within a priority. fair: clients take turns, and within a client first come, first "
-        "served; a client is its API key, else its address. fcfs: first come, first served, whoever asks",
+        "order of waiting requests within a priority. fair: one request per client and round, first come, first served "
+        "within a client; a client is an API key, or an address if there are no keys. fcfs: first come, first served",
     )
     client_priority: WholeRange | None = option(
         None,

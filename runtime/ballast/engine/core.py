@@ -133,7 +133,7 @@ class EngineCore:
         self._decode_step: _Step | None = None
         self._prefill_step: _Step | None = None
         self._is_prefill_held = False
-        """Whether the decode lane's last step kept one of the prefill lane from beginning."""
+        """Whether the last step of the decode lane prevented a pass from beginning."""
         self._preempted: list[int] = []
         self._sequences: dict[int, Sequence] = {}
         self._queued: set[int] = set()

@@ -44,7 +44,7 @@ LONGEST_PREDICTION_S = 600.0
 GATHER_LOOK_S = 0.005
 """How often a gathering engine looks at what arrives."""
 SHOW_S = 0.05
-"""How often what goes on without a step is shown."""
+"""Interval for publishing statistics while no step ends."""
 MAX_DESCRIBED = 100
 """Waiting requests in the description of what the engine holds; each of its steps makes one."""
 
@@ -411,7 +411,7 @@ class Engine:
             raise CapacityError.busy(full, retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S))
 
     def _has_blocks(self, num_tokens: int) -> bool:
-        """Whether the KV cache has room for a prompt of `num_tokens` now, beside those that run and wait."""
+        """Whether the KV cache has room for a prompt of `num_tokens`, in addition to running and waiting requests."""
         capacity = self._config.num_blocks * self._config.block_tokens
         return self._used_tokens + self._waiting_tokens + num_tokens < capacity
 

@@ -1,4 +1,4 @@
-"""What the latest requests tell about those to come: how much of a prompt is cached, and how long replies are. Pure."""
+"""Statistics of recent requests for predictions: the cached fraction of prompts, and the lengths of replies. Pure."""
 
 from __future__ import annotations
 

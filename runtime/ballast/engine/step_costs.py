@@ -114,7 +114,7 @@ class RandomSteps:
         self._rng = np.random.default_rng(0)
 
     def decode_lane(self, num_tokens: int) -> Batch:
-        """A step of the decode lane: a token each of requests that decode, or prompts if there are not so many."""
+        """A step of the decode lane: one token per decoding request, or prompts if it has more tokens than rows."""
         if num_tokens <= self._max_rows:
             return self.decode(num_tokens)
         return self.prompts(num_tokens, min(self._max_rows, max(1, num_tokens // PROMPT_TOKENS)))

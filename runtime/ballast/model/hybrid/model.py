@@ -366,7 +366,7 @@ class HybridModel:
         return self.streamed is not None or not self._experts.has_host
 
     def _experts_for(self, num_tokens: int) -> DividedExperts:
-        """What computes the experts of a step of the decode lane in which a request has several tokens."""
+        """The implementation of experts for a decode-lane step in which a request has several tokens."""
         if not self._has_prefill_lane and self.streamed is not None and num_tokens >= self.streamed.from_tokens:
             self._num_streamed_steps += 1
             return self._long_step_experts

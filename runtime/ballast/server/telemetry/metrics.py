@@ -241,7 +241,7 @@ class _EngineCollector(Collector):
         yield switched_off
         costs = GaugeMetricFamily(
             "ballast_step_cost_seconds",
-            "Seconds that a step of so many tokens takes, by lane, as the scheduler knows it now.",
+            "Predicted seconds of a step, by lane and number of tokens; measured at start, updated at run time.",
             labels=["lane", "tokens"],
         )
         for lane, points in now.step_costs.items():

@@ -1,4 +1,4 @@
-"""Steps of the decode lane that use the CPU and the device together, and the prefill lane beside them."""
+"""Decode-lane steps that use the CPU and the device together, and their effect on the prefill lane."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_without_streaming_no_step_is_joint(file: Path) -> None:
     assert model.expert_bytes_read_over_pcie == 0
 
 
-def test_beside_a_pass_of_the_prefill_lane_the_cpu_computes_alone(file: Path, model: HybridModel) -> None:
+def test_the_cpu_computes_alone_during_a_pass(file: Path, model: HybridModel) -> None:
     expected, expected_long = logits(load(file, joint=None), SHORT), logits(load(file, joint=None), LONG)
     model.open_prefill_lane()
     model.begin_prefill(prompt(LONG))
@@ -166,7 +166,7 @@ def test_a_pass_of_the_prefill_lane_begins_after_a_joint_step(model: HybridModel
     add(core, 1, SHORT)
     add(core, 2, LONG)
     assert [event.seq for event in core.step().events] == [1], "the joint step has ended"
-    assert core._prefill_step is None, "a pass has begun beside it"
+    assert core._prefill_step is None, "a pass has begun during the joint step"
     add(core, 3, SHORT)
     before = streamed_bytes(model)
     assert sorted(run(core)) == [1, 2, 3]

@@ -31,7 +31,7 @@ class JointExperts:
         return self._host.bytes_read + self._streamed.bytes_read
 
     def begin(self, num_tokens: int) -> None:
-        """A step follows that submits every layer in order; the copies of its first experts start at once."""
+        """Start a step that submits every layer in order. The copies of its first experts start immediately."""
         self._counts = expert_counts(self._bounds, self.split.fraction(num_tokens))
         self._host.begin(num_tokens)
         self._streamed.begin_first(self._counts)

@@ -75,7 +75,7 @@ class Calibration:
             num_tokens = min(2 * num_tokens, max_tokens)
 
     def joint_timings(self, alone: Sequence[Timing], max_tokens: int) -> list[JointTiming]:
-        """A layer by the CPU, streamed, and by both at once, for JOINT_TOKENS up to `max_tokens`. Sizes that are in
+        """Timings of a layer by the CPU, streamed, and by both together, for JOINT_TOKENS up to `max_tokens`. Sizes in
         `alone` are not measured again."""
         known = {timing.tokens: timing for timing in alone}
         timings: list[JointTiming] = []

@@ -43,11 +43,11 @@ class JointSplit:
     """Fewest and most tokens of a joint step."""
 
     def pays(self, num_tokens: int) -> bool:
-        """Whether a step of so many tokens is faster with both processors."""
+        """Whether a step of `num_tokens` is faster with both processors."""
         return self.from_tokens <= num_tokens <= self.to_tokens
 
     def fraction(self, num_tokens: int) -> float:
-        """The streamed fraction, 0…1, of the experts in a step of so many tokens."""
+        """The streamed fraction, 0…1, of the experts in a step of `num_tokens`."""
         at = bisect.bisect(self.fractions, num_tokens, key=lambda point: point[0])
         if at in (0, len(self.fractions)):
             return self.fractions[min(at, len(self.fractions) - 1)][1]

@@ -49,8 +49,8 @@ class Prefetch:
         self._compute = compute
         self._pieces: Sequence[int] = ()
         self._full: list[Any] = [None] * num_buffers
-        # After the last use of each buffer, on whichever stream that was. Before the first use: the stream that
-        # allocated the buffers may still work with their memory.
+        # Recorded after the last use of each buffer, on the stream that used it. At first: the stream that allocated
+        # the buffers may still use their memory.
         self._free: list[Any] = [compute().record_event()] * num_buffers
         self._next_load = self._next_use = 0
 

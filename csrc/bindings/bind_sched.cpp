@@ -84,11 +84,16 @@ CostCurve to_curve(const char* name, const Costs& costs) {
 SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
                             int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
                             bool prefix_cache, const Costs& decode_costs, const Costs& prefill_costs,
-                            std::optional<int64_t> prefill_lane_tokens, std::optional<int64_t> joint_tokens,
+                            std::optional<int64_t> prefill_lane_tokens,
+                            std::optional<std::pair<int64_t, int64_t>> joint_tokens,
                             std::optional<double> max_stall_s, const Tiers& tiers) {
-  std::optional<int32_t> from, joint;
+  std::optional<int32_t> from;
+  std::optional<std::pair<int32_t, int32_t>> joint;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
-  if (joint_tokens) joint = to_int32("joint_tokens", *joint_tokens);
+  if (joint_tokens) {
+    joint.emplace(to_int32("joint_tokens", joint_tokens->first),
+                  to_int32("joint_tokens", joint_tokens->second));
+  }
   SchedulerConfig config{to_int32("num_blocks", num_blocks),
                          to_int32("block_tokens", block_tokens),
                          to_int32("max_batch_size", max_batch_size),
@@ -139,6 +144,7 @@ QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_re
 }  // namespace
 
 void bind_sched(py::module_ m) {
+  m.attr("MOST_IDLE_TOKENS") = kMostIdleTokens;
   py::register_exception<QueueFullError>(m, "QueueFullError", PyExc_RuntimeError);
 
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
@@ -242,14 +248,13 @@ void bind_sched(py::module_ m) {
       .def(
           "predicted_wait_s",
           [](const QueueState& self, int64_t priority, int64_t client, int64_t prompt_tokens,
-             int64_t max_tokens, double horizon_s) {
+             int64_t max_tokens, double horizon_s, double elapsed_s) {
             return self.predicted_wait_s(to_int32("priority", priority), client,
                                          to_int32("prompt_tokens", prompt_tokens),
-                                         to_int32("max_tokens", max_tokens), horizon_s);
+                                         to_int32("max_tokens", max_tokens), horizon_s, elapsed_s);
           },
           py::arg("priority"), py::arg("client"), py::arg("prompt_tokens"), py::arg("max_tokens"),
-          py::kw_only(), py::arg("horizon_s"))
-      .def_property_readonly("num_waiting", &QueueState::num_waiting);
+          py::kw_only(), py::arg("horizon_s"), py::arg("elapsed_s") = 0.0);
 
   py::class_<Scheduler>(m, "Scheduler")
       .def(py::init<const SchedulerConfig&>(), py::arg("config"))

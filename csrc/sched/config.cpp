@@ -26,8 +26,9 @@ void SchedulerConfig::validate() const {
               ", one token for each request that decodes");
   require(prefill_chunk_size >= 1, "prefill_chunk_size", prefill_chunk_size,
           "a step computes at least 1 token");
-  require(!joint_tokens || *joint_tokens >= 1, "joint_tokens", joint_tokens.value_or(1),
-          "a step has at least 1 token");
+  require(!joint_tokens || (joint_tokens->first >= 1 && joint_tokens->first <= joint_tokens->second),
+          "joint_tokens", joint_tokens ? joint_tokens->first : 0,
+          "a range of tokens, from 1 or more, that ends after it begins");
   require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
           "prompts cannot make a step shorter; use 0 or more");
   require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");

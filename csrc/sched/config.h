@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kv/tier.h"
@@ -22,10 +23,10 @@ struct SchedulerConfig {
   CostCurve prefill_costs = {};  // of a prefill-lane pass; empty: there is no such lane
   // Minimum number of tokens of a prompt that uses the prefill lane; none: the planner decides by the costs.
   std::optional<int32_t> prefill_lane_tokens = {};
-  // Decode-lane steps with prompts and at least this number of tokens use the link to the device, as passes
-  // do: no pass begins meanwhile, and during a pass they are computed without it. None: no decode-lane step
-  // uses it.
-  std::optional<int32_t> joint_tokens = {};
+  // Decode-lane steps with prompts and `first` to `second` tokens use the link to the device, as passes do:
+  // no pass begins meanwhile, and during a pass they are computed without it. None: decode-lane steps never
+  // use it.
+  std::optional<std::pair<int32_t, int32_t>> joint_tokens = {};
   // Most seconds that prompts may add to a step in which something decodes; none: see StepPlanner.
   std::optional<double> max_stall_s = {};
 

@@ -266,9 +266,13 @@ void QueueState::arrive(int32_t priority, int64_t client, int32_t prompt_tokens,
 }
 
 double QueueState::predicted_wait_s(int32_t priority, int64_t client, int32_t prompt_tokens,
-                                    int32_t max_tokens, double horizon_s) const {
+                                    int32_t max_tokens, double horizon_s, double elapsed_s) const {
   if (!planner_.costs().are_known()) return 0.0;
   QueueState with = *this;
+  // An outstanding step that is overdue is taken to end now.
+  for (double* left_s : {&with.lanes_.decode_lane_s, &with.lanes_.prefill_lane_s}) {
+    if (*left_s > 0.0) *left_s = std::max(*left_s - elapsed_s, 1e-6);
+  }
   const size_t target = with.insert(priority, client, prompt_tokens, max_tokens);
   return Simulation(with.config_, with.planner_, with.lanes_, with.running_, with.waiting_, target,
                     release_interval_s_)

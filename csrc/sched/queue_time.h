@@ -52,12 +52,10 @@ class QueueState {
 
   // A request that arrives now; prompt_tokens are those that the prefix cache does not have.
   void arrive(int32_t priority, int64_t client, int32_t prompt_tokens, int32_t max_tokens);
-  // Seconds until the first step of a request that arrives now, or a value beyond horizon_s if it takes
-  // longer.
+  // Seconds until the first step of a request that arrives elapsed_s after this state was taken, or a value
+  // beyond horizon_s if it takes longer.
   double predicted_wait_s(int32_t priority, int64_t client, int32_t prompt_tokens, int32_t max_tokens,
-                          double horizon_s) const;
-
-  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+                          double horizon_s, double elapsed_s = 0.0) const;
 
  private:
   size_t insert(int32_t priority, int64_t client, int32_t prompt_tokens, int32_t max_tokens);

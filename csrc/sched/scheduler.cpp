@@ -149,6 +149,8 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   outstanding(lane).plan = plan;
   outstanding(lane).began_s = now_s;
   outstanding(lane).in_pass = lane == Lane::kDecode && is_outstanding(Lane::kPrefill);
+  outstanding(lane).is_mixed = false;
+  if (lane == Lane::kPrefill && is_outstanding(lane)) outstanding(Lane::kDecode).is_mixed = true;
   return plan;
 }
 
@@ -247,7 +249,8 @@ LaneState Scheduler::lane_state(std::optional<double> now_s) const {
 }
 
 // Divides the prompts that could be computed now between the lanes: those of running requests, and of as many
-// waiting ones as slots are free.
+// waiting ones as slots and blocks are free for. With two lanes no other waiting request is admitted, so the
+// slots of those that wait for the other lane stay free.
 void Scheduler::assign_lanes(std::optional<double> now_s) {
   ++num_plans_;
   num_prompts_ = 0;
@@ -261,13 +264,15 @@ void Scheduler::assign_lanes(std::optional<double> now_s) {
     if (continues_prompt(*request) && !request->scores_prompt) consider(*request, request->num_uncomputed());
   }
   int32_t num_free = config_.max_batch_size - num_slots_used_;
+  int32_t num_blocks = blocks_.num_available();
   for (size_t i = 0; i < std::min(queue_.size(), kMostSkipped) && num_free > 0; ++i) {
     Request& request = queue_[i];
     if (waits_for_leader(request)) continue;
-    // Without a second lane only the number of prompts counts.
-    if (!request.scores_prompt) {
-      consider(request, config_.has_prefill_lane() ? match(request) : request.num_tokens());
-    }
+    // Without a second lane only the number of prompts counts, so nothing is looked up.
+    const int32_t num_tokens = config_.has_prefill_lane() ? match(request) : request.num_tokens();
+    num_blocks -= blocks_to_admit(request) - static_cast<int32_t>(request.match.blocks.size());
+    if (num_blocks < 0) break;
+    if (!request.scores_prompt) consider(request, num_tokens);
     num_free -= request.found.empty();  // a request that will fetch needs no slot now
   }
   const std::vector<Lane> lanes = planner_.assign_lanes(lane_state(now_s), prompts);
@@ -280,12 +285,10 @@ void Scheduler::assign_lanes(std::optional<double> now_s) {
 
 // Whether the prompts of the prefill lane wait for further ones, for which slots become free soon.
 bool Scheduler::holds_pass(std::optional<double> now_s) {
-  const auto is_assigned = [&](const Request* request) {
-    return request->lane_plan == num_plans_ && request->prompt_lane == Lane::kPrefill;
-  };
-  const auto count = std::count_if(queue_.begin(), queue_.end(), is_assigned);
+  const auto count = std::count_if(queue_.begin(), queue_.end(),
+                                   [&](const Request* request) { return is_assigned(*request); });
   const bool is_part_way = std::any_of(running_.begin(), running_.end(), [&](const Request* request) {
-    return continues_prompt(*request) && is_assigned(request);
+    return continues_prompt(*request) && is_assigned(*request);
   });
   const auto num_free = static_cast<size_t>(config_.max_batch_size - num_slots_used_);
   const int32_t num_prompts = static_cast<int32_t>(count);
@@ -302,11 +305,10 @@ bool Scheduler::holds_pass(std::optional<double> now_s) {
   return true;
 }
 
-// The lane that computes the last num_tokens of a prompt.
-Lane Scheduler::lane_of(const Request& request, int32_t num_tokens) const {
-  if (request.scores_prompt) return Lane::kDecode;
-  if (request.lane_plan == num_plans_) return request.prompt_lane;
-  return planner_.assign_lanes(lane_state({}), {num_tokens}).front();
+// Whether the step that is planned is to compute a request's prompt.
+bool Scheduler::is_assigned(const Request& request) const {
+  if (request.scores_prompt || !config_.has_prefill_lane()) return lane_ == Lane::kDecode;
+  return request.lane_plan == num_plans_ && request.prompt_lane == lane_;
 }
 
 // Whether a running request has prompt tokens that a step can take now.
@@ -321,7 +323,7 @@ void Scheduler::plan_prompts() {
   for (Request* request : running_) {
     if (!continues_prompt(*request)) continue;
     const int32_t num_tokens = request->num_uncomputed();
-    if (lane_of(*request, num_tokens) != lane_) continue;
+    if (!is_assigned(*request)) continue;
     int32_t most = allowance(*request, budget_);
     if (part_way == nullptr && most < num_tokens) {
       part_way = request;
@@ -381,8 +383,8 @@ int32_t Scheduler::match(Request& request) const {
 // Whether a waiting request belongs in this step, if there is room for it. While a prompt is partly computed,
 // only much shorter ones do: they end soon and delay it little.
 bool Scheduler::fits_in_step(Request& request) const {
+  if (!is_assigned(request)) return false;
   const int32_t num_tokens = match(request);
-  if (lane_of(request, num_tokens) != lane_) return false;
   return part_way_ == nullptr ||
          int64_t{num_tokens} * kJoiningShare <= part_way_->num_uncomputed() - part_way_->num_planned;
 }
@@ -537,13 +539,14 @@ void Scheduler::append_row(Plan& plan, const Request& request, int32_t begin, in
 
 std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane,
                                              std::optional<double> now_s) {
-  auto& [plan, rows, began_s, in_pass] = outstanding(lane);
+  auto& [plan, rows, began_s, in_pass, is_mixed] = outstanding(lane);
   if (!plan) throw std::logic_error("commit() came without a plan()");
   if (sampled.size() != static_cast<size_t>(plan->num_samples)) {
     throw std::invalid_argument("commit() got " + std::to_string(sampled.size()) +
                                 " tokens for a plan that samples " + std::to_string(plan->num_samples));
   }
-  if (now_s && began_s && plan->num_tokens() > 0) {
+  if (lane == Lane::kPrefill) outstanding(Lane::kDecode).is_mixed = true;
+  if (now_s && began_s && !is_mixed && plan->num_tokens() > 0) {
     planner_.costs().observe(lane, in_pass, plan->num_tokens(), *now_s - *began_s);
   }
   auto committed = std::make_shared<Committed>();
@@ -576,6 +579,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     running_.erase(std::remove_if(running_.begin(), running_.end(), is_done), running_.end());
   for (const Request* request : done) end(*request);
   if (now_s) slot_releases_.note(static_cast<int32_t>(done.size()), *now_s);
+  if (running_.empty()) slot_releases_.pause();
   plan.reset();
   rows.clear();
   return committed;
@@ -677,10 +681,10 @@ Stats Scheduler::stats() const {
   return stats;
 }
 
-double Scheduler::next_prompt_step_s() const {
+double Scheduler::next_prompt_step_s() {
   int64_t num_tokens = 0;
   for (size_t i = 0; i < std::min(queue_.size(), static_cast<size_t>(config_.max_batch_size)); ++i) {
-    num_tokens += queue_[i].num_tokens();
+    if (!waits_for_leader(queue_[i])) num_tokens += match(queue_[i]);
   }
   const int64_t most = std::max(config_.prefill_chunk_size, planner_.idle_chunk());
   return planner_.prompt_seconds(static_cast<int32_t>(std::min(num_tokens, most)), 0);

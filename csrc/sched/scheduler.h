@@ -102,7 +102,7 @@ class Scheduler {
   Stats stats() const;
   const StepCosts& costs() const { return planner_.costs(); }
   // Seconds of the next step over all waiting prompts; 0 if none waits or no costs are known.
-  double next_prompt_step_s() const;
+  double next_prompt_step_s();
   // The load, for estimates of queue times. `now_s` as of plan().
   // prompt_share: the share of a prompt that the prefix cache does not have, for requests not looked up yet.
   QueueState queue_state(ReplyLength reply = {}, double prompt_share = 1.0,
@@ -117,7 +117,8 @@ class Scheduler {
     std::shared_ptr<Plan> plan;
     std::vector<Request*> rows;
     std::optional<double> began_s;
-    bool in_pass = false;  // whether the other lane had a pass outstanding when this began
+    bool in_pass = false;   // whether the other lane had a pass outstanding when this began
+    bool is_mixed = false;  // whether a pass began or ended during this step of the decode lane
   };
 
   void plan_decodes();
@@ -134,7 +135,7 @@ class Scheduler {
   void admit();
   int32_t match(Request& request) const;
   bool fits_in_step(Request& request) const;
-  Lane lane_of(const Request& request, int32_t num_tokens) const;
+  bool is_assigned(const Request& request) const;
   bool continues_prompt(const Request& request) const;
   int32_t blocks_to_admit(const Request& request) const;
   void start(Request& request);

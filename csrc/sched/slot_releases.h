@@ -19,6 +19,9 @@ class SlotReleases {
     last_s_ = now_s;
   }
 
+  // The batch is empty: the time until the next release says nothing.
+  void pause() { last_s_.reset(); }
+
   // Mean seconds between two releases, of the latest ones; 0 before the second one.
   double interval_s() const { return interval_s_; }
 

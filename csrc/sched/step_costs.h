@@ -1,6 +1,7 @@
 // The costs of steps in both lanes: measured at start, then updated by the steps that run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -33,9 +34,14 @@ class StepCosts {
 
   static CostCurve slowed(const SchedulerConfig& config) {
     std::vector<CostPoint> points = config.decode_costs.points();
+    double last_s = 0.0;
     for (CostPoint& point : points) {
       point.seconds *= kSlowdownInPass;
-      if (config.joint_tokens && point.tokens >= *config.joint_tokens) point.seconds *= kSlowdownWithoutLink;
+      const auto& joint = config.joint_tokens;
+      if (joint && point.tokens >= joint->first && point.tokens <= joint->second) {
+        point.seconds *= kSlowdownWithoutLink;
+      }
+      point.seconds = last_s = std::max(last_s, point.seconds);
     }
     return {"decode_costs", std::move(points)};
   }

@@ -12,9 +12,6 @@ namespace {
 // lane, because all prompts depend on that lane then.
 constexpr double kAutoStallOfOneLane = 3.0;
 constexpr double kAutoStallOfTwoLanes = 1.0;
-// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane: beyond it,
-// streaming alone is as fast and leaves the decode lane free.
-constexpr int32_t kMostIdleTokens = 1024;
 
 // Seconds of steps of `budget` tokens, the last one shorter, each with num_decode decoding requests.
 double seconds_of_steps(const CostCurve& costs, int32_t num_tokens, int32_t budget, int32_t num_decode) {

@@ -11,6 +11,9 @@
 
 namespace ballast {
 
+// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is not
+// larger: beyond it, streaming alone is as fast and leaves the decode lane free.
+inline constexpr int32_t kMostIdleTokens = 1024;
 // A waiting prompt joins a partly computed one if its length, times this, is at most the number of tokens
 // that the other one has left.
 inline constexpr int32_t kJoiningShare = 4;
@@ -34,7 +37,8 @@ class StepPlanner {
 
   // Whether a decode-lane step with num_tokens, prompts among them, uses the link to the device.
   bool uses_link(int32_t num_tokens, bool in_pass) const {
-    return config_.joint_tokens && num_tokens >= *config_.joint_tokens && !in_pass;
+    const auto& joint = config_.joint_tokens;
+    return joint && num_tokens >= joint->first && num_tokens <= joint->second && !in_pass;
   }
 
   // The most prompt tokens of a decode-lane step with `num_decode` decoding requests, while `num_prompts`

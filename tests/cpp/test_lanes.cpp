@@ -318,11 +318,12 @@ TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
   const auto lanes = apart.assign_lanes({}, prompts);
   EXPECT_EQ(std::count(lanes.begin(), lanes.end(), kDecode), 1);
   // A joint step of 15 tokens delays the pass by 3.2 s, so all share one pass.
-  config.joint_tokens = 12;
+  config.joint_tokens = {12, 64};
   const auto joint = StepPlanner(config).assign_lanes({}, prompts);
   EXPECT_EQ(std::count(joint.begin(), joint.end(), kPrefill),
-            2 + 1 - std::count(joint.begin(), joint.end(), kDecode));
+            3 - std::count(joint.begin(), joint.end(), kDecode));
   EXPECT(StepPlanner(config).uses_link(12, false));
+  EXPECT(!StepPlanner(config).uses_link(65, false));
   EXPECT(!StepPlanner(config).uses_link(12, true) && !StepPlanner(config).uses_link(11, false));
   EXPECT(!apart.uses_link(1000, false));
   // The outstanding step of the decode lane keeps the link for 10 s: a pass would end after 14 s.

@@ -34,14 +34,15 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
         prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if draw(st.booleans()) else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
+        joint_tokens=draw(st.none() | st.tuples(st.integers(1, 4), st.integers(4, 12))),
         tiers=draw(tiers) if prefix_cache else [],
     )
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(config=configs(), looks_ahead=st.booleans())
-    def start(self, config: sched.SchedulerConfig, looks_ahead: bool) -> None:
-        self.reference = ReferenceScheduler(config, looks_ahead)
+    @initialize(config=configs(), looks_ahead=st.booleans(), now_s=st.none() | st.just(100.0))
+    def start(self, config: sched.SchedulerConfig, looks_ahead: bool, now_s: float | None) -> None:
+        self.reference = ReferenceScheduler(config, looks_ahead, now_s=now_s)
         self.next_seq = 0
 
     def _add(self, prompt: list[int], max_tokens: int, min_tokens: int, **options: Any) -> bool:
@@ -173,6 +174,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.reference.restart()
+
+    @precondition(lambda self: self.reference.now_s is not None)
+    @rule(seconds=st.sampled_from((0.01, 0.5, 2.0, 30.0)))
+    def wait(self, seconds: float) -> None:
+        """Time passes: costs follow the steps, and a pass that is held is held no longer."""
+        self.reference.now_s += seconds
 
     @rule()
     def run_dry(self) -> None:

@@ -153,6 +153,21 @@ def test_two_lanes_leave_no_block_behind_either() -> None:
     assert len(digests) == 1
 
 
+def test_two_lanes_that_follow_their_costs_leave_no_block_behind_either() -> None:
+    costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)], "joint_tokens": (20, 90)}
+    digests = set()
+    for _ in range(2):
+        simulation = Simulation(seed=31, num_requests=1_000, **costs)
+        simulation.reference.now_s = 0.0
+        simulation.run()
+        digests.add(simulation.digest.hexdigest())
+    assert len(digests) == 1
+    totals = simulation.reference.totals
+    assert simulation.reference.scheduler.stats().used_tokens == 0
+    assert totals.prefill_steps > 50
+    assert simulation.reference.scheduler.costs()["decode"] != costs["decode_costs"]
+
+
 def test_clients_that_take_turns_leave_no_block_behind_either() -> None:
     simulation = Simulation(seed=19, num_requests=3_000, num_clients=5)
     simulation.run()

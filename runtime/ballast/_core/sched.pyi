@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from . import _I32 as I32
 from . import PybindObject
 
+MOST_IDLE_TOKENS: int
+"""Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is not larger."""
+
 class SchedulerConfig(PybindObject):
     def __init__(
         self,
@@ -22,7 +25,7 @@ class SchedulerConfig(PybindObject):
         decode_costs: Sequence[tuple[int, float]] = ...,
         prefill_costs: Sequence[tuple[int, float]] = ...,
         prefill_lane_tokens: int | None = None,
-        joint_tokens: int | None = None,
+        joint_tokens: tuple[int, int] | None = None,
         max_stall_s: float | None = None,
         tiers: Sequence[tuple[int, int]] = ...,
     ) -> None:
@@ -32,8 +35,8 @@ class SchedulerConfig(PybindObject):
         `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending. Without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
         prompt that uses the prefill lane; None: the planner compares the costs. `joint_tokens`:
-        decode-lane steps with prompts and at least this number of tokens use the link to the device, as passes do, so
-        no pass begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
+        decode-lane steps with prompts and so many tokens, first and last included, use the link to the device, as
+        passes do, so no pass begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
         or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
         prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that
@@ -56,7 +59,7 @@ class SchedulerConfig(PybindObject):
     @property
     def prefill_lane_tokens(self) -> int | None: ...
     @property
-    def joint_tokens(self) -> int | None: ...
+    def joint_tokens(self) -> tuple[int, int] | None: ...
     @property
     def max_stall_s(self) -> float | None: ...
     @property
@@ -225,12 +228,17 @@ class QueueState(PybindObject):
     def arrive(self, priority: int, client: int, prompt_tokens: int, max_tokens: int) -> None:
         """Add a request that the scheduler does not know yet; `prompt_tokens` without those in the prefix cache."""
     def predicted_wait_s(
-        self, priority: int, client: int, prompt_tokens: int, max_tokens: int, *, horizon_s: float
+        self,
+        priority: int,
+        client: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        *,
+        horizon_s: float,
+        elapsed_s: float = 0.0,
     ) -> float:
-        """Seconds until the first step of a request that arrives now: the planner run forward on its costs. A value
-        beyond `horizon_s` may be too small. 0 if no costs are known."""
-    @property
-    def num_waiting(self) -> int: ...
+        """Seconds until the first step of a request that arrives `elapsed_s` after this state was taken: the planner
+        run forward on its costs. A value beyond `horizon_s` may be too small. 0 if no costs are known."""
 
 class Scheduler(PybindObject):
     def __init__(self, config: SchedulerConfig) -> None: ...

@@ -109,8 +109,9 @@ class EngineCore:
         config: sched.SchedulerConfig,
         alive: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """Raises ValueError where `config` has a prefill lane and the runner has none."""
+        """`on_begin` is called when a step has been planned and begun, before it is waited for. Raises ValueError where `config` has a prefill lane and the runner has none."""
         self._runner = runner
         self._looks_ahead = runner if isinstance(runner, LooksAhead) else None
         self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None
@@ -139,6 +140,7 @@ class EngineCore:
         self._queued: set[int] = set()
         self._alive = alive
         self._clock = clock
+        self._on_begin = on_begin
 
     def add(self, seq: int, request: Request, seed: int, leader: int | None = None) -> None:
         """Queue a request under a fresh sequence id.
@@ -174,15 +176,19 @@ class EngineCore:
         """Begin a step in each lane that has none, and return once one has ended; BUSY and IDLE where none does."""
         if self._tiers is not None:
             self._tiers.settle()
+        before = self._decode_step, self._prefill_step
         if self._decode_step is None:
             if self._is_prefill_held and self._beside is not None and self._prefill_step is None:
                 self._prefill_step = self._begin_prefill(self._beside)  # before another step can hold it
+                self._is_prefill_held = False
             self._decode_step = self._begin_decode()
         if self._beside is not None and self._prefill_step is None:
             self._is_prefill_held = not self._beside.can_begin_prefill
             if not self._is_prefill_held:
                 self._prefill_step = self._begin_prefill(self._beside)
         decode, prefill = self._decode_step, self._prefill_step
+        if (decode, prefill) != before:
+            self._on_begin()
         if prefill is not None:
             assert self._beside is not None
             is_wanted = any(row.seq in self._sequences for row in prefill.requested)
@@ -398,6 +404,11 @@ class EngineCore:
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
         return self._scheduler.stats()
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a step is outstanding in either lane."""
+        return self._decode_step is not None or self._prefill_step is not None
 
     @property
     def step_costs(self) -> Mapping[str, list[tuple[int, float]]]:

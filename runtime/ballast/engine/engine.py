@@ -186,11 +186,12 @@ class Engine:
         """Prompt tokens of the requests that never ran, those in the inbox included."""
         self._used_tokens = 0
         self._queue_state: sched.QueueState | None = None
-        """The load after the last step, and the requests in the inbox."""
+        """The load when the last step began or ended, and the requests in the inbox."""
+        self._queue_state_taken = 0.0
 
         self._retries = RetrySchedule(limits.max_batch_size)
         self.count_arriving: Callable[[], int] = lambda: 0
-        """Returns the number of requests that are being read or tokenised; called on the engine's thread."""
+        """Returns the number of requests that are being tokenised; called on the engine's thread."""
 
         # Used by the engine thread alone.
         self._live: dict[int, _Live] = {}
@@ -421,7 +422,12 @@ class Engine:
             return 0.0
         num_computed = _computed_tokens(num_tokens, self._prompt_share.value)
         return self._queue_state.predicted_wait_s(
-            priority, client, num_computed, self.limits.max_new_tokens, horizon_s=horizon_s
+            priority,
+            client,
+            num_computed,
+            self.limits.max_new_tokens,
+            horizon_s=horizon_s,
+            elapsed_s=time.monotonic() - self._queue_state_taken,
         )
 
     def _run(self) -> None:
@@ -431,7 +437,7 @@ class Engine:
             if isinstance(runner, Measurable):
                 config = with_measured_costs(config, runner, self.limits.max_model_tokens, self._note_progress)
             self._config = config
-            core = EngineCore(runner, config, self._note_progress)
+            core = EngineCore(runner, config, self._note_progress, on_begin=lambda: self._share_queue_state(core))
             self._warm_up(core)
             with self._lock:
                 if self._state is EngineState.LOADING:
@@ -445,7 +451,9 @@ class Engine:
                     self._idle(core)
                 elif result is not BUSY:
                     self._account(core, result)
-                elif self._clock.now() - self._last_shown > SHOW_S:
+                elif not core.is_computing:
+                    self._is_idle = True  # blocks are copied, and nothing is computed meanwhile
+                if result is BUSY and self._clock.now() - self._last_shown > SHOW_S:
                     self._show(core)
             core.close()
             self._fail_all(CapacityError.shutting_down())
@@ -584,14 +592,20 @@ class Engine:
         now = self._last_progress
         self._retries.ran((stats.running + num_ended) * (now - self._last_publish), num_ended)
         self._last_publish = now
-        share = self._prompt_share.value
-        state = core.queue_state(self._reply_lengths.mean_tokens, share)
         with self._lock:
             self._num_waiting, self._num_running = stats.waiting, stats.running
             self._used_tokens = stats.used_tokens
+        self._share_queue_state(core)
+
+    def _share_queue_state(self, core: EngineCore) -> None:
+        """Copy the load for predictions by other threads. Called when a step begins and when requests come or go."""
+        share = self._prompt_share.value
+        state = core.queue_state(self._reply_lengths.mean_tokens, share)
+        taken = time.monotonic()
+        with self._lock:
             for _, live in self._inbox:
                 _arrive(state, live, share)
-            self._queue_state = state
+            self._queue_state, self._queue_state_taken = state, taken
 
     def _show(self, core: EngineCore) -> sched.Stats:
         self._last_shown = self._clock.now()

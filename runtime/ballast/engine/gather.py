@@ -18,7 +18,7 @@ def gather_s(step_s: float, waited_s: float, quiet_s: float, num_arriving: int) 
     """Seconds that the engine should wait before it looks again; 0: it starts the step.
 
     `step_s`: cost of the step over all prompts gathered so far; `waited_s`: since the first one arrived; `quiet_s`:
-    since the last one arrived; `num_arriving`: requests that are being read or tokenised."""
+    since the last one arrived; `num_arriving`: requests that are being tokenised."""
     left_s = min(GATHER_SHARE * step_s, LONGEST_S) - waited_s
     if num_arriving == 0:
         left_s = min(left_s, QUIET_SHARE * step_s - quiet_s)

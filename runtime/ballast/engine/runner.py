@@ -77,9 +77,9 @@ class HasPrefillLane(LooksAhead, Protocol):
         that `logits` hardly waits. Raises what fails the step."""
 
     @property
-    def joint_tokens(self) -> int | None:
-        """Fewest tokens of a step with prompts, begun by `queue`, that uses the link to the device; None: no such step
-        does."""
+    def joint_tokens(self) -> tuple[int, int] | None:
+        """Fewest and most tokens of a step with prompts, begun by `queue`, that uses the link to the device; None: no
+        such step does."""
 
     @property
     def can_begin_prefill(self) -> bool:

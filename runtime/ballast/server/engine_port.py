@@ -24,7 +24,7 @@ class EnginePort(Protocol):
 
     limits: Limits
     count_arriving: Callable[[], int]
-    """Returns the number of requests that are being read or tokenised; the server sets it."""
+    """Returns the number of requests that are being tokenised; the server sets it."""
 
     @property
     def state(self) -> EngineState:

@@ -183,6 +183,8 @@ class ReferenceScheduler:
     live: dict[int, Expected] = field(default_factory=dict)
     """By sequence id; by priority, turn and arrival."""
     totals: Totals = field(default_factory=Totals)
+    now_s: float | None = None
+    """The time that plans and commits are told; None: they are told none, and costs stay as they are."""
 
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
@@ -324,7 +326,7 @@ class ReferenceScheduler:
     def begin(self, lane: int) -> sched.Plan:
         """One plan of a lane that has none outstanding."""
         self._assign_slots()
-        plan = self.scheduler.plan(lane)
+        plan = self.scheduler.plan(lane, now_s=self.now_s)
         self.scheduler.check()
         self._check_preempted(plan)
         self._assign_slots()
@@ -361,7 +363,9 @@ class ReferenceScheduler:
         for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
             self._kv[plan.slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
         sampled = [next_token(row.request) for row in rows if row.samples]
-        committed = self.scheduler.commit(np.array(sampled, dtype=np.int32), lane)
+        if self.now_s is not None:
+            self.now_s += 1.0 + 0.05 * plan.num_tokens
+        committed = self.scheduler.commit(np.array(sampled, dtype=np.int32), lane, now_s=self.now_s)
         self._begin_transfers()
         self._note_published(rows, failed)
         self._check_committed(rows, sampled, aborted, committed)
@@ -717,6 +721,11 @@ class ReferenceScheduler:
             assert follows or left or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
                 "a request that waits for room is passed"
             )
+        if self.config.has_prefill_lane and not self.tiers:
+            num_skipped = sum(not self._waits_for_leader(request) for request in passed)
+            assert self.scheduler.stats().running + num_skipped <= self.config.max_batch_size, (
+                "later requests take the slots of those that wait for the other lane"
+            )
         size = self.config.block_tokens
         # But not from a leader that comes after its followers.
         kept_for = [request for request in passed if not self._is_behind(request, waiting)]
@@ -729,6 +738,9 @@ class ReferenceScheduler:
         assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
         # A place is kept, too, unless it will fetch, which only the scheduler knows.
         assert self.tiers or stats.running < self.config.max_batch_size
+
+    def _waits_for_leader(self, request: Expected) -> bool:
+        return request.leader in self.live and self.live[request.leader].num_generated == 0
 
     def _as_many_fetch_as_may(self) -> bool:
         unplaced = [request for request in self.live.values() if request.running and not request.has_slot]

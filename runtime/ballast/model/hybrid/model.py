@@ -249,9 +249,9 @@ class HybridModel:
         self._num_streamed_steps = 0
 
     @property
-    def joint_tokens(self) -> int | None:
+    def joint_tokens(self) -> tuple[int, int] | None:
         """See `HasPrefillLane`."""
-        return None if self._joint is None else self._joint.split.from_tokens
+        return None if self._joint is None else (self._joint.split.from_tokens, self._joint.split.to_tokens)
 
     @property
     def can_begin_prefill(self) -> bool:

@@ -49,7 +49,7 @@ class TokenizeQueue:
         """Bytes of bodies that are being read or wait."""
         self._waiting: set[Future[Any]] = set()
         self.num_arriving = 0
-        """Requests whose bodies are being read, checked or tokenised."""
+        """Requests whose bodies were read and are being checked or tokenised."""
         self._retries = RetrySchedule(TEXT_THREADS)
 
     @property
@@ -66,8 +66,7 @@ class TokenizeQueue:
         CapacityError when the queue is full or the server stops, RequestTimeoutError, and ClientDisconnect or
         ClientGoneError when the client has left.
         """
-        num_bytes = 0
-        self.num_arriving += 1
+        num_bytes = num_arriving = 0
         try:
             parts = []
             async with asyncio.timeout(remaining_s(record, self._timeout_s)) as limit:
@@ -76,6 +75,8 @@ class TokenizeQueue:
                     self._num_bytes += len(part)
                     self._check_capacity()
                     parts.append(part)
+            num_arriving = 1
+            self.num_arriving += num_arriving
             data = b"".join(parts)
             parts.clear()
             _check_is_json(request.headers.get("content-type", ""))
@@ -93,7 +94,7 @@ class TokenizeQueue:
             # By the HTTP server, which stops and waits no longer. The client can still be told.
             raise CapacityError.shutting_down() from None
         finally:
-            self.num_arriving -= 1
+            self.num_arriving -= num_arriving
             self._num_bytes -= num_bytes
 
     def _begin(self, executor: Executor, work: Callable[[bytes], Result], data: bytes) -> Future[Result]:

@@ -9,7 +9,7 @@ from . import _I32 as I32
 from . import PybindObject
 
 MOST_IDLE_TOKENS: int
-"""Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is not larger."""
+"""Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is smaller."""
 
 class SchedulerConfig(PybindObject):
     def __init__(

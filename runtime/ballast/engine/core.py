@@ -111,7 +111,8 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_begin` is called when a step has been planned and begun, before it is waited for. Raises ValueError where `config` has a prefill lane and the runner has none."""
+        """`on_begin` is called when a step has been planned and begun, before it is waited for. Raises ValueError where
+        `config` has a prefill lane and the runner has none."""
         self._runner = runner
         self._looks_ahead = runner if isinstance(runner, LooksAhead) else None
         self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None

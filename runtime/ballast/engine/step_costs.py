@@ -52,8 +52,15 @@ def with_measured_costs(
         beside.open_prefill_lane()  # first: else a long step would go through the device
     most = config.prefill_chunk_size if beside is None else min(MOST_BESIDE, config.prefill_chunk_size)
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
+    # These three say most of the curve: the steps in between are bent, and beyond a small one it rises too steeply.
+    first = [min(size, sizes[-1]) for size in (1, config.max_batch_size, config.chunk_size)]
     costs = {
-        "decode_costs": measured(lambda size: sampled(runner.forward(steps.decode_lane(size), alive)), sizes, clock)
+        "decode_costs": measured(
+            lambda size: sampled(runner.forward(steps.decode_lane(size), alive)),
+            list(dict.fromkeys((*first, *sizes))),
+            clock,
+            at_least=len(set(first)),
+        )
     }
     if beside is not None:
         own_sampled = _sampler_of(kernels.ThreadPool(1), config)
@@ -69,14 +76,16 @@ def with_measured_costs(
     return with_changes(config, joint_tokens=None if beside is None else beside.joint_tokens, **costs)
 
 
-def measured(run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float]) -> list[Cost]:
-    """The ascending costs of `sizes`, the most important of which come first: as many as LIMIT_S suffices for, and two
-    at least. A cost is the faster of two runs, where there is time. No larger step is said to be faster."""
+def measured(
+    run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float], at_least: int = 2
+) -> list[Cost]:
+    """The ascending costs of `sizes`, the most important of which come first: as many as LIMIT_S suffices for, and
+    `at_least` of them. A cost is the faster of two runs, where there is time. No larger step is said to be faster."""
     found: dict[int, float] = {}
     began = clock()
     run(sizes[0])  # the first use of memory takes longer
     for size in sizes:
-        if clock() - began > LIMIT_S and len(found) > 1:
+        if clock() - began > LIMIT_S and len(found) >= at_least:
             break
         seconds: list[float] = []
         while len(seconds) < 1 or (len(seconds) < _REPEATS and clock() - began < LIMIT_S):

@@ -25,7 +25,7 @@ CONFIG = {
 
 
 class Measured:
-    """A model whose time is a clock's: a millisecond a step and one more for each token."""
+    """A model whose time is a clock's: 1/1024 s per step and as much per token, which floats add exactly."""
 
     vocabulary = 50
 
@@ -35,7 +35,7 @@ class Measured:
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         self.sizes.append(batch.token_ids.size)
-        self.now += 1e-3 * (1 + batch.token_ids.size)
+        self.now += (1 + batch.token_ids.size) / 1024
         return np.zeros((batch.sampled.size, self.vocabulary), np.float32)
 
     def clock(self) -> float:
@@ -128,8 +128,16 @@ def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
     core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 0)
     model.sizes.clear()
     core.step()
-    # 2 ms alone, 3 times that beside: 7 tokens in 8 ms.
+    # The decoding request alone takes 2 units, and prompts may add 6: 7 tokens take 8.
     assert model.sizes == [7]
+
+
+def test_the_longest_step_with_decoding_requests_is_measured_however_slow_the_model_is() -> None:
+    model = Measured()
+    times = iter(range(0, 100_000, 10))  # each look at the clock is 10 s later
+    config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, lambda: float(next(times)))
+    measured_sizes = [tokens for tokens, _ in sched.Scheduler(config).costs()["decode"]]
+    assert measured_sizes == sorted({1, CONFIG["max_batch_size"], CONFIG["chunk_size"]})
 
 
 def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,35 @@ def test_a_figure_without_a_record_is_an_error(results: Path) -> None:
     results.write_text(record(isa="avx2", tokens_per_s=1.0))
     with pytest.raises(records.NoRecordError, match="has no record of 'decode B=1'"):
         dict(files([SPEED]))
+
+
+def test_columns_show_the_records_of_two_servers_and_their_commands(results: Path) -> None:
+    ours, theirs = (
+        Column(server, "tokens_per_s", of={"server": server}, charted=True) for server in ("ballast", "llama")
+    )
+    rows = (Row("both", "decode B=1"), Row("ours alone", "decode B=2"))
+    question = replace(SPEED, rows=rows, columns=(ours, theirs), shows_servers=True)
+    results.write_text(
+        record(server="ballast", tokens_per_s=3, command="ballast serve")
+        + record(server="llama", tokens_per_s=2, command="llama-server", commit="fedcba987654")
+        + record(server="ballast", tokens_per_s=4, command="ballast serve", case="decode B=2")
+    )
+    page = dict(files([question]))[Path("docs/benchmarks.md")]
+    assert "| both | 3 | 2 |\n| ours alone | 4 | – |" in page
+    assert "```\nballast serve\nllama-server\n```" in page
+    assert "(0123456, 2026-11-20; fedcba9, 2026-11-20)" in page
+
+
+@pytest.mark.parametrize(
+    ("case", "server", "message"),
+    [("decode B=3", "ballast", "no record of 'decode B=3'"), ("decode B=1", "llama", "no record with {'server'")],
+)
+def test_a_row_or_column_without_any_record_is_an_error(results: Path, case: str, server: str, message: str) -> None:
+    results.write_text(record(server="ballast", tokens_per_s=3))
+    columns = tuple(Column(name, "tokens_per_s", of={"server": name}) for name in ("ballast", server))
+    question = replace(SPEED, rows=(Row("one", "decode B=1"), Row("two", case)), columns=columns)
+    with pytest.raises(records.NoRecordError, match=message):
+        dict(files([question]))
 
 
 def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:

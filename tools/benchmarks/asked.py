@@ -100,6 +100,7 @@ PROMPTS_BESIDE = Question(
     rows=(
         Row("one lane (`--lanes 1`)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 1}),
         Row("two lanes (default)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
+        Row("two lanes, a later commit on an H100", "r1-8.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
     ),
     columns=(
         Column("speed of the decoders, % of alone", "share_of_alone", scale=100),
@@ -536,6 +537,126 @@ OVERLOAD = Question(
     axis="replies in time, a second",
 )
 
+_OURS_OF: dict[str, object] = {"server": "ballast"}
+_THEIRS_OF: dict[str, object] = {"server": "llama"}
+_ONE_MACHINE = {"commit": "38d377eed015"}
+_R1_BURSTS = tuple(
+    (f"R1, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
+    for users, case, prompt, reply in (
+        ("1 user", "1 together", 64, 1),
+        ("4 users", "4 together", 64, 1),
+        ("8 users", "8 together", 64, 1),
+        ("16 users", "16 together", 64, 64),
+        ("16 users", "16 together", 200, 1),
+        ("8 users", "8 together", 1000, 1),
+        ("1 user", "1 together", 256, 1),
+    )
+)
+_BURST = (
+    Column("slowest first token, s: Ballast", "first_token_slowest_s", 2, spread=True, charted=True, of=_OURS_OF),
+    Column("llama-server", "first_token_slowest_s", 2, spread=True, charted=True, of=_THEIRS_OF),
+    Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
+    Column("llama-server", "tokens_per_s", 1, spread=True, of=_THEIRS_OF),
+)
+
+MANY_AT_ONCE = Question(
+    name="many-users-at-once",
+    title="Many users: requests that arrive together",
+    about=(
+        "R1's shape cut to 8 layers and the whole shape of Qwen3-30B-A3B, both with 16 slots. All users send a "
+        "request over HTTP at the same time. The table shows the time until the last of them has its first token, "
+        "and the tokens of all replies per second; replies of one token measure the prompts alone. llama-server is "
+        "b11434 with CUDA and prompts in steps of up to 4,096 tokens. Its prompt cache is off, and no two prompts "
+        "are the same. Its experts are all on the CPU (`-ncmoe 99`). Ballast fills the rest of its 24 GiB of GPU "
+        "memory with experts: by `ballast plan`, 332 of 1,280 for R1 and 4,588 of 6,144 for Qwen3. llama-server with "
+        "some experts on the GPU was not measured. For Qwen3, both servers ran on one machine, Ballast with three "
+        "rounds and llama-server with two. For R1, the two servers ran on different H100 machines; the next table "
+        "has a pair from one machine."
+    ),
+    file="arrivals.jsonl",
+    rows=(
+        *(Row(label, case) for label, case in _R1_BURSTS),
+        *(
+            Row(
+                f"Qwen3, {users} users: prompt {prompt}, reply 1",
+                f"qwen3-30b, batch 16: {users} together, prompt {prompt}, reply 1",
+            )
+            for users, prompt in ((4, 64), (16, 64), (16, 200))
+        ),
+    ),
+    columns=_BURST,
+    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals",
+    axis="seconds until the last user has a first token",
+    shows_servers=True,
+)
+
+MANY_AT_ONCE_ONE_MACHINE = Question(
+    name="many-users-one-machine",
+    title="Many users: R1 on one machine",
+    about=(
+        "The R1 rows of the table above with an older commit of Ballast, on the machine that ran llama-server, one "
+        "server after the other. With 16 users and replies of 64 tokens, Ballast has more tokens per second but a "
+        "later slowest first token. With 16 prompts of 200 tokens, llama-server is faster in both columns."
+    ),
+    file="arrivals.jsonl",
+    rows=tuple(Row(label, case, _ONE_MACHINE) for label, case in _R1_BURSTS),
+    columns=_BURST,
+    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH SHAPES=r1:8 BATCHES=16 tools/gpu.sh arrivals",
+    shows_servers=True,
+)
+
+MANY_ARRIVING = Question(
+    name="many-users-arriving",
+    title="Many users: requests that arrive at random times",
+    about=(
+        "The same models and servers. Prompts have 50 to 2,000 tokens and replies 20 to 200. Goodput counts the "
+        "replies whose first token came within 2 s: per second of the arrival window, and per second of the whole "
+        "run, which ends with the last reply. A run that lasts much longer than its window had more load than the "
+        "server sustains. Runs of 25 s and 30 s drew the number of arrivals at random, so their load differs from "
+        "the rate; runs of 12 s and 20 s have exactly rate times seconds arrivals. R1 rows marked “one machine” are "
+        "a pair; in the other R1 rows, a newer commit of Ballast ran on another H100 machine than llama-server. The "
+        "Qwen3 runs of 12 s and 20 s are from one machine and a newer commit than the other Qwen3 runs. A larger "
+        "cache leaves less GPU memory for experts: by `ballast plan`, 4,588 of 6,144 with 16 slots, 599 with 64 and "
+        "1,864 with 128, whose cache is smaller. llama-server was measured with 16 slots only, and not at 6/s."
+    ),
+    file="arrivals.jsonl",
+    rows=(
+        *(
+            Row(
+                f"R1, 16 slots, {rate}/s for 30 s{place}",
+                f"r1:8, batch 16: {rate}/s for 30 s, first token within 2 s",
+                where,
+            )
+            for rate in (1, 2)
+            for place, where in (("", {}), (", one machine", _ONE_MACHINE))
+        ),
+        *(
+            Row(
+                f"Qwen3, {slots} slots, {rate}/s for {seconds} s",
+                f"qwen3-30b, batch {slots}: {rate}/s for {seconds} s, first token within 2 s",
+            )
+            for slots, rate, seconds in ((16, 2, 20), (16, 2, 30), (64, 2, 25), (16, 6, 30), (64, 6, 25), (128, 6, 12))
+        ),
+    ),
+    columns=(
+        Column("arrived", "arrived"),
+        Column("run, s: Ballast", "wall_s", of=_OURS_OF),
+        Column("llama-server", "wall_s", of=_THEIRS_OF),
+        Column("first token p50, s: Ballast", "first_token_p50_s", 2, of=_OURS_OF),
+        Column("llama-server", "first_token_p50_s", 2, of=_THEIRS_OF),
+        Column("p90, s: Ballast", "first_token_p90_s", 2, of=_OURS_OF),
+        Column("llama-server", "first_token_p90_s", 2, of=_THEIRS_OF),
+        Column("goodput per s of the window: Ballast", "goodput_in_window_per_s", 2, of=_OURS_OF),
+        Column("llama-server", "goodput_in_window_per_s", 2, of=_THEIRS_OF),
+        Column("goodput per s of the run: Ballast", "goodput_per_s", 2, of=_OURS_OF),
+        Column("llama-server", "goodput_per_s", 2, of=_THEIRS_OF),
+        Column("ITL p50, ms: Ballast", "itl_p50_ms", of=_OURS_OF),
+        Column("llama-server", "itl_p50_ms", of=_THEIRS_OF),
+    ),
+    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 CASES=poisson:2:20 tools/gpu.sh arrivals",
+    shows_servers=True,
+)
+
 HTTP = Question(
     name="http",
     title="What HTTP costs",
@@ -683,6 +804,9 @@ QUESTIONS = (
     SPARSE_ATTENTION_GPU,
     CONVERSATIONS,
     OVERLOAD,
+    MANY_AT_ONCE,
+    MANY_AT_ONCE_ONE_MACHINE,
+    MANY_ARRIVING,
     HTTP,
     CHAT_PAGE,
     OPERATOR,

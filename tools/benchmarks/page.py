@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.benchmarks.chart import grouped_bars
-from tools.benchmarks.question import Column, Highlight, Question
-from tools.benchmarks.records import Record, machine, middle, newest
+from tools.benchmarks.question import Column, Highlight, Question, Row
+from tools.benchmarks.records import NoRecordError, Record, machine, middle, newest
 from tools.pages import NOTE, paragraph, table
 
 CHARTS = Path("docs/pictures/benchmarks")
@@ -24,7 +24,8 @@ and the lowest and highest value in brackets.
 
 The models have the shapes and the types of real ones and random weights: their bytes and their arithmetic are the real
 model's, their text is noise. The machines are shared and virtual, and the speed of their memory changes by a third
-within minutes. So compare within a table, not between tables: a peer ran on the same machine in the same hour."""
+within minutes. So compare within a table, not between tables. A peer ran on the same machine in the same hour
+unless the text above the table says otherwise."""
 
 
 def files(questions: Iterable[Question]) -> Iterator[tuple[Path, str]]:
@@ -59,11 +60,35 @@ def _figure(highlight: Highlight, column: Column) -> str:
     return f"{_number(middle(record[column.figure]), column)} {column.title}"
 
 
-def _records(question: Question) -> list[Record]:
-    return [newest(question.file, row.case, row.where) for row in question.rows]
+def _records(question: Question) -> list[tuple[Record, ...]]:
+    """For each row, the record of each column. A column that selects its own record may have none in some rows.
+
+    Raises NoRecordError where a row or a column has no record at all."""
+    records = [tuple(_record(question, row, column) for column in question.columns) for row in question.rows]
+    for row, found in zip(question.rows, records, strict=True):
+        if not any(found):
+            raise NoRecordError(f"benchmarks/results/{question.file} has no record of {row.case!r}")
+    for number, column in enumerate(question.columns):
+        if not any(found[number] for found in records):
+            raise NoRecordError(f"benchmarks/results/{question.file} has no record with {dict(column.of)}")
+    return records
 
 
-def _part(question: Question, records: list[Record]) -> Iterator[str]:
+def _record(question: Question, row: Row, column: Column) -> Record:
+    try:
+        return newest(question.file, row.case, {**row.where, **column.of})
+    except NoRecordError:
+        if not column.of:
+            raise
+        return {}
+
+
+def _distinct(records: list[tuple[Record, ...]]) -> list[Record]:
+    """The records in the order of the table, each once."""
+    return list({id(record): record for found in records for record in found if record}.values())
+
+
+def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str]:
     yield f"## {question.title}"
     yield ""
     yield from paragraph(question.about)
@@ -73,18 +98,25 @@ def _part(question: Question, records: list[Record]) -> Iterator[str]:
         yield ""
     yield from _table(question, records)
     yield ""
-    yield from paragraph(f"Measured on {_source(records)}; `{question.file}`. Again:")
+    yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. Again:")
     yield ""
     yield "```"
     yield question.command
     yield "```"
+    if question.shows_servers:
+        yield ""
+        yield "The servers:"
+        yield ""
+        yield "```"
+        yield from dict.fromkeys(str(record["command"]) for record in _distinct(records))
+        yield "```"
 
 
-def _table(question: Question, records: list[Record]) -> Iterator[str]:
+def _table(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str]:
     titles = ("", *(column.title for column in question.columns))
     rows = [
-        (row.label, *(_cell(column, record) for column in question.columns))
-        for row, record in zip(question.rows, records, strict=True)
+        (row.label, *(_cell(column, record) for column, record in zip(question.columns, found, strict=True)))
+        for row, found in zip(question.rows, records, strict=True)
     ]
     yield from table(titles, rows)
 
@@ -111,10 +143,10 @@ def _source(records: list[Record]) -> str:
     return "; ".join(f"{place} ({'; '.join(times)})" for place, times in seen.items())
 
 
-def _chart(question: Question, records: list[Record]) -> str:
+def _chart(question: Question, records: list[tuple[Record, ...]]) -> str:
     series = [
-        (column.title, [middle(record.get(column.figure, 0)) * column.scale for record in records])
-        for column in question.columns
+        (column.title, [middle(found[number].get(column.figure, 0)) * column.scale for found in records])
+        for number, column in enumerate(question.columns)
         if column.charted
     ]
     return grouped_bars([row.label for row in question.rows], series, question.axis, question.title)

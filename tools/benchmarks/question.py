@@ -29,6 +29,8 @@ class Column:
     spread: bool = False
     """Show lowest and highest of repeated measurements beside the median."""
     charted: bool = False
+    of: Mapping[str, object] = field(default_factory=dict)
+    """Figures that select the column's record, in addition to the row's: for example a server. A row may lack it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Question:
     """What measures it again."""
     axis: str = ""
     """What the chart's axis shows, with its unit; without charted columns there is no chart."""
+    shows_servers: bool = False
+    """List the command lines of the servers, as the records hold them."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ GAUGES = {
     "ballast_resident_experts",
     "ballast_pcie_share_ratio",
     "ballast_switched_off",
+    "ballast_step_cost_seconds",
     "ballast_vram_allocated_bytes",
     "ballast_vram_reserved_bytes",
     "ballast_vram_limit_bytes",
@@ -162,6 +163,20 @@ def test_a_request_is_counted_once_in_every_place(server):
     assert grown['ballast_step_seconds_count{kind="prefill"}'] == 1
     assert grown['ballast_step_seconds_count{kind="decode"}'] == 4
     assert grown["ballast_step_tokens_sum"] == 8 + 4
+
+
+def test_the_costs_of_steps_have_their_lane_and_number_of_tokens():
+    with ServerProcess("--step_s", "0.02", "--max_queue_wait_s", "100", module=FAKE) as server:
+        complete(server, max_tokens=1)
+        server.wait_until_empty()
+        samples = families(server)["ballast_step_cost_seconds"].samples
+    assert all(sample.labels.keys() == {"lane", "tokens"} for sample in samples)
+    assert {sample.labels["lane"] for sample in samples} == {"decode", "decode_in_pass"}, "without a GPU, none is long"
+    for lane in ("decode", "decode_in_pass"):
+        tokens = [int(sample.labels["tokens"]) for sample in samples if sample.labels["lane"] == lane]
+        assert tokens[0] == 1
+        assert tokens == sorted(set(tokens))
+    assert all(sample.value >= 0.02 for sample in samples)
 
 
 def test_gauges_follow_a_request(server):

@@ -1,0 +1,21 @@
+"""The numbers that /debug/state shows."""
+
+import json
+
+from support.servers.process import FAKE, ServerProcess
+
+
+def test_the_costs_of_steps_are_shown_for_each_lane():
+    with ServerProcess("--step_s", "0.02", "--max_queue_wait_s", "100", module=FAKE) as server:
+        costs = json.loads(server.get("/debug/state")[2])["step_costs"]
+    assert costs.keys() == {"decode", "decode_in_pass", "prefill"}
+    assert costs["prefill"] == [], "there is no prefill lane without a GPU"
+    assert [tokens for tokens, _ in costs["decode"]] == [tokens for tokens, _ in costs["decode_in_pass"]]
+    for (_, alone_s), (_, in_pass_s) in zip(costs["decode"], costs["decode_in_pass"], strict=True):
+        assert 0.02 <= alone_s <= in_pass_s
+
+
+def test_steps_that_are_not_measured_have_no_costs():
+    with ServerProcess(module=FAKE) as server:
+        costs = json.loads(server.get("/debug/state")[2])["step_costs"]
+    assert costs == {"decode": [], "decode_in_pass": [], "prefill": []}

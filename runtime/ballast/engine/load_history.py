@@ -36,8 +36,9 @@ class ReplyLengths:
 
     def note(self, num_tokens: int, *, stopped: bool) -> None:
         """A reply of `num_tokens` ended: by a stop (`stopped`), or by its max_tokens."""
-        for name in ("_num_tokens", "_num_stopped", "_num_limited"):
-            setattr(self, name, self._kept * getattr(self, name))
+        self._num_tokens *= self._kept
+        self._num_stopped *= self._kept
+        self._num_limited *= self._kept
         if stopped:
             self._num_tokens += num_tokens
             self._num_stopped += 1

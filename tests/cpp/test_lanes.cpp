@@ -225,7 +225,7 @@ TEST(those_that_decode_go_on_while_a_long_prompt_is_computed) {
   EXPECT(seqs(*run.begin(kDecode)) == (Ids{1, 2}));
 }
 
-TEST(a_short_prompt_passes_one_that_waits_for_the_other_lane) {
+TEST(a_request_that_waits_for_the_other_lane_is_skipped) {
   Run run(two_lanes());
   run.arrive(1, 60);
   const auto pass = run.begin(kPrefill);
@@ -237,7 +237,7 @@ TEST(a_short_prompt_passes_one_that_waits_for_the_other_lane) {
   run.end(*pass, kPrefill);
 }
 
-TEST(who_is_passed_keeps_room_for_itself) {
+TEST(blocks_are_reserved_for_the_first_skipped_request) {
   Run run(two_lanes(/*num_blocks=*/20));
   run.arrive(1, 45, 2);  // 12 blocks
   const auto pass = run.begin(kPrefill);

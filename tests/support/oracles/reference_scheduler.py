@@ -623,7 +623,7 @@ class ReferenceScheduler:
             if not request.running:
                 self._admit(request, begin)
                 request.has_slot = True
-            assert request.has_slot, "it runs before it has a place"
+            assert request.has_slot, "it runs before it has a slot"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
             blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
@@ -728,14 +728,16 @@ class ReferenceScheduler:
             )
         size = self.config.block_tokens
         # But not from a leader that comes after its followers.
-        kept_for = [request for request in passed if not self._is_behind(request, waiting)]
+        kept_for = [request for request in passed if not self._leader_waits(request, waiting)]
         if not kept_for:
             return
         first = kept_for[0]
         at_most = first.prompt_tokens + first.max_tokens - 1
         num_blocks = min(-(-len(first.tokens) // size) + 1, -(-at_most // size))
         stats = self.scheduler.stats()
-        assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, "room is kept for whom others pass"
+        assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, (
+            "blocks are reserved for the first skipped request"
+        )
         # A place is kept, too, unless it will fetch, which only the scheduler knows.
         assert self.tiers or stats.running < self.config.max_batch_size
 
@@ -746,7 +748,7 @@ class ReferenceScheduler:
         unplaced = [request for request in self.live.values() if request.running and not request.has_slot]
         return len(unplaced) == self.config.max_batch_size
 
-    def _is_behind(self, follower: Expected, waiting: list[Expected]) -> bool:
+    def _leader_waits(self, follower: Expected, waiting: list[Expected]) -> bool:
         """Whether it was passed while its leader waited, too."""
         leader = self.live.get(-1 if follower.leader is None else follower.leader)
         if leader is None or leader.num_generated > 0 or (leader.has_slot and leader not in waiting):

@@ -28,7 +28,8 @@ int32_t StepPlanner::idle_chunk() const {
 }
 
 int32_t StepPlanner::prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass) const {
-  if (num_decode == 0) return idle_chunk();
+  // During a pass no step is longer than chunk_size: the device has memory for one long step at a time.
+  if (num_decode == 0) return in_pass ? std::min(config_.chunk_size, idle_chunk()) : idle_chunk();
   const int32_t most = config_.chunk_size - num_decode;
   if (!costs_.are_known()) return most;
   const CostCurve& costs = costs_.decode(in_pass);

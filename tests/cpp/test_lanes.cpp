@@ -146,6 +146,7 @@ TEST(an_idle_step_of_the_decode_lane_may_be_longer_than_chunk_size) {
   EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), 32);
   config.prefill_chunk_size = 10000;
   EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), 1024);
+  EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1, /*in_pass=*/true), config.chunk_size);
 }
 
 TEST(one_prompt_uses_the_faster_lane) {

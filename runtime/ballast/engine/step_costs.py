@@ -25,8 +25,6 @@ CONTEXT_TOKENS = 32
 """Most tokens that a request of a decode step has cached."""
 PROMPT_TOKENS = 64
 """Tokens of each prompt in the decode lane's longer steps."""
-MOST_BESIDE = 1024
-"""Most tokens of a step of the decode lane where there is a prefill lane for longer ones."""
 _REPEATS = 2
 _PREFILL_TOKENS = (64, 512, 2048)
 """Sizes of steps of the prefill lane, besides the largest."""
@@ -50,7 +48,7 @@ def with_measured_costs(
     beside = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
     if beside is not None:
         beside.open_prefill_lane()  # first: else a long step would go through the device
-    most = config.prefill_chunk_size if beside is None else min(MOST_BESIDE, config.prefill_chunk_size)
+    most = config.prefill_chunk_size if beside is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
     # These three say most of the curve: the steps in between are bent, and beyond a small one it rises too steeply.
     first = [min(size, sizes[-1]) for size in (1, config.max_batch_size, config.chunk_size)]

@@ -183,6 +183,8 @@ def test_what_is_computed_in_both_lanes_is_what_the_cpu_computes(file: Path, mod
         for seq in range(1, 13):
             add(core, seq, (SHORT, LONG, 6, 3)[seq % 4], max_tokens=12)
         texts.append(run(core))
+        add(core, 13, SHORT)  # alone, and without a pass: a joint step
+        texts[-1] |= run(core)
     assert texts[0] == texts[1]
     in_passes = model.device_counts.streamed_steps * model.streamed.pass_bytes
     assert streamed_bytes(model) - before > in_passes > 0, "there was no step of one kind"

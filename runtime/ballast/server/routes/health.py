@@ -78,7 +78,10 @@ async def debug_state(request: Request) -> Response:
         preparing=service.tokenize_queue.num_waiting,
         switched_off=numbers.pop("switched_off"),
         kv_tiers=numbers.pop("tiers"),
-        step_costs=numbers.pop("step_costs"),
+        step_costs={
+            lane: [{"tokens": tokens, "seconds": seconds} for tokens, seconds in points]
+            for lane, points in numbers.pop("step_costs").items()
+        },
         numbers=numbers,
         requests=service.engine.describe(),
     )

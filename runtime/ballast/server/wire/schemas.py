@@ -205,8 +205,9 @@ class EngineView(_Open):
     """Ways of computing on a GPU that start has switched off, and why."""
     kv_tiers: list[dict[str, Any]]
     """What host memory and disk hold beside the KV cache, the fastest first."""
-    step_costs: dict[str, list[tuple[int, float]]]
-    """(tokens, seconds) of steps by lane: decode, decode_in_pass while a prefill pass runs, and prefill."""
+    step_costs: dict[str, list[dict[str, float]]]
+    """What steps of so many `tokens` cost in `seconds`, by lane: decode, decode_in_pass while a prefill pass runs, and
+    prefill."""
     numbers: dict[str, float | bool]
     requests: list[dict[str, Any]]
 

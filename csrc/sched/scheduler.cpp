@@ -249,8 +249,8 @@ LaneState Scheduler::lane_state(std::optional<double> now_s) const {
 }
 
 // Divides the prompts that could be computed now between the lanes: those of running requests, and of as many
-// waiting ones as slots and blocks are free for. With two lanes no other waiting request is admitted, so the
-// slots of those that wait for the other lane stay free.
+// waiting ones as slots and blocks are free for. With two lanes no other waiting request is admitted, so
+// requests that wait for the other lane keep their slots.
 void Scheduler::assign_lanes(std::optional<double> now_s) {
   ++num_plans_;
   num_prompts_ = 0;

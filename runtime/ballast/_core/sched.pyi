@@ -35,8 +35,8 @@ class SchedulerConfig(PybindObject):
         `decode_costs` and `prefill_costs`: (tokens, seconds) of steps of either lane, ascending. Without
         `prefill_costs` there is one lane, in which everything runs. `prefill_lane_tokens`: the fewest tokens of a
         prompt that uses the prefill lane; None: the planner compares the costs. `joint_tokens`:
-        decode-lane steps with prompts and so many tokens, first and last included, use the link to the device, as
-        passes do, so no pass begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
+        the fewest and most tokens of decode-lane steps with prompts that use the link to the device, as passes do, so
+        no pass begins meanwhile; None: they never use it. `max_stall_s`: the most seconds that
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
         or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
         prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that

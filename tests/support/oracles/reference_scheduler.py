@@ -184,7 +184,7 @@ class ReferenceScheduler:
     """By sequence id; by priority, turn and arrival."""
     totals: Totals = field(default_factory=Totals)
     now_s: float | None = None
-    """The time that plans and commits are told; None: they are told none, and costs stay as they are."""
+    """The time that plans and commits get; None: they get none, and costs stay as they are."""
 
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
@@ -724,7 +724,7 @@ class ReferenceScheduler:
         if self.config.has_prefill_lane and not self.tiers:
             num_skipped = sum(not self._waits_for_leader(request) for request in passed)
             assert self.scheduler.stats().running + num_skipped <= self.config.max_batch_size, (
-                "later requests take the slots of those that wait for the other lane"
+                "later requests take the slots of requests that wait for the other lane"
             )
         size = self.config.block_tokens
         # But not from a leader that comes after its followers.

@@ -41,8 +41,8 @@ def machine(record: Record) -> str:
     """What a record was measured on, in words."""
     cores = f"{record['cores']} cores of {_chip(str(record.get('cpu', 'an unnamed CPU')), str(record.get('isa', '')))}"
     if "gpu" in record:
-        return f"one {record['gpu']} beside {cores}"
-    return f"a GPU beside {cores}" if str(record.get("device", "")).startswith("cuda") else cores
+        return f"one {record['gpu']} and {cores}"
+    return f"a GPU and {cores}" if str(record.get("device", "")).startswith("cuda") else cores
 
 
 def _chip(model: str, isa: str) -> str:

@@ -49,7 +49,7 @@ def test_a_table_shows_the_newest_record_with_its_machine_and_commit(results: Pa
     results.write_text(record(tokens_per_s=[30, 10, 20], share=0.5, gpu="GPU", time="2026-11-21T10:00Z") + old + other)
     page = dict(files([SPEED]))[Path("docs/benchmarks.md")]
     assert "| one stream | 20 (10 … 30) | 50 |" in page
-    assert "one GPU beside 2 cores of Chip with AMX (0123456, 2026-11-21)" in page
+    assert "one GPU and 2 cores of Chip with AMX (0123456, 2026-11-21)" in page
     assert "python speed.py" in page
 
 

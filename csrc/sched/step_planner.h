@@ -11,8 +11,8 @@
 
 namespace ballast {
 
-// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is not
-// larger: beyond it, streaming alone is as fast and leaves the decode lane free.
+// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is
+// not larger: beyond it, streaming alone is as fast and leaves the decode lane free.
 inline constexpr int32_t kMostIdleTokens = 1024;
 // A waiting prompt joins a partly computed one if its length, times this, is at most the number of tokens
 // that the other one has left.

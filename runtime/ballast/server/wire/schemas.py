@@ -206,8 +206,8 @@ class EngineView(_Open):
     kv_tiers: list[dict[str, Any]]
     """What host memory and disk hold beside the KV cache, the fastest first."""
     step_costs: dict[str, list[dict[str, float]]]
-    """Costs of steps by lane, each with its number of `tokens` and its `seconds`: decode, decode_in_pass while a prefill
-    pass runs, and prefill."""
+    """Costs of steps by lane, each with its number of `tokens` and its `seconds`: decode, decode_in_pass while a pass
+    runs, and prefill."""
     numbers: dict[str, float | bool]
     requests: list[dict[str, Any]]
 

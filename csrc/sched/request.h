@@ -46,14 +46,14 @@ struct Request {
   int32_t num_computed = 0;
   int32_t num_planned = 0;           // tokens of the outstanding plan
   Lane lane = Lane::kDecode;         // the lane of that plan
-  Lane prompt_lane = Lane::kDecode;  // the lane that is to compute its prompt, as of plan number lane_plan
-  int64_t lane_plan = 0;
-  int32_t num_planned_ahead = 0;  // tokens after those that have their blocks already
-  int32_t num_published = 0;      // leading blocks that the prefix cache knows
-  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
-  int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;     // whether fetched tokens count as cached, too
-  bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
+  Lane prompt_lane = Lane::kDecode;  // the lane that computes its prompt, as of this assignment
+  int64_t assignment = 0;            // see PromptLanes
+  int32_t num_planned_ahead = 0;     // tokens after those that have their blocks already
+  int32_t num_published = 0;         // leading blocks that the prefix cache knows
+  int32_t num_cached_tokens = 0;     // prompt tokens served by the prefix cache at the first admission
+  int64_t fetch_number = 0;          // counts fetches, in the order in which they were ordered
+  bool fetches_first = false;        // whether fetched tokens count as cached, too
+  bool scores_prompt = false;        // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
   bool decodes = false;   // planned as a decode row
@@ -68,6 +68,8 @@ struct Request {
   bool is_fetching() const { return !fetches.empty(); }
   bool can_run() const { return !is_planned() && !is_fetching(); }
   bool wants_decode() const { return num_generated() > 0 && num_uncomputed() == 1; }
+  // Whether a running request has prompt tokens that a step can take now.
+  bool continues_prompt() const { return can_run() && has_slot && !wants_decode(); }
   bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.
   int32_t num_kv_tokens_at_most() const { return prompt_tokens + max_tokens - 1; }

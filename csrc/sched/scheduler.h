@@ -1,27 +1,26 @@
 // Continuous batching: which tokens of which requests the next step computes, and where their KV is written.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
-#include "kv/block_manager.h"
+#include "sched/admission.h"
 #include "sched/config.h"
-#include "sched/fair_queue.h"
 #include "sched/lane.h"
+#include "sched/outstanding_steps.h"
 #include "sched/plan.h"
+#include "sched/prompt_lanes.h"
 #include "sched/queue_time.h"
 #include "sched/request.h"
+#include "sched/scheduler_state.h"
 #include "sched/slot_releases.h"
-#include "sched/step_planner.h"
-#include "sched/tier_mirror.h"
+#include "sched/step_draft.h"
 
 namespace ballast {
 
@@ -45,18 +44,13 @@ class QueueFullError : public std::runtime_error {
 // Owns the requests, their blocks and the outstanding steps. Not thread-safe. A step is plan(), then commit()
 // with the sampled tokens. Each lane has at most one outstanding step; a request is in one of them at a time.
 //
-// running_ and the queue are both in the order of service (see FairQueue). Waiting requests are admitted in
-// that order. A request that waits for something other than room is skipped: it is assigned to the other
-// lane, it waits for its leader, or it is long and another prompt is partly computed. The first skipped
-// request keeps a slot and blocks reserved. Preemption takes the last running request that is in no
-// outstanding plan, so the first running request makes progress in every step of its lane and is never
-// preempted while others run. A running request never gives way to a waiting one. Requests of low priority
-// wait while enough of higher priority arrive.
+// Running and waiting requests are both in the order of service (see FairQueue); Admission starts waiting
+// ones. Preemption takes the last running request that is in no outstanding plan, so the first running
+// request makes progress in every step of its lane and is never preempted while others run. A running request
+// never gives way to a waiting one. Requests of low priority wait while enough of higher priority arrive.
 //
-// A request whose prefix continues in a tier is admitted as fetching: it holds all its blocks, but no slot,
-// and is in no step and not preempted until fetched(). Then it gets the next free slot.
-//
-// At admission a request gets the blocks for all its tokens. Afterwards only decoding takes further blocks.
+// A request that fetches is not preempted until fetched(). Then it gets the next free slot. After a request
+// has started, only decoding takes further blocks.
 //
 // Plans depend only on the calls and their arguments, the times among them.
 class Scheduler {
@@ -100,7 +94,7 @@ class Scheduler {
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
-  const StepCosts& costs() const { return planner_.costs(); }
+  const StepCosts& costs() const { return state_.planner.costs(); }
   // Seconds of the next step over all waiting prompts; 0 if none waits or no costs are known.
   double next_prompt_step_s();
   // The load, for estimates of queue times. `now_s` as of plan().
@@ -112,85 +106,28 @@ class Scheduler {
   void check() const;
 
  private:
-  // The outstanding plan of a lane, between plan() and commit(); null outside.
-  struct Outstanding {
-    std::shared_ptr<Plan> plan;
-    std::vector<Request*> rows;
-    std::optional<double> began_s;
-    bool in_pass = false;   // whether the other lane had a pass outstanding when this began
-    bool is_mixed = false;  // whether a pass began or ended during this step of the decode lane
-  };
-
-  void plan_decodes();
-  bool assign_slots();
-  void acquire_slot(Request& request);
-  void release_slot(Request& request);
-  bool make_room(size_t index);
-
-  void assign_lanes(std::optional<double> now_s);
-  LaneState lane_state(std::optional<double> now_s) const;
-  double seconds_left(Lane lane, std::optional<double> now_s) const;
-  bool holds_pass(std::optional<double> now_s);
-  void plan_prompts();
-  void admit();
-  int32_t match(Request& request) const;
-  bool fits_in_step(Request& request) const;
-  bool is_assigned(const Request& request) const;
-  bool continues_prompt(const Request& request) const;
-  int32_t blocks_to_admit(const Request& request) const;
-  void start(Request& request);
-  bool waits_for_leader(const Request& request) const;
-  bool leader_has_no_slot(const Request& request) const;
-  bool waits_to_fetch(const Request& request) const;
-  int32_t allowance(const Request& request, int32_t budget) const;
-
-  int32_t blocks_for(int32_t num_tokens) const;
-  int32_t blocks_short(const Request& request, int32_t num_tokens) const;
-  void schedule(Request& request, int32_t num_tokens);
-  void take_blocks(Request& request, int32_t num_tokens);
-  void preempt(size_t index);
-  void fill(Plan& plan);
-  void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end) const;
+  void plan_decodes(StepDraft& draft);
+  bool make_room(StepDraft& draft, size_t index);
+  void preempt(StepDraft& draft, size_t index);
+  void plan_prompts(StepDraft& draft);
 
   Finish append_sampled(Request& request, int32_t token) const;
-  void publish(Request& request);
-  void release(Request& request);
-  void forget(Request& request);
   void end(const Request& request);
   void check_leader(const std::string& name, const AddOptions& options) const;
   Request& fetching(SeqId seq) const;
-  Outstanding& outstanding(Lane lane) { return outstanding_[static_cast<size_t>(lane)]; }
-  const Outstanding& outstanding(Lane lane) const { return outstanding_[static_cast<size_t>(lane)]; }
-  bool is_outstanding(Lane lane) const { return !outstanding(lane).rows.empty(); }
+  void check_running(const Request& request) const;
+  static void check_waiting(const Request& request);
 
-  SchedulerConfig config_;
-  StepPlanner planner_;
-  BlockManager blocks_;
-  TierMirror tiers_;
-  std::unordered_map<SeqId, std::unique_ptr<Request>> requests_;  // for look-ups by id; never iterated
-  FairQueue queue_;
-  std::vector<Request*> running_;
-  int32_t num_slots_used_ = 0;  // running requests that have a slot
-  int64_t num_arrivals_ = 0;
-  int64_t num_plans_ = 0;
+  SchedulerState state_;
+  Admission admission_{state_};
+  PromptLanes lanes_{state_, admission_};
+  OutstandingSteps steps_;
+  std::shared_ptr<Plan> predicted_;  // until the decode lane's next plan()
   SlotReleases slot_releases_;
-  std::optional<double> held_since_s_;  // since when a pass is held, see StepPlanner::holds_pass
-  int64_t num_preemptions_ = 0, prefix_query_tokens_ = 0, prefix_hit_tokens_ = 0;
-
-  std::array<Outstanding, 2> outstanding_;  // by lane
-  std::shared_ptr<Plan> predicted_;         // until the decode lane's next plan()
   // A decoding request found no block, since only requests in the prefill lane's plan or fetching ones could
   // give some: until it has one, nothing else starts.
   bool is_starved_ = false;
-
-  // During plan().
-  Lane lane_ = Lane::kDecode;
-  int32_t num_decode_ = 0;   // requests that decode
-  int32_t num_prompts_ = 0;  // prompts assigned to lane_
-  std::vector<SeqId> preempted_;
-  const Request* part_way_ = nullptr;  // the first request whose prompt this step does not complete
-  int32_t budget_ = 0;                 // tokens that the step may still take
-  int32_t num_planned_ = 0;            // tokens that it has
+  int64_t num_arrivals_ = 0, num_preemptions_ = 0;
 };
 
 }  // namespace ballast

@@ -1,0 +1,49 @@
+#include "sched/outstanding_steps.h"
+
+#include <algorithm>
+
+namespace ballast {
+
+namespace {
+
+// An overdue step is expected to need this fraction of its cost once more.
+constexpr double kOverdueShare = 0.1;
+
+}  // namespace
+
+void OutstandingSteps::begin(Lane lane, std::shared_ptr<Plan> plan, std::vector<Request*> rows,
+                             std::optional<double> now_s) {
+  const bool in_pass = lane == Lane::kDecode && computes(Lane::kPrefill);
+  if (lane == Lane::kPrefill && !rows.empty()) at(Lane::kDecode).is_mixed = true;
+  at(lane) = {std::move(plan), std::move(rows), now_s, in_pass, false};
+}
+
+OutstandingSteps::Step OutstandingSteps::end(Lane lane) {
+  if (lane == Lane::kPrefill) at(Lane::kDecode).is_mixed = true;
+  return std::exchange(at(lane), {});
+}
+
+double OutstandingSteps::seconds_left(Lane lane, const StepPlanner& planner,
+                                      std::optional<double> now_s) const {
+  const Step& step = (*this)[lane];
+  if (!step.computes()) return 0.0;
+  const StepCosts& costs = planner.costs();
+  const CostCurve& curve = lane == Lane::kPrefill ? costs.prefill() : costs.decode(step.in_pass);
+  const double cost_s = curve.seconds(step.plan->num_tokens());
+  if (!now_s || !step.began_s) return cost_s;
+  return std::max(cost_s - (*now_s - *step.began_s), kOverdueShare * cost_s);
+}
+
+LaneState OutstandingSteps::lane_state(int32_t num_decode, const StepPlanner& planner,
+                                       std::optional<double> now_s) const {
+  LaneState state{num_decode, seconds_left(Lane::kDecode, planner, now_s),
+                  seconds_left(Lane::kPrefill, planner, now_s)};
+  const Step& step = (*this)[Lane::kDecode];
+  if (step.computes()) {
+    const bool has_prompts = step.plan->num_decode < step.plan->num_requests();
+    state.uses_link = has_prompts && planner.uses_link(step.plan->num_tokens(), step.in_pass);
+  }
+  return state;
+}
+
+}  // namespace ballast

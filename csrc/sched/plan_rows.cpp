@@ -1,0 +1,73 @@
+#include "sched/plan_rows.h"
+
+namespace ballast {
+
+namespace {
+
+void reserve(Plan& plan, const std::vector<Request*>& rows) {
+  size_t num_tokens = 0, num_blocks = 0;
+  for (const Request* request : rows) {
+    num_tokens += static_cast<size_t>(request->num_planned);
+    num_blocks += request->blocks.size();
+  }
+  plan.seqs.reserve(rows.size());
+  plan.kv_lens.reserve(rows.size());
+  plan.samples.reserve(rows.size());
+  plan.query_indptr.reserve(rows.size() + 1);
+  plan.kv_indptr.reserve(rows.size() + 1);
+  plan.token_ids.reserve(num_tokens);
+  plan.positions.reserve(num_tokens);
+  plan.slots.reserve(num_tokens);
+  plan.kv_indices.reserve(num_blocks);
+}
+
+}  // namespace
+
+void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens) {
+  if (plan.query_indptr.empty()) {
+    plan.query_indptr.push_back(0);
+    plan.kv_indptr.push_back(0);
+  }
+  plan.seqs.push_back(request.seq);
+  for (int32_t position = begin; position < end; ++position) {
+    const bool is_known = position < request.num_tokens();
+    const BlockId block = request.blocks[static_cast<size_t>(position / block_tokens)];
+    plan.token_ids.push_back(is_known ? request.tokens[static_cast<size_t>(position)] : 0);
+    plan.positions.push_back(position);
+    plan.slots.push_back(static_cast<int32_t>(block) * block_tokens + position % block_tokens);
+  }
+  plan.query_indptr.push_back(plan.num_tokens());
+  const int32_t num_blocks = (end - 1) / block_tokens + 1;
+  plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(), request.blocks.begin() + num_blocks);
+  plan.kv_indptr.push_back(static_cast<int32_t>(plan.kv_indices.size()));
+  plan.kv_lens.push_back(end);
+}
+
+std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& requests, Lane lane,
+                                 int32_t block_tokens) {
+  std::vector<Request*> rows;
+  rows.reserve(requests.size());
+  for (const bool decodes : {true, false}) {
+    for (Request* request : requests) {
+      const bool is_row = request->is_planned() && request->lane == lane;
+      if (is_row && request->decodes == decodes) rows.push_back(request);
+    }
+    if (decodes) plan.num_decode = static_cast<int32_t>(rows.size());
+  }
+  reserve(plan, rows);
+  if (rows.empty()) plan.query_indptr = plan.kv_indptr = {0};
+  for (const Request* request : rows) {
+    append_row(plan, *request, request->num_computed, request->num_computed + request->num_planned,
+               block_tokens);
+    plan.samples.push_back(request->samples());
+    plan.num_samples += request->samples();
+  }
+  return rows;
+}
+
+bool have_same_rows(const Plan& a, const Plan& b) {
+  return a.seqs == b.seqs && a.query_indptr == b.query_indptr && a.positions == b.positions &&
+         a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices;
+}
+
+}  // namespace ballast

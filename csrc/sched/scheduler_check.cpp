@@ -1,0 +1,62 @@
+// The invariants of the scheduler, for tests.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace ballast {
+
+void Scheduler::check_running(const Request& request) const {
+  const RequestBlocks& blocks = state_.request_blocks;
+  const int32_t num_covered = request.num_computed + request.num_planned;
+  const int32_t num_planned_ahead = request.num_planned_ahead;
+  BALLAST_CHECK(num_covered <= request.num_tokens() && request.num_computed < request.num_tokens());
+  // All tokens have blocks, except that a token to decode may get its block only when it is planned.
+  const int32_t num_blocks = static_cast<int32_t>(request.blocks.size());
+  const int32_t num_stored = request.wants_decode() ? num_covered : request.num_tokens();
+  BALLAST_CHECK(num_blocks <= blocks.num_for(request.num_tokens() + num_planned_ahead));
+  BALLAST_CHECK(num_blocks >= blocks.num_for(num_stored + num_planned_ahead));
+  BALLAST_CHECK(request.num_published == request.num_computed / state_.config.block_tokens);
+  BALLAST_CHECK(request.admitted_before);
+  BALLAST_CHECK(!request.can_run() || !request.aborted);
+  BALLAST_CHECK(!request.is_fetching() || !request.has_slot);
+  BALLAST_CHECK(!request.is_planned() || request.has_slot);
+  BALLAST_CHECK(request.num_published + static_cast<int32_t>(request.fetches.size()) <=
+                (request.num_tokens() - 1) / state_.config.block_tokens);
+  const auto& rows = steps_[request.lane].rows;
+  const bool is_row = std::find(rows.begin(), rows.end(), &request) != rows.end();
+  BALLAST_CHECK(is_row == request.is_planned());
+  state_.blocks.check_published(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
+}
+
+void Scheduler::check_waiting(const Request& request) {
+  BALLAST_CHECK(request.blocks.empty() && request.num_computed == 0 && request.num_planned == 0);
+  BALLAST_CHECK(!request.aborted && !request.has_slot);
+  for (const TierTable& tier : request.tiers) BALLAST_CHECK(tier.blocks.empty());
+}
+
+void Scheduler::check() const {
+  BALLAST_CHECK(state_.requests.size() == state_.running.size() + state_.queue.size());
+  const auto check_live = [&](const Request& request) {
+    const auto found = state_.requests.find(request.seq);
+    BALLAST_CHECK(found != state_.requests.end() && found->second.get() == &request);
+    BALLAST_CHECK(request.num_generated() < request.max_tokens);
+  };
+  std::vector<int32_t> owners(static_cast<size_t>(state_.config.num_blocks) + 1, 0);
+  for (const Request* request : state_.running) {
+    check_live(*request);
+    check_running(*request);
+    for (const BlockId block : request->blocks) ++owners[index_of(block)];
+  }
+  for (const Request* request : state_.queue) {
+    check_live(*request);
+    check_waiting(*request);
+  }
+  state_.running.check();
+  state_.queue.check();
+  BALLAST_CHECK(state_.queue.num_new() <= state_.config.max_queue);
+  state_.blocks.check(owners);
+  state_.tiers.check(state_.running.requests());
+}
+
+}  // namespace ballast

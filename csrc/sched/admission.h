@@ -6,7 +6,7 @@
 
 #include "sched/request.h"
 #include "sched/scheduler_state.h"
-#include "sched/step_draft.h"
+#include "sched/steps/step_draft.h"
 
 namespace ballast {
 

@@ -8,7 +8,7 @@
 #include "sched/lane.h"
 #include "sched/request.h"
 #include "sched/scheduler_state.h"
-#include "sched/step_planner.h"
+#include "sched/steps/step_planner.h"
 
 namespace ballast {
 

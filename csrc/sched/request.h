@@ -8,8 +8,8 @@
 
 #include "base/ids.h"
 #include "kv/block_manager.h"
-#include "sched/fair_share.h"
 #include "sched/lane.h"
+#include "sched/queue/fair_share.h"
 
 namespace ballast {
 

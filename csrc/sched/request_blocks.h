@@ -5,7 +5,7 @@
 
 #include "kv/block_manager.h"
 #include "sched/request.h"
-#include "sched/tier_mirror.h"
+#include "sched/tiers/tier_mirror.h"
 
 namespace ballast {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "sched/fair_queue.h"
+#include "sched/queue/fair_queue.h"
 
 namespace ballast {
 

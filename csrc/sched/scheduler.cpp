@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "sched/plan_rows.h"
+#include "sched/steps/plan_rows.h"
 
 namespace ballast {
 

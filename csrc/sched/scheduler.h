@@ -13,14 +13,14 @@
 #include "sched/admission.h"
 #include "sched/config.h"
 #include "sched/lane.h"
-#include "sched/outstanding_steps.h"
 #include "sched/plan.h"
 #include "sched/prompt_lanes.h"
-#include "sched/queue_time.h"
+#include "sched/queue/queue_time.h"
+#include "sched/queue/slot_releases.h"
 #include "sched/request.h"
 #include "sched/scheduler_state.h"
-#include "sched/slot_releases.h"
-#include "sched/step_draft.h"
+#include "sched/steps/outstanding_steps.h"
+#include "sched/steps/step_draft.h"
 
 namespace ballast {
 

@@ -8,12 +8,12 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "sched/config.h"
-#include "sched/fair_queue.h"
+#include "sched/queue/fair_queue.h"
 #include "sched/request.h"
 #include "sched/request_blocks.h"
 #include "sched/running_set.h"
-#include "sched/step_planner.h"
-#include "sched/tier_mirror.h"
+#include "sched/steps/step_planner.h"
+#include "sched/tiers/tier_mirror.h"
 
 namespace ballast {
 

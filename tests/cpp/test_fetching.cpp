@@ -1,5 +1,5 @@
 #include "check.h"
-#include "sched/fetching.h"
+#include "sched/tiers/fetching.h"
 
 using namespace ballast;
 

@@ -11,7 +11,7 @@
 #include "sched/lane.h"
 #include "sched/plan.h"
 #include "sched/request.h"
-#include "sched/step_planner.h"
+#include "sched/steps/step_planner.h"
 
 namespace ballast {
 

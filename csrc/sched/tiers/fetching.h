@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sched/step_planner.h"
+#include "sched/steps/step_planner.h"
 
 namespace ballast {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "sched/fair_share.h"
+#include "sched/queue/fair_share.h"
 #include "sched/request.h"
 
 namespace ballast {

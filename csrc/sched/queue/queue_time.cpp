@@ -1,4 +1,4 @@
-#include "sched/queue_time.h"
+#include "sched/queue/queue_time.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sched/plan_rows.h"
+#include "sched/steps/plan_rows.h"
 
 namespace ballast {
 

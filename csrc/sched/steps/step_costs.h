@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "sched/config.h"
-#include "sched/cost_curve.h"
 #include "sched/lane.h"
+#include "sched/steps/cost_curve.h"
 
 namespace ballast {
 

@@ -1,4 +1,4 @@
-#include "sched/fetching.h"
+#include "sched/tiers/fetching.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "sched/fair_queue.h"
+#include "sched/queue/fair_queue.h"
 
 #include <utility>
 

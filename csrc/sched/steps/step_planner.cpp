@@ -1,4 +1,4 @@
-#include "sched/step_planner.h"
+#include "sched/steps/step_planner.h"
 
 #include <algorithm>
 #include <limits>

@@ -9,9 +9,9 @@
 #include "kv/block_manager.h"
 #include "kv/tier.h"
 #include "sched/config.h"
-#include "sched/fetching.h"
 #include "sched/plan.h"
 #include "sched/request.h"
+#include "sched/tiers/fetching.h"
 
 namespace ballast {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "sched/config.h"
-#include "sched/fair_share.h"
-#include "sched/step_planner.h"
+#include "sched/queue/fair_share.h"
+#include "sched/steps/step_planner.h"
 
 namespace ballast {
 

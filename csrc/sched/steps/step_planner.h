@@ -7,7 +7,7 @@
 
 #include "sched/config.h"
 #include "sched/lane.h"
-#include "sched/step_costs.h"
+#include "sched/steps/step_costs.h"
 
 namespace ballast {
 

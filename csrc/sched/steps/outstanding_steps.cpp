@@ -1,4 +1,4 @@
-#include "sched/outstanding_steps.h"
+#include "sched/steps/outstanding_steps.h"
 
 #include <algorithm>
 

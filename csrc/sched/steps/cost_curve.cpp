@@ -1,4 +1,4 @@
-#include "sched/cost_curve.h"
+#include "sched/steps/cost_curve.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sched/tier_mirror.h"
+#include "sched/tiers/tier_mirror.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -14,7 +14,7 @@ no prefix cache can serve them. Requests are sampled at temperature 0.6 and top_
 
 `--server llama` speaks to llama-server's /completion. Its other sampling settings stay at that server's defaults, which
 are its fastest (top_k 40). The server must run on this machine. Without --port, the program starts Ballast with the
-built-in model. It prints one JSON line per case; a figure measured in several rounds is a list.
+built-in model. It prints one JSON line per case; figures are lists with one value per round.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--port", type=int, help="of a running server on this machine")
     parser.add_argument("--server", choices=PATHS, default="ballast")
-    parser.add_argument("--rounds", type=int, default=3, help="of each case of users together")
+    parser.add_argument("--rounds", type=int, default=3, help="of each case, with different requests")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--vocabulary", type=int, default=100_000, help="token ids of prompts are below this number")
     parser.add_argument("--name", default="", help="what the record's case begins with, for example the model's shape")
@@ -126,7 +126,7 @@ def measure(options: argparse.Namespace, cases: Sequence[Together | Poisson]) ->
     failed = 0
     for number, case in enumerate(cases):
         rounds, walls = [], []
-        for repeat in range(options.rounds if isinstance(case, Together) else 1):
+        for repeat in range(options.rounds):
             arrivals = schedule(case, 1000 * number + repeat, options.seed, options.vocabulary)
             begin = time.perf_counter()
             replies = asyncio.run(send(options.server, options.port, arrivals))
@@ -256,11 +256,11 @@ def tokens_of(event: dict[str, Any]) -> int:
 
 def figures_of(
     case: Together | Poisson, rounds: Sequence[Sequence[Reply]], walls: Sequence[float]
-) -> dict[str, list[float] | float | int | str | None]:
+) -> dict[str, list[float] | int | str]:
     """The record's figures; `walls` are the seconds of each round."""
     replies = [reply for each in rounds for reply in each]
     failures = [reply.error or "no token" for reply in replies if has_failed(reply)]
-    common: dict[str, list[float] | float | int | str | None] = {
+    common: dict[str, list[float] | int | str] = {
         "refused": sum(reply.status in REFUSED for reply in replies),
         "failed": len(failures),
         **({"first_failure": failures[0]} if failures else {}),
@@ -273,6 +273,12 @@ def figures_of(
             "tokens_per_s": [round(served_tokens(each) / wall, 1) for each, wall in zip(rounds, walls, strict=True)],
             **common,
         }
+    each = [poisson_figures(case, *of) for of in zip(rounds, walls, strict=True)]
+    return {name: [value for figures in each if (value := figures[name]) is not None] for name in each[0]} | common
+
+
+def poisson_figures(case: Poisson, replies: Sequence[Reply], wall_s: float) -> dict[str, float | None]:
+    """The figures of one round; None for those that need a served request if there was none."""
     first = first_tokens(replies)
     gaps = sorted(gap for reply in replies if not has_failed(reply) for gap in gaps_of(reply))
     good = sum(seconds <= case.limit_s for seconds in first)
@@ -283,12 +289,11 @@ def figures_of(
         "first_token_max_s": percentile(first, 1.0),
         "itl_p50_ms": percentile(gaps, 0.5, 1000),
         "itl_p99_ms": percentile(gaps, 0.99, 1000),
-        "goodput_per_s": round(good / walls[0], 3),
+        "goodput_per_s": round(good / wall_s, 3),
         "goodput_in_window_per_s": round(good / case.seconds, 3),
         "good_share": round(good / len(replies), 3) if replies else None,
-        "wall_s": round(walls[0], 1),
-        "tokens_per_s": round(served_tokens(replies) / walls[0], 1),
-        **common,
+        "wall_s": round(wall_s, 1),
+        "tokens_per_s": round(served_tokens(replies) / wall_s, 1),
     }
 
 

@@ -21,7 +21,7 @@
 # BATCHES  sizes of a batch; "16 64" unless set
 # SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
 # CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
-# ROUNDS   rounds of each case of users together; 3 unless set
+# ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set

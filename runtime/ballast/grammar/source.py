@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
 
 from ballast.errors import RequestError, shown
+from ballast.grammar.gbnf import is_lark, lark_of
 
 MAX_SCHEMA_BYTES = 1 << 17
 MAX_SCHEMA_DEPTH = 64
@@ -69,7 +69,7 @@ def grammar(text: str, param: str) -> Source:
             f"{param}: the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_CHARS} can be", param=param
         )
     try:
-        return lark(any_to_lark(text), param)
+        return lark(text if is_lark(text) else lark_of(text), param)
     except RecursionError:
         raise RequestError(f"{param}: the grammar is nested too deeply", param=param) from None
     except Exception as error:  # noqa: BLE001  the reader raises what it likes

@@ -1,0 +1,66 @@
+"""lm-eval's client of text completions, with the server's tokenizer."""
+
+import math
+
+import requests
+from lm_eval.api.instance import Instance
+from lm_eval.models.openai_completions import LocalCompletionsAPI
+from shared import BUILT_IN
+
+APIS = ("/v1/completions",)
+URL = BUILT_IN + "/v1/completions"
+QUESTIONS = ("Say yes.", "What is the capital of France?", "hello")
+CONTINUATIONS = ("", " And", " yes", " 17")
+
+
+def client(**options):
+    return LocalCompletionsAPI(model="m", base_url=URL, max_retries=1, **options)
+
+
+def post(path, **body):
+    reply = requests.post(BUILT_IN + path, json={"model": "m", "temperature": 0, **body}, timeout=120)
+    reply.raise_for_status()
+    return reply.json()
+
+
+def pairs():
+    """Contexts and continuations. After the first continuation of each context the model ends its reply."""
+    for question in QUESTIONS:
+        reply = post(
+            "/v1/chat/completions",
+            messages=[{"role": "user", "content": question}],
+            max_tokens=200,
+            return_token_ids=True,
+        )
+        prompt, (choice,) = reply["prompt_token_ids"], reply["choices"]
+        context = post("/detokenize", tokens=prompt)["prompt"]
+        for more in CONTINUATIONS:
+            yield context, choice["message"]["content"] + more
+
+
+def expected(context, continuation):
+    """The log-likelihood of a continuation, from a reply without a generated token."""
+    start, whole = (post("/tokenize", prompt=text)["tokens"] for text in (context, context + continuation))
+    scores = post("/v1/completions", prompt=whole, echo=True, logprobs=1, max_tokens=0)["choices"][0]["logprobs"]
+    return sum(scores["token_logprobs"][len(start) :])
+
+
+def check_log_likelihoods():
+    tried = list(pairs())
+    ends = [
+        post("/v1/completions", prompt="".join(pair), max_tokens=1)["choices"][0]["finish_reason"] for pair in tried
+    ]
+    assert ends.count("stop") >= len(QUESTIONS), ends
+    instances = [Instance("loglikelihood", {}, pair, 0) for pair in tried]
+    wanted = [expected(*pair) for pair in tried]
+    for options in ({}, {"num_concurrent": 4}, {"batch_size": 4}):
+        found = client(**options).loglikelihood(instances)
+        for (log_likelihood, _), value in zip(found, wanted, strict=True):
+            assert math.isclose(log_likelihood, value, abs_tol=1e-3), (options, found, wanted)
+
+
+def check_generation():
+    asked = Instance("generate_until", {}, ("Once upon a time", {"until": ["."], "max_gen_toks": 16}), 0)
+    (text,) = client().generate_until([asked])
+    (choice,) = post("/v1/completions", prompt="Once upon a time", stop=["."], max_tokens=16)["choices"]
+    assert text == choice["text"], (text, choice)

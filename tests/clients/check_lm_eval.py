@@ -1,6 +1,9 @@
 """lm-eval's client of text completions, with the server's tokenizer."""
 
 import math
+import os
+
+os.environ["TQDM_DISABLE"] = "1"
 
 import requests
 from lm_eval.api.instance import Instance
@@ -38,9 +41,13 @@ def pairs():
             yield context, choice["message"]["content"] + more
 
 
+def ids(text):
+    return post("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
+
+
 def expected(context, continuation):
     """The log-likelihood of a continuation, from a reply without a generated token."""
-    start, whole = (post("/tokenize", prompt=text)["tokens"] for text in (context, context + continuation))
+    start, whole = map(ids, (context, context + continuation))
     scores = post("/v1/completions", prompt=whole, echo=True, logprobs=1, max_tokens=0)["choices"][0]["logprobs"]
     return sum(scores["token_logprobs"][len(start) :])
 
@@ -48,13 +55,14 @@ def expected(context, continuation):
 def check_log_likelihoods():
     tried = list(pairs())
     ends = [
-        post("/v1/completions", prompt="".join(pair), max_tokens=1)["choices"][0]["finish_reason"] for pair in tried
+        post("/v1/completions", prompt=ids("".join(pair)), max_tokens=1)["choices"][0]["finish_reason"]
+        for pair in tried
     ]
     assert ends.count("stop") >= len(QUESTIONS), ends
     instances = [Instance("loglikelihood", {}, pair, 0) for pair in tried]
     wanted = [expected(*pair) for pair in tried]
     for options in ({}, {"num_concurrent": 4}, {"batch_size": 4}):
-        found = client(**options).loglikelihood(instances)
+        found = client(**options).loglikelihood(instances, disable_tqdm=True)
         for (log_likelihood, _), value in zip(found, wanted, strict=True):
             assert math.isclose(log_likelihood, value, abs_tol=1e-3), (options, found, wanted)
 
@@ -62,5 +70,5 @@ def check_log_likelihoods():
 def check_generation():
     asked = Instance("generate_until", {}, ("Once upon a time", {"until": ["."], "max_gen_toks": 16}), 0)
     (text,) = client().generate_until([asked])
-    (choice,) = post("/v1/completions", prompt="Once upon a time", stop=["."], max_tokens=16)["choices"]
+    (choice,) = post("/v1/completions", prompt=ids("Once upon a time"), stop=["."], max_tokens=16)["choices"]
     assert text == choice["text"], (text, choice)

@@ -135,7 +135,7 @@ def _mapped(node: Mapping[str, Any], change: Callable[[Any, str], Any]) -> dict[
 
 
 def _pruned(node: Any, levels: int, path: str, left_out: list[str]) -> Any:
-    """A value without what is deeper than so many levels."""
+    """The first `levels` levels of a value."""
     if not isinstance(node, (dict, list)):
         return node
     if levels == 0:

@@ -69,13 +69,13 @@ def test_a_choice_says_the_same_however_its_tokens_come(
     assert tokens == [token for piece in whole for token in piece.tokens]
     assert (choice.completion_tokens, choice.finish_reason) == (alone.completion_tokens, alone.finish_reason)
 
-    # The tokens are those of the text: in order, without gaps, each where its text begins.
+    # Every counted token has an entry: in order, without gaps, each where its text begins.
     prompt = [5, 6] if echo else []
-    assert [token.token_id for token in tokens] == [*prompt, *ids[: len(tokens) - len(prompt)]]
+    assert [token.token_id for token in tokens] == [*prompt, *ids[: choice.completion_tokens]]
+    assert [token_id for piece in pieces for token_id in piece.token_ids] == ids[: choice.completion_tokens]
     assert [token.offset for token in tokens] == sorted(token.offset for token in tokens)
     assert all(token.offset <= len(text) for token in tokens)
     if not stop:
-        assert len(tokens) == len(prompt) + len(ids) - ends
         assert choice.completion_tokens == len(ids)
 
 

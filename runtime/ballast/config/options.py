@@ -271,7 +271,8 @@ class ServerConfig(_Section):
             repeatable=True,
         ),
         "name under which the API is asked for, *.NAME for all below it, * for any; a request whose Host header has "
-        "another is answered with 421. Repeat it for more than one; IP addresses and localhost need not be named. "
+        "another is answered with 421. Repeat it for more than one; IP addresses, localhost and names that containers "
+        "have for their machine, such as host.docker.internal, need not be named. "
         "Default: what --host says; any with --api_key_file, or if it listens on all addresses",
     )
     cors_origins: tuple[str, ...] = option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -27,4 +28,7 @@ class Mark(StrEnum):
     """Within every tag of a call, after its `<` or `</`. The rest of the tag is text."""
 
 
+OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL, Mark.TAG})
+CLOSES_CALLS: Mapping[Mark, Mark] = {Mark.CALLS: Mark.END_CALLS, Mark.CALL: Mark.END_CALL}
+"""The mark that opens calls → the one that closes them. Tags are closed by their text."""
 THINKING = frozenset({Mark.THINK, Mark.END_THINK})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
 
 from ballast.errors import RequestError, shown
+from ballast.grammar.enforceable_schema import enforceable
+from ballast.grammar.gbnf import is_lark, lark_of
 
 MAX_SCHEMA_BYTES = 1 << 17
 MAX_SCHEMA_DEPTH = 64
@@ -29,6 +30,10 @@ class Source:
 
     param: str
     text: str
+    left_out: tuple[str, ...] = ()
+    """The parts of the request's field that the grammar does not enforce."""
+    or_else: Source | None = None
+    """The grammar to use if this one is too large or has no text."""
 
 
 def json_object(param: str) -> Source:
@@ -39,10 +44,19 @@ def json_object(param: str) -> Source:
 def json_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> Source:
     """JSON that follows `schema`. Raises RequestError for a schema that is too large.
 
-    A part of the schema that llguidance cannot enforce is refused when the grammar is compiled if `strict`, and ignored
-    otherwise.
+    A part of the schema that llguidance cannot enforce is refused when the grammar is compiled if `strict`, and left
+    out otherwise.
     """
-    return Source(param, LLMatcher.grammar_from_json_schema(_with_options(schema, param, strict).decode()))
+    _check_size(schema, param, strict=strict)
+    if strict:
+        return _json_source(schema, param, strict=True)
+    found = enforceable(schema, MAX_SCHEMA_DEPTH)
+    weakest = _json_source({"type": "object"} if schema.get("type") == "object" else {}, param, strict=False)
+    return replace(
+        _json_source(found.schema, param, strict=False),
+        left_out=tuple(f"{param}{path}" for path in found.left_out),
+        or_else=replace(weakest, left_out=(param,)),
+    )
 
 
 def regex(pattern: str, param: str) -> Source:
@@ -69,7 +83,7 @@ def grammar(text: str, param: str) -> Source:
             f"{param}: the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_CHARS} can be", param=param
         )
     try:
-        return lark(any_to_lark(text), param)
+        return lark(text if is_lark(text) else lark_of(text), param)
     except RecursionError:
         raise RequestError(f"{param}: the grammar is nested too deeply", param=param) from None
     except Exception as error:  # noqa: BLE001  the reader raises what it likes
@@ -77,8 +91,10 @@ def grammar(text: str, param: str) -> Source:
 
 
 def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:
-    """A schema as part of a Lark grammar. Raises RequestError as `json_schema` does."""
-    return f"%json {_with_options(schema, param, strict).decode()}"
+    """A schema as part of a Lark grammar. `strict` and errors are as those of `json_schema`."""
+    _check_size(schema, param, strict=strict)
+    held = schema if strict else enforceable(schema, MAX_SCHEMA_DEPTH).schema
+    return f"%json {_with_options(held, strict=strict)}"
 
 
 def quoted(text: str) -> str:
@@ -86,24 +102,22 @@ def quoted(text: str) -> str:
     return orjson.dumps(text).decode()
 
 
-def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
-    _check_size(schema, param)
+def _json_source(schema: Mapping[str, Any], param: str, *, strict: bool) -> Source:
+    return Source(param, LLMatcher.grammar_from_json_schema(_with_options(schema, strict=strict)))
+
+
+def _with_options(schema: Mapping[str, Any], *, strict: bool) -> str:
     options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
-    data = orjson.dumps({**schema, "x-guidance": options})
-    if len(data) > MAX_SCHEMA_BYTES:
-        raise RequestError(
-            f"{param}: the schema has {len(data)} bytes, and at most {MAX_SCHEMA_BYTES} can be", param=param
-        )
-    return data
+    return orjson.dumps({**schema, "x-guidance": options}).decode()
 
 
-def _check_size(schema: Mapping[str, Any], param: str) -> None:
+def _check_size(schema: Mapping[str, Any], param: str, *, strict: bool) -> None:
     """Check the counts that cost most before anything is compiled. Ends with the first that is too large."""
     num_properties = num_values = 0
     rest: list[tuple[Any, int]] = [(schema, 1)]
     while rest:
         node, depth = rest.pop()
-        if depth > MAX_SCHEMA_DEPTH:
+        if strict and depth > MAX_SCHEMA_DEPTH:
             raise RequestError(f"{param}: the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels", param=param)
         if isinstance(node, Mapping):
             properties, values, pattern = node.get("properties"), node.get("enum"), node.get("pattern")
@@ -118,6 +132,7 @@ def _check_size(schema: Mapping[str, Any], param: str) -> None:
             # Each item takes at least two bytes of the schema.
             _check_count(2 * len(node), MAX_SCHEMA_BYTES, "has {} bytes", param)
             rest.extend((inner, depth + 1) for inner in node)
+    _check_count(len(orjson.dumps(schema)), MAX_SCHEMA_BYTES, "has {} bytes", param)
 
 
 def _check_count(count: int, most: int, what: str, param: str) -> None:

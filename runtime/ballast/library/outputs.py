@@ -38,7 +38,7 @@ class CompletionOutput:
     text: str
     """Without reasoning and tool calls."""
     token_ids: tuple[int, ...] = ()
-    """Without the token that ended it."""
+    """With the token that ended it."""
     finish_reason: str | None = None
     """stop, length or tool_calls; None in a stream that goes on."""
     stop_reason: int | str | None = None

@@ -26,7 +26,7 @@ class SamplingParams:
     """0 and -1 keep every token."""
     min_p: float | None = None
     seed: int | None = None
-    """The same seed and prompt give the same tokens, whatever else is in the batch."""
+    """The same seed and prompt give the same tokens, independent of the rest of the batch. None and -1: random."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ballast.errors import RequestError
+from ballast.families.marks import CLOSES_CALLS, OPENS_CALLS, Mark
 from ballast.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
@@ -29,7 +30,8 @@ class Detokenizer:
 
     The first stop string to be completed ends the text; if several are completed by the same character, the longest
     counts. It is cut off unless `keep_stop`. Text that could be the beginning of a stop string is held back until that
-    is decided. Time is linear in the length of the text. Raises RequestError for an empty stop string.
+    is decided. A stop string does not match inside tool calls, where it would cut the arguments. Time is linear in the
+    length of the text. Raises RequestError for an empty stop string.
 
     `marks` maps tokens to the noncharacters that stand for them in the text; noncharacters in other tokens' text are
     replaced by U+FFFD.
@@ -53,6 +55,8 @@ class Detokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
+        self._opened_by: Mark | None = None
+        """The mark that opened the tool calls whose text comes now."""
         self._stopped = False
         self.stop: str | None = None
         """The stop string that ended the text."""
@@ -103,6 +107,8 @@ class Detokenizer:
         held_before = len(self._held)
         text = self._held + text
         for at in range(held_before, len(text)):
+            if self._is_in_calls(text[at]):
+                continue
             complete, self.stop = max((matcher.feed(text[at]), matcher.stop) for matcher in self._matchers)
             if complete:
                 self._stopped = True
@@ -112,6 +118,19 @@ class Detokenizer:
         certain = len(text) - max(matcher.num_matched for matcher in self._matchers)
         self._held = text[certain:]
         return text[:certain]
+
+    def _is_in_calls(self, char: str) -> bool:
+        """Whether the next character belongs to tool calls. Before the first one, a stop string that has begun ends."""
+        if self._opened_by is not None:
+            if char == CLOSES_CALLS.get(self._opened_by):
+                self._opened_by = None
+            return True
+        if char not in OPENS_CALLS:
+            return False
+        self._opened_by = Mark(char)
+        for matcher in self._matchers:
+            matcher.num_matched = 0
+        return True
 
 
 class _StopMatcher:

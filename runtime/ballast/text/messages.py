@@ -168,6 +168,8 @@ def _normalize(message: Mapping[str, Any], path: str, divide: _Divide) -> dict[s
     # Null means the same as a missing key, but templates test with `in`.
     out = {key: value for key, value in message.items() if value is not None}
     out["role"] = _role(out.get("role"), path)
+    if out["role"] == "user" and out.get("content") == []:
+        raise RequestError(f"{path}.content: must not be empty; send at least one part", param=f"{path}.content")
     out["content"] = _content(out.get("content"), f"{path}.content", _PARTS.get(out["role"], _TEXT))
     tool_calls = _tool_calls(out.pop("tool_calls", []), f"{path}.tool_calls")
     if "function_call" in out:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ballast.families.marks import Mark
+from ballast.families.marks import OPENS_CALLS, Mark
 from ballast.text.calls.reader import NewId, ReadCalls
 from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.marks import Start
@@ -16,7 +16,6 @@ from ballast.text.reply_parts import Content, Part, Reasoning, new_call_id
 
 _PIECES = re.compile(f"([{''.join(Mark)}])")
 _MARKS = frozenset(Mark)
-_OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL, Mark.TAG})
 
 
 class OutputParser:
@@ -86,7 +85,7 @@ class OutputParser:
         return len(text) if found is None else found.start()
 
     def _mark(self, mark: Mark) -> list[Part]:
-        if self._calls.open or (mark in _OPENS_CALLS):
+        if self._calls.open or (mark in OPENS_CALLS):
             parts = [] if self._calls.open else self._leave_reasoning()
             return [*parts, *self._calls.mark(mark)]
         undecided = self._start in (Start.EITHER, Start.EITHER_REASONING)

@@ -3,6 +3,7 @@
 import pytest
 
 from ballast.errors import RequestError
+from ballast.families.marks import Mark
 from ballast.text.detokenizer import Delta, Detokenizer
 from ballast.text.tokenizer import Tokenizer
 from support.models.vocabulary import byte_tokenizer
@@ -154,3 +155,44 @@ def test_a_long_stop_string_that_almost_matches_all_the_time_does_not_hang(token
     shown = "".join(detokenizer.push([token_id]).text for token_id in ids)
     assert len(shown) == 90_000
     assert len(detokenizer.finish().text) == 10_000
+
+
+CALLS = {
+    "<calls>": Mark.CALLS,
+    "<call>": Mark.CALL,
+    "</call>": Mark.END_CALL,
+    "</calls>": Mark.END_CALLS,
+    "<tag>": Mark.TAG,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "stopped"),
+    [
+        ("a<calls><call>x}</call></calls>", "a<calls><call>x}</call></calls>", False),
+        ("a<calls><call>x}</call>}<call>y</call></calls>b}c", "a<calls><call>x}</call>}<call>y</call></calls>b", True),
+        ("<call>x}</call>b}c", "<call>x}</call>b", True),
+        ("<<tag>calls>}</<tag>calls>", "<<tag>calls>}</<tag>calls>", False),
+        ("a}<call>x</call>", "a", True),
+        ("</call>}", "</call>", True),
+    ],
+)
+def test_a_stop_string_does_not_match_inside_tool_calls(text: str, shown: str, stopped: bool) -> None:
+    tokenizer = byte_tokenizer(user_defined=tuple(CALLS))
+    marks = {word(tokenizer, spelled): mark for spelled, mark in CALLS.items()}
+    for cut in (1, 1000):
+        detokenizer = Detokenizer(tokenizer, ["}"], marks=marks)
+        ids = tokenizer.encode(text)
+        deltas = [detokenizer.push(ids[at : at + cut]) for at in range(0, len(ids), cut)]
+        found = "".join(delta.text for delta in (*deltas, detokenizer.finish()))
+        for spelled, mark in CALLS.items():
+            found = found.replace(mark, spelled)
+        assert (found, detokenizer.stop is not None) == (shown, stopped)
+
+
+def test_a_stop_string_that_begins_before_a_tool_call_does_not_go_on_in_it() -> None:
+    tokenizer = byte_tokenizer(user_defined=("<call>",))
+    detokenizer = Detokenizer(tokenizer, ["ab"], marks={word(tokenizer, "<call>"): Mark.CALL})
+    deltas = pushed(detokenizer, tokenizer.encode("a<call>b"))
+    assert [delta.text for delta in deltas] == ["", f"a{Mark.CALL}", "b", ""]
+    assert detokenizer.stop is None

@@ -43,8 +43,8 @@ class Choice:
         self._num_begun = 0
         """Characters before the generated text: the echoed prompt or the opening."""
         self._num_chars = 0
-        self._num_pushed = 0
-        """Generated tokens that were passed to the detokenizer."""
+        self._num_taken = 0
+        """Generated tokens that were taken, the one that ended the text among them."""
         self._waiting: deque[tuple[ScoredToken, int]] = deque()
         """(token, length) of tokens whose text is not out yet. It is out once the text has `length` characters."""
         self._undecided: deque[tuple[ScoredToken, int]] = deque()
@@ -66,7 +66,7 @@ class Choice:
         if self._job.discard_tokens:
             self.finish_reason = "length"
             return Piece(self.index, tuple(self._parser.push(text)), tokens, self.finish_reason)
-        before = self._num_pushed
+        before = self._num_taken
         more, more_tokens = self._decode(output)
         parts = self._parser.push(text + more)
         if self.finish_reason is not None:
@@ -84,7 +84,7 @@ class Choice:
             self.finish_reason,
             self._detokenizer.stop,
             self._stop_token,
-            tuple(output.token_ids[: self._num_pushed - before]),
+            tuple(output.token_ids[: self._num_taken - before]),
             scored,
         )
 
@@ -122,7 +122,7 @@ class Choice:
         for n, token_id in enumerate(visible):
             offset = self._num_begun + self._detokenizer.num_chars
             delta = self._detokenizer.push((token_id,))
-            self._num_pushed += 1
+            self._num_taken += 1
             if output.logprobs:
                 end = self._num_begun + self._detokenizer.num_chars + self._detokenizer.inside_char
                 self._undecided.append((ScoredToken(token_id, offset, output.logprobs[n]), end))
@@ -131,15 +131,23 @@ class Choice:
             if delta.stopped:
                 self.finish_reason = "stop"
                 return "".join(text), tuple(tokens)
-        self.completion_tokens += len(output.token_ids) - len(visible)
         if output.finish_reason is not None:
             rest = self._detokenizer.finish()
             text.append(self._show(rest, tokens, final=True))
+            self._take_hidden(output, len(visible), tokens)
             if output.finish_reason is FinishReason.STOP:
                 self._stop_token = self._job.stop_reasons.get(output.token_ids[-1])
             stopped = rest.stopped or output.finish_reason is FinishReason.STOP
             self.finish_reason = "stop" if stopped else "length"
         return "".join(text), tuple(tokens)
+
+    def _take_hidden(self, output: Output, num_visible: int, tokens: list[ScoredToken]) -> None:
+        """Count the token that ended the text without being a part of it, and add its score."""
+        for n, token_id in enumerate(output.token_ids[num_visible:], num_visible):
+            self._num_taken += 1
+            self.completion_tokens += 1
+            if output.logprobs:
+                tokens.append(ScoredToken(token_id, self._num_chars, output.logprobs[n]))
 
     def _decide(self, decisions: Sequence[bool]) -> None:
         """For each of the first undecided tokens: whether it belongs to the reasoning."""
@@ -156,10 +164,9 @@ class Choice:
         self._num_chars += len(delta.text)
         while self._waiting:
             token, end = self._waiting[0]
-            # A token that begins before the stop string is shown, even if its end is cut off.
-            is_out = token.offset < self._num_chars if delta.stopped else final or end <= self._num_chars
-            if not is_out:
+            if not (final or delta.stopped or end <= self._num_chars):
                 break
-            tokens.append(token)
+            is_cut = token.offset > self._num_chars  # a token of the stop string
+            tokens.append(replace(token, offset=self._num_chars) if is_cut else token)
             self._waiting.popleft()
         return delta.text

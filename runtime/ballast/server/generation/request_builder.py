@@ -110,6 +110,7 @@ class RequestBuilder:
         if use is None:
             return self._constrain(job, body, shape, prefix)
         form = self.text.tokenizer.reply.style_of(text.require_template().source)
+        job = replace(job, unheeded=(*job.unheeded, *(shape.left_out if shape else ())))
         return _with_constraint(job, self._compile_calls(body, use, form, prefix))
 
     def _compile_calls(
@@ -264,7 +265,14 @@ class RequestBuilder:
         if source is None:
             return job
         _check_may_stop(body, source.param)
-        return _with_constraint(job, self.grammars.compile(source, prefix))
+        try:
+            grammar = self.grammars.compile(source, prefix)
+        except RequestError:
+            if source.or_else is None:
+                raise
+            source = source.or_else
+            grammar = self.grammars.compile(source, prefix)
+        return _with_constraint(replace(job, unheeded=(*job.unheeded, *source.left_out)), grammar)
 
     def _check_choices(self, n: int, num_prompts: int) -> None:
         """All choices are admitted together, so they must fit into the queue and the batch."""

@@ -2,7 +2,8 @@
 
 A page may make a browser ask only the host that it came from. The owner of a name can let it point to this machine once
 the page is loaded (DNS rebinding): the page then reads whatever this server answers, but the request still names the
-page's host. Such a host always has a name, so IP addresses and localhost are never refused.
+page's host. Such a host has a name from the public DNS. IP addresses, localhost and the names that container runtimes
+give to their host are not in the public DNS, so they are never refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from ballast.errors import shown
 from ballast.server.wire.errors import ErrorReply, error_body
 
 ANY = "*"
+
+LOCAL_NAMES = frozenset(
+    {
+        "localhost",
+        *("host.docker.internal", "gateway.docker.internal", "kubernetes.docker.internal", "host.containers.internal"),
+        *("host.lima.internal", "host.orb.internal", "host.rancher-desktop.internal"),
+        *("host.minikube.internal", "host.k3d.internal"),
+    }
+)
+"""Names of this machine: its own one, and those that containers on it use. `internal` and `localhost` are reserved
+top-level domains, so no page of the web comes from such a name."""
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#\\]+)(?::(\d{0,5}))?", re.IGNORECASE)
 
@@ -86,7 +98,8 @@ def is_allowed(host: str, allowed: Sequence[str]) -> bool:
         return True
     found = Authority.parse(host)
     return found is not None and (
-        found.name == "localhost"
+        found.name in LOCAL_NAMES
+        or found.name.endswith(".localhost")
         or _is_address(found.name)
         or any(_covers(pattern.lower().removesuffix("."), found.name) for pattern in allowed)
     )

@@ -46,9 +46,11 @@ UNTRACED = frozenset(path for path, _ in LOGGED_AT_DEBUG)
 TRACE_RESPONSE_HEADER = "traceresponse"
 """The header by which a client without a trace of its own learns the id of ours."""
 
-DISCARD_TIMEOUT_S = 5.0
-DISCARD_BYTES = 32 << 20
-"""How much of a body that is too large is read, and dropped."""
+DISCARD_TIMEOUT_S = 60.0
+DISCARD_SILENCE_S = 5.0
+DISCARD_BYTES = 4 << 30
+"""How much of a body that is too large is read, and dropped, after the reply. A client that sends more, or
+for longer, may see a connection reset in place of the reply."""
 
 
 class RequestScope:
@@ -121,20 +123,31 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        num_bytes, complete, too_large = 0, False, False
+
+        async def send_all(message: Message) -> None:
+            is_end = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if not (is_end and too_large) or complete:
+                await send(message)
+                return
+            # The whole reply first: some clients read it while they send, the others once they have sent everything. A
+            # connection that is closed before that is reset, and the reply is lost.
+            await send({**message, "more_body": True})
+            await self._discard(receive)
+            await send({"type": "http.response.body", "body": b""})
+
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_body_bytes:
-            if "expect" not in Headers(scope=scope):
-                await self._discard(receive)
+            too_large = True
             response = error_reply(self._too_large()).response()
             response.headers["Connection"] = "close"
-            await response(scope, receive, send)
+            await response(scope, receive, send_all)
             return
-        num_bytes, complete = 0, False
         loop = asyncio.get_running_loop()
         end = loop.time() + self._whole_timeout_s
 
         async def receive_limited() -> Message:
-            nonlocal num_bytes, complete, end
+            nonlocal num_bytes, complete, too_large, end
             if complete:
                 return await receive()
             message: Message | None = None
@@ -150,20 +163,20 @@ class BodyLimit:
             num_bytes += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if num_bytes > self._max_body_bytes:
-                if not complete:
-                    await self._discard(receive)
+                too_large = True
                 raise self._too_large()
             return message
 
-        await self._app(scope, receive_limited, send)
+        await self._app(scope, receive_limited, send_all)
 
     async def _discard(self, receive: Receive) -> None:
-        """Read on for a while, since a client that is cut off while it sends may not see the reply."""
+        """Read and drop the rest of the body, within bounds, until the client has sent it or has left."""
         num_bytes = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_TIMEOUT_S):
                 while num_bytes < DISCARD_BYTES:
-                    message = await receive()
+                    async with asyncio.timeout(DISCARD_SILENCE_S):
+                        message = await receive()
                     num_bytes += len(message.get("body", b""))
                     if not message.get("more_body", False):
                         break
@@ -174,9 +187,10 @@ class BodyLimit:
         return HTTPException(408, silent if is_silent else late, {"Connection": "close"})
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(
-            413, f"the request's body is larger than {self._max_body_bytes} bytes", {"Connection": "close"}
+        problem = (
+            f"the request's body is larger than {self._max_body_bytes} bytes; send less, or raise --max_body_bytes"
         )
+        return HTTPException(413, problem, {"Connection": "close"})
 
 
 class RootPath:

@@ -8,7 +8,7 @@ from ballast.errors import RequestError
 
 MAX_NAMED = 16
 """Names that are kept; further ones are only counted."""
-MAX_NAME_CHARS = 64
+MAX_NAME_CHARS = 128
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _INDEX = re.compile(r"\.\d+(?=\.)")
 

@@ -173,6 +173,10 @@ def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
     return [*path, problem["loc"][-1]] if problem["type"] == "missing" else path
 
 
+def _too_short(least: int) -> str:
+    return "must not be empty" if least == 1 else f"must have at least {least} entries"
+
+
 _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "missing": lambda _: "this field is required",
     "model_type": lambda _: "must be an object",
@@ -182,7 +186,7 @@ _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     ),
     "dict_type": lambda _: "must be an object",
     "list_type": lambda _: "must be a list",
-    "too_short": lambda problem: f"must have at least {problem['ctx']['min_length']} entries",
+    "too_short": lambda problem: _too_short(problem["ctx"]["min_length"]),
     "too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} entries",
     "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
 }

@@ -30,8 +30,8 @@ class Piece:
     index: int
     parts: tuple[Part, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
-    """If log probabilities were asked for: the tokens in order, without gaps. Tokens of a stop string that is cut off
-    are left out, and so is the token that ended the text."""
+    """If log probabilities were requested: every generated token in order. The tokens that ended the text are included:
+    the end token, and the tokens of a stop string that is cut off. They begin at the end of the text."""
     finish_reason: WireFinishReason | None = None
     """Set in the last piece."""
     stop: str | None = None
@@ -39,7 +39,7 @@ class Piece:
     stop_token: int | str | None = None
     """The stop token of the client's that ended it, as the client named it."""
     token_ids: tuple[int, ...] = ()
-    """Generated tokens, even if their text is not out yet; without the one that ended the text."""
+    """Generated tokens, even if their text is not out yet. The token that ended the text is included."""
     prompt_scores: tuple[TokenLogprobs, ...] = ()
     """In the first piece, if they were asked for apart from the text: of the prompt's tokens but the first."""
 

@@ -51,7 +51,7 @@ class ChatChoice(_Open):
     message: Message
     logprobs: dict[str, Any] | None
     """`content`, and in `reasoning_content`, as in DeepSeek's API, the reasoning's tokens with its tags and the line
-    breaks after them."""
+    breaks after them. `content` includes the tokens that ended the reply."""
     finish_reason: ChatFinish
     token_ids: list[int] | None = None
     """As in text completions."""
@@ -75,10 +75,11 @@ class TextChoice(_Open):
     index: int
     text: str
     logprobs: dict[str, Any] | None
+    """One entry per token that `usage` counts, after those of an echoed prompt."""
     finish_reason: TextFinish
     token_ids: list[int] | None = None
-    """With return_token_ids, and always where the model has no vocabulary: what was generated, without the token that
-    ended it."""
+    """With return_token_ids, and always where the model has no vocabulary: every generated token, including the one
+    that ended the text."""
 
 
 class TextCompletion(_Open):

@@ -89,7 +89,8 @@ def test_any_object_is_valid_json_with_every_other_parameter_on(client):
     assert ended
     for choice in ended:
         assert isinstance(json.loads(choice.message.content), dict)
-        assert b"".join(bytes(token.bytes) for token in choice.logprobs.content).decode() == choice.message.content
+        *spelled, _end = choice.logprobs.content
+        assert b"".join(bytes(token.bytes) for token in spelled).decode() == choice.message.content
 
 
 def test_a_reply_that_is_cut_says_so_and_begins_as_the_shape_does(client):
@@ -200,3 +201,26 @@ def test_a_shape_that_cannot_be_enforced_is_refused_by_name(client, fields, para
     with pytest.raises(openai.BadRequestError, match=reason) as refusal:
         chat(client, **fields)
     assert refusal.value.param == param
+
+
+def test_what_a_schema_without_strict_cannot_hold_is_named_in_the_reply(client):
+    odd = {
+        "type": "object",
+        "properties": {"kind": {"enum": ["cat"]}, "mail": {"type": "string", "pattern": "^(?!x)y$"}},
+        "required": ["kind"],
+        "additionalProperties": False,
+    }
+    asked = {"model": "m", "max_tokens": 200, "seed": 1, "logit_bias": quotation_marks(client)}
+    chats = client.chat.completions.with_raw_response
+    loose = chats.create(**asked, messages=HELLO, response_format=schema_of(odd, strict=False))
+    assert loose.headers["x-ballast-ignored"] == "response_format.json_schema.schema.properties.mail.pattern"
+    assert json.loads(loose.parse().choices[0].message.content)["kind"] == "cat"
+    itself = chats.create(**asked, messages=HELLO, response_format=schema_of({"$ref": "#"}, strict=False))
+    assert itself.headers["x-ballast-ignored"] == "response_format.json_schema.schema"
+    fields = {"max_output_tokens": 200, "extra_body": {"seed": 1, "logit_bias": asked["logit_bias"]}}
+    text = {"format": {"type": "json_schema", "name": "shape", "schema": odd}}
+    response = client.responses.with_raw_response.create(model="m", input="hello", text=text, **fields)
+    assert response.headers["x-ballast-ignored"] == "text.format.schema.properties.mail.pattern"
+    with pytest.raises(openai.BadRequestError, match="look-ahead") as refused:
+        chats.create(**asked, messages=HELLO, response_format=schema_of(odd))
+    assert refused.value.param == "response_format.json_schema.schema"

@@ -9,6 +9,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
+from support.models.vocabulary import EOS
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS, ROME
 from support.servers.sdk_client import openai_client
@@ -105,7 +106,7 @@ def test_log_probabilities_of_the_reasoning_are_apart(r1: ServerProcess) -> None
 
     for choices in (whole, stream):
         assert text(choices, "reasoning_content") == "Let me see.\n</think>\n\n"
-        assert text(choices, "content") == "It is 4."
+        assert text(choices, "content") == "It is 4." + EOS
 
 
 def test_reasoning_that_is_cut_short_is_reasoning(r1: ServerProcess) -> None:

@@ -361,7 +361,7 @@ def test_what_cannot_fit_is_refused_as_too_long(server, body, param):
 def test_the_largest_body_follows_from_the_context(server):
     status, _, _, message = refused(server, {"prompt": "a", "metadata": "x" * (1 << 20)})
     assert status == 413
-    assert message == "the request's body is larger than 1048576 bytes"
+    assert message == "the request's body is larger than 1048576 bytes; send less, or raise --max_body_bytes"
 
 
 def test_bodies_beyond_what_may_be_held_at_once_are_refused():

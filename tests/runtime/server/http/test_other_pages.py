@@ -181,10 +181,33 @@ def test_addresses_and_localhost_are_hosts_of_every_server(server, host):
 @pytest.mark.parametrize(
     "host",
     [
+        "host.docker.internal:10002",
+        "Host.Docker.Internal.",
+        "gateway.docker.internal",
+        "host.containers.internal",
+        "host.lima.internal",
+        "ballast.localhost:8080",
+    ],
+)
+def test_the_names_that_containers_have_for_their_machine_are_hosts_of_every_server(server, host):
+    assert post(server, Host=host).status_code == 200
+    assert post(server, Host=host, Origin=f"http://{host}").status_code == 200
+    assert post(server, Host=host, Origin=EVIL).status_code == 403
+    assert get(server.admin_url, "/metrics", Host=host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
         "evil.example",
         "evil.example:10002",
         "localhost.evil.example",
         "127.0.0.1.evil.example",
+        "host.docker.internal.evil.example",
+        "evil.docker.internal",
+        "docker.internal",
+        "metadata.google.internal",
+        "evillocalhost",
         "0x7f.1",
         "evil.example@127.0.0.1",
         "127.0.0.1/evil.example",

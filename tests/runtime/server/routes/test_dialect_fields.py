@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from support.models.vocabulary import EOS
 from support.servers.process import FAKE, ServerProcess
 
 SCRIPT = ("support.servers.script_server",)
@@ -181,7 +182,7 @@ def test_where_reasoning_goes(thinker, fields, content, reasoning):
 
 def test_reasoning_that_is_left_out_is_left_out_of_the_log_probabilities(thinker):
     tokens = chat(thinker, include_reasoning=False, logprobs=True)["choices"][0]["logprobs"]
-    assert "".join(token["token"] for token in tokens["content"]) == "It is 4."
+    assert "".join(token["token"] for token in tokens["content"]) == "It is 4." + EOS
     assert tokens["reasoning_content"] is None
 
 

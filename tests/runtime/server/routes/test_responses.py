@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from support.models.vocabulary import EOS
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS
 from support.servers.sdk_client import openai_client
@@ -137,11 +138,12 @@ def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
     fields: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     response = both_ways(client, "thought", **fields)
     (part,) = response.output[-1].content
-    assert "".join(entry.token for entry in part.logprobs) == part.text == "It is 4."
+    assert part.text == "It is 4."
+    assert "".join(entry.token for entry in part.logprobs) == part.text + EOS
     assert all(len(entry.top_logprobs) == 2 for entry in part.logprobs)
     events = list(client.responses.create(model="m", input="say thought", stream=True, **fields))
     deltas = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
-    assert "".join(entry.token for entry in deltas) == part.text
+    assert "".join(entry.token for entry in deltas) == part.text + EOS
     (plain,) = both_ways(client, "thought").output[-1].content
     assert plain.logprobs == []
 

@@ -56,7 +56,7 @@ def test_several_prompts_and_a_stop_token(client: openai.OpenAI) -> None:
     assert [choice.token_ids for choice in both.choices] == alone
     last = next(index for index, token in enumerate(alone[0]) if token not in alone[0][:index] and index > 0)
     [stopped] = complete(client, PROMPT, max_tokens=6, extra_body={"stop_token_ids": [alone[0][last]]}).choices
-    assert (stopped.finish_reason, stopped.token_ids) == ("stop", alone[0][:last])
+    assert (stopped.finish_reason, stopped.token_ids) == ("stop", alone[0][: last + 1])
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ def _messages(messages: Sequence[Mapping[str, Any]], ignored: IgnoredFields) -> 
 def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
     """Tool results, each as a message of its own, and the user's texts between them."""
     texts: list[Mapping[str, Any]] = []
+    if content == []:
+        refuse(path, "must not be empty; send at least one block")
     for at, block in _blocks(content, path):
         if block.get("type") != "tool_result":
             texts.append({"type": "text", "text": _block_text(block, at)})

@@ -47,12 +47,6 @@ class LlamaRequest(CompletionRequest):
     def _not_negative(cls, value: float | None) -> float | None:
         return None if value is None else max(0.0, value)
 
-    @field_validator("seed", mode="before")
-    @classmethod
-    def _drawn(cls, value: Any) -> Any:
-        """-1 asks for a seed that the server draws."""
-        return None if value == -1 else value
-
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:

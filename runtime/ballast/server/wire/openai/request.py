@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SkipValidation
 
 from ballast.engine.request import SamplingParams
 from ballast.errors import RequestError, shown
@@ -35,6 +35,8 @@ MAX_ID_DIGITS = 10
 MAX_TEMPERATURE = 5
 REQUEST_ID = r"^[\x21-\x7e]{1,128}$"
 MAX_SEED = 2**63 - 1
+RANDOM_SEED = -1
+"""By convention of other servers and their clients."""
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
@@ -45,6 +47,11 @@ def _strings(value: Any) -> Any:
     if value is None:
         return []
     return [value] if isinstance(value, str) else value
+
+
+def _drawn(value: int) -> int | None:
+    """A seed; None for -1."""
+    return None if value == RANDOM_SEED else value
 
 
 def _token_ids_as_keys(value: Any) -> Any:
@@ -106,7 +113,8 @@ class GenerationRequest(FormFields):
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """0 and -1 keep every token."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE, AfterValidator(_drawn)] | None = None
+    """-1: the server draws one for each request, as without it."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
@@ -119,6 +127,7 @@ class GenerationRequest(FormFields):
         BeforeValidator(_strings),
         Field(max_length=MAX_STOP_STRINGS),
     ] = Field([])
+    """A stop string ends the text. It does not match inside tool calls."""
     stop_token_ids: (
         Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(fail_fast=True, max_length=256)] | None
     ) = None
@@ -194,6 +203,7 @@ class ChatCompletionRequest(GenerationRequest):
     continue_final_message: bool | None = None
 
     logprobs: bool | None = None
+    """One entry per generated token, including the end token and the tokens of a stop string."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
@@ -249,6 +259,8 @@ class CompletionRequest(GenerationRequest):
     """Checked by _prompts alone, since there may be millions of ids."""
 
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
+    """Alternatives per token. There is one entry per generated token, including the end token and the tokens of a stop
+    string; their text_offset is the end of the text."""
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
 

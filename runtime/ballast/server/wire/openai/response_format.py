@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import orjson
 from pydantic import Field
 
-from ballast.errors import RequestError
+from ballast.errors import RequestError, shown
 from ballast.grammar import source
 from ballast.grammar.source import Source
 from ballast.server.wire.field_rules import Refused, Rule
@@ -34,7 +34,16 @@ class _Asked(NamedTuple):
     strict: bool
 
 
+_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+def _check_type(schema: Mapping[str, Any], param: str) -> None:
+    """Refuse a schema whose type is none, as llama.cpp's server does. Raises RequestError."""
+    named = schema.get("type", [])
+    for each in named if isinstance(named, list) else [named]:
+        if each not in _TYPES:
+            raise RequestError(f"{param}: is {shown(str(each))}; it must be one of {', '.join(_TYPES)}", param=param)
 
 
 class ResponseFormat(StrictModel):
@@ -76,6 +85,7 @@ class ResponseFormat(StrictModel):
             return None
         if self.schema_ is None:
             return _Asked(_ANY_OBJECT, param, True)
+        _check_type(self.schema_, f"{param}.schema.type")
         return _Asked(self.schema_, f"{param}.schema", False)
 
 

@@ -24,6 +24,11 @@ class TextScores:
         """Add the tokens of a piece."""
         self._shown += [self._entry(token) for token in tokens if token.scores is not None and not token.is_reasoning]
 
+    @property
+    def has_new(self) -> bool:
+        """Whether there are scores that no event has had yet."""
+        return self._num_sent < len(self._shown)
+
     def new(self) -> list[dict[str, Any]]:
         """Those that no event has had yet."""
         new, self._num_sent = self._shown[self._num_sent :], len(self._shown)

@@ -105,8 +105,7 @@ class ResponsesReply:
             case "more" if self._is_custom(block):
                 return b""  # its text is known once its arguments are complete
             case "more":
-                more: dict[str, Any] = {"logprobs": self._new_scores()} if block.kind == "text" else {}
-                return self._event(f"{_event_prefix(block)}.delta", **at, **_content_index(block), delta=text, **more)
+                return self._delta(block, at, text)
             case "close" if self._is_custom(block):
                 given = custom_input(block.text)
                 item = self._item(block, final_status)
@@ -116,12 +115,19 @@ class ResponsesReply:
                     + self._event("response.output_item.done", output_index=block.index, item=item)
                 )
             case "close":
+                # The tokens that ended the text have no text of their own.
+                rest = self._delta(block, at, "") if block.kind == "text" and self._has_new_scores else b""
                 done = self._event(
                     f"{_event_prefix(block)}.done", **at, **_content_index(block), **self._done_fields(block)
                 )
                 item = self._item(block, final_status)
                 part = self._part_event("done", block, at)
-                return done + part + self._event("response.output_item.done", output_index=block.index, item=item)
+                ended = self._event("response.output_item.done", output_index=block.index, item=item)
+                return rest + done + part + ended
+
+    def _delta(self, block: Block, at: dict[str, Any], text: str) -> bytes:
+        more: dict[str, Any] = {"logprobs": self._new_scores()} if block.kind == "text" else {}
+        return self._event(f"{_event_prefix(block)}.delta", **at, **_content_index(block), delta=text, **more)
 
     def _part_event(self, name: str, block: Block, at: dict[str, Any]) -> bytes:
         if block.kind == "call":
@@ -148,6 +154,10 @@ class ResponsesReply:
                     given = "" if status == "in_progress" else custom_input(block.text)
                     return {"type": "custom_tool_call", **head, **call, "input": given}
                 return {"type": "function_call", **head, **call, "arguments": block.text}
+
+    @property
+    def _has_new_scores(self) -> bool:
+        return self._scores is not None and self._scores.has_new
 
     def _new_scores(self) -> list[dict[str, Any]]:
         return [] if self._scores is None else self._scores.new()

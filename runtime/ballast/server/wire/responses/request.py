@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ballast.errors import RequestError
 from ballast.server.wire.client_tools import CalledTool, custom_arguments, custom_function, skip
@@ -79,13 +79,21 @@ class ReasoningOptions(StrictModel):
     generate_summary: Annotated[Any, NoEffect("an older name of summary")] = None
 
 
+def _input(value: Any) -> Any:
+    if value == []:
+        raise ValueError("must not be empty; send a string or at least one item")
+    if isinstance(value, (str, list)):
+        return value
+    raise ValueError("must be a string or a list of items")
+
+
 class ResponsesRequest(StrictModel):
     """Body of POST /v1/responses. What items may hold is checked where they are read."""
 
     other_fields = RESPONSES_RULES
 
     model: str | None = None
-    input: Annotated[str | Annotated[Objects, Field(min_length=1)], Holds(ITEM)]
+    input: Annotated[str | Objects, BeforeValidator(_input), Holds(ITEM)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -191,6 +199,8 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
     match item.get("type", "message"):
         case "message":
             text = _text(item.get("content"), f"{path}.content")
+            if item.get("role") == "user" and item.get("content") == []:
+                refuse(f"{path}.content", "must not be empty; send at least one part")
             if item.get("role") not in _ROLES:
                 refuse(f"{path}.role", f"is {item.get('role')!r}; it must be one of {', '.join(_ROLES)}")
             if item.get("role") == "assistant":

@@ -58,7 +58,7 @@ class ReadPrompt:
     """Further fields of the request."""
 
 
-def read_prompts(prompts: Prompt | Iterable[Prompt]) -> list[ReadPrompt]:
+def read_prompts(prompts: Prompt | Iterable[Prompt] | None) -> list[ReadPrompt]:
     """One prompt, or each of many. Raises RequestError for a form that is not known."""
     if isinstance(prompts, str | bytes | Mapping) or prompts is None:
         return [read_prompt(prompts)]

@@ -204,6 +204,8 @@ def test_arguments_of_calls_are_refused_by_name(llm: LLM, argument: dict[str, An
             call(**argument)
         with pytest.raises(TypeError, match="no such argument: loras"):
             call(loras=1)
+    with pytest.raises(RequestError, match="give token ids as prompts"):
+        llm.generate(sampling_params=GREEDY, prompt_token_ids=[[1]])
     assert llm.generate("a", GREEDY, lora_request=None)
 
 

@@ -128,7 +128,7 @@ class AsyncLLM:
         ended = self._running[name] = self._model.start(_bring(self._model, make, name, deliver))
         ended.add_done_callback(deliver_end)
         try:
-            while isinstance(item := await arrived.get(), Step):
+            while isinstance(item := await arrived.get(), Step) and name not in self._aborted:
                 if (output := replies.take(item)) is not None:
                     yield output
                     self._model.check_process()  # a forked process would wait forever

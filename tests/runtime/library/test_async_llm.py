@@ -91,18 +91,16 @@ def test_prompts_have_the_same_forms(engine: AsyncLLM) -> None:
 def test_a_cancelled_task_frees_its_slot_at_once(engine: AsyncLLM) -> None:
     async def ask() -> RequestOutput:
         for _ in range(3):
-            started: list[asyncio.Task[Any]] = []
-
-            async def cancel_all(started: list[asyncio.Task[Any]] = started) -> None:
-                async for _ in engine.generate("b", LONG):
-                    for task in started:
-                        task.cancel()
-
-            started.append(asyncio.create_task(cancel_all()))
-            started += [asyncio.create_task(all_of(engine.generate("a", LONG))) for _ in range(8)]
-            first, *others = await asyncio.gather(*started, return_exceptions=True)
-            assert isinstance(first, asyncio.CancelledError)
-            assert any(isinstance(each, asyncio.CancelledError) for each in others)
+            running = engine.generate("b", LONG)
+            await anext(running)
+            started = [asyncio.create_task(all_of(engine.generate("a", LONG))) for _ in range(8)]
+            await asyncio.sleep(0)
+            await anext(running)
+            for task in started:
+                task.cancel()
+            await running.aclose()
+            ended = await asyncio.gather(*started, return_exceptions=True)
+            assert all(isinstance(each, asyncio.CancelledError) for each in ended)
         return (await all_of(engine.generate("1 + 1 =", GREEDY)))[-1]
 
     assert asyncio.run(ask()).finished
@@ -224,8 +222,10 @@ def test_a_loaded_one_is_closed_by_its_context_and_says_so() -> None:
         async with await AsyncLLM.load(max_num_seqs=2, cache_lens=1024, max_new_tokens=128) as engine:
             tokenizer = await engine.get_tokenizer()
             assert tokenizer.decode(tokenizer.encode("a"), skip_special_tokens=True) == "a"
+            first = engine.generate("b", LONG)
+            await anext(first)
             running = [asyncio.create_task(all_of(engine.generate("a", LONG))) for _ in range(300)]
-            await anext(engine.generate("b", GREEDY))
+            await asyncio.sleep(0)
         return engine, await asyncio.gather(*running, return_exceptions=True)
 
     engine, ended = asyncio.run(ask())

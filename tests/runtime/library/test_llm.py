@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -105,9 +107,16 @@ def test_a_closed_one_says_so():
 
 def test_a_call_that_runs_when_it_is_closed_fails():
     llm = LLM(cache_lens=2048, max_new_tokens=128)
+    one_is_done = threading.Event()
+
+    class Bar(contextlib.nullcontext):
+        def update(self, count):
+            one_is_done.set()
+
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(llm.generate, ["a"] * 500, SamplingParams(max_tokens=120, ignore_eos=True))
-        next(llm.stream("b", GREEDY))
+        params = SamplingParams(max_tokens=120, ignore_eos=True)
+        running = pool.submit(llm.generate, ["a"] * 500, params, use_tqdm=lambda **options: Bar(Bar()))
+        assert one_is_done.wait(60)
         llm.close()
         with pytest.raises(CapacityError, match="this LLM was closed while the request ran"):
             running.result(60)

@@ -22,7 +22,7 @@ Ended: TypeAlias = "concurrent.futures.Future[None]"
 
 
 class AsyncLLM:
-    """A model in this process, whose replies are async generators. Any number may run at once, on any event loops.
+    """A model in this process, whose replies are async generators. Any number may run concurrently, on any event loops.
 
     Closed by leaving its context (`async with`), or by `shutdown`. A process that is forked from this one cannot use
     it: methods raise RuntimeError there.
@@ -122,7 +122,7 @@ class AsyncLLM:
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         def deliver_end(ended: Ended) -> None:
-            with suppress(RuntimeError):  # the caller's loop is closed, so nobody waits
+            with suppress(RuntimeError):  # the caller's loop is closed, and the error has no reader
                 deliver(ended)
 
         ended = self._running[name] = self._model.start(_bring(self._model, make, name, deliver))

@@ -69,7 +69,7 @@ class LoadedModel:
         settings = engine_settings(prepared.config)
         self.room = max(2 * settings.max_batch_size, 2 * MAX_CHOICES)
         """Sequences that are handed to the engine at a time; the rest waits here."""
-        # What waits is bounded by `room`, and nobody would try again later.
+        # The queue is bounded by `room`, and a refused prompt would not be tried again.
         settings = replace(settings, max_queue=self.room, max_queue_tokens=None)
         self._context = prepared.spec.context_length
         self.engine = build_engine(prepared.load, settings, min(self._context, longest or self._context))
@@ -227,7 +227,7 @@ class LoadedModel:
         raise ConfigError("max_model_len", longest, f"the KV cache holds {room} tokens; lower it, or raise cache_lens")
 
     async def _take(self, count: int) -> None:
-        """Wait until so many more sequences may be handed to the engine; first come, first served."""
+        """Wait until `count` more sequences may be handed to the engine; first come, first served."""
         async with self._taking:
             taken = 0
             try:

@@ -1,4 +1,4 @@
-"""What a person does on the chat page, and what the model is made to say there."""
+"""Steps of a person on the chat page, and replies of the model there."""
 
 from __future__ import annotations
 

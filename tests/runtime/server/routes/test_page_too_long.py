@@ -1,4 +1,4 @@
-"""A chat that is longer than the model's context goes on: without its oldest turns, or from a summary."""
+"""A chat that is longer than the model's context continues: without its oldest turns, or from a summary."""
 
 import json
 

@@ -90,6 +90,8 @@ def readme() -> Iterator[str]:
     yield "Tutorial: `docs/tutorial.md`. Upgrades and removal: `docs/howto/upgrade.md`. Wrong values are refused by"
     yield "`values.schema.json` with the key's name."
     yield ""
+    yield "As a dependency of another chart it takes `condition: ballast.enabled`, and has the values in `global`."
+    yield ""
     yield "## Values"
     yield ""
     text = (CHART / "values.yaml").read_text(encoding="utf-8")

@@ -39,13 +39,13 @@ def main() -> None:
     shape = {"cache_lens": (asked.batch + 1) * 256, "max_new_tokens": 256 if asked.tokens <= 256 else asked.tokens}
     with LLM(asked.model, tokenizer=asked.tokenizer, max_num_seqs=asked.batch, **shape) as llm:
         ids = [output.prompt_token_ids for output in llm.generate(prompts, params, use_tqdm=False)]  # warms both up
-        engine = llm._engine
+        engine = llm._model.engine
         rounds = []
         for _ in range(asked.rounds):
             begin = time.perf_counter()
             llm.generate(prompts, params, use_tqdm=False)
             library_s = time.perf_counter() - begin
-            engine_s = llm._wait(run_alone(engine, ids, asked.tokens))
+            engine_s = llm._model.wait(run_alone(engine, ids, asked.tokens))
             rounds.append((library_s, engine_s))
     shares = [engine_s / library_s for library_s, engine_s in rounds]
     total = asked.prompts * asked.tokens

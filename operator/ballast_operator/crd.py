@@ -145,9 +145,27 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
             for name, field in schema["properties"].items()
         }
     if "items" in schema:
-        result["items"] = _structural(schema["items"], definitions)
+        result["items"] = _without_defaults(_structural(schema["items"], definitions))
     if isinstance(schema.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
+    return result
+
+
+def _without_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a list's items, whose defaults the operator applies itself; the descriptions state them.
+
+    If the API server filled them in, a live list would differ from the applied one. Argo CD compares lists as a whole
+    and would report the service as OutOfSync forever.
+    """
+    result = {key: value for key, value in schema.items() if key != "default"}
+    default = schema.get("default")
+    if default not in (None, False, "", 0, [], {}):
+        result["description"] = f"{schema['description']} Default: {default}."
+    if "properties" in schema:
+        result["properties"] = {name: _without_defaults(field) for name, field in schema["properties"].items()}
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            result[inner] = _without_defaults(schema[inner])
     return result
 
 

@@ -8,11 +8,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ballast.library import LLM, CompletionOutput, Logprob, RequestOutput, SamplingParams, ToolCall
+    from ballast.library import (
+        LLM,
+        AsyncLLM,
+        CompletionOutput,
+        GuidedDecodingParams,
+        Logprob,
+        RequestOutput,
+        RequestOutputKind,
+        SamplingParams,
+        StructuredOutputsParams,
+        TextPrompt,
+        TokensPrompt,
+        ToolCall,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "ToolCall", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "GuidedDecodingParams",
+    "Logprob",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "ToolCall",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

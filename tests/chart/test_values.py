@@ -36,6 +36,11 @@ def test_lint_finds_nothing(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART)
 
 
+def node_affinity(**expression: Any) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", **expression}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -57,6 +62,24 @@ def test_lint_finds_nothing(helm: Helm) -> None:
         ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
         ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
         ({"extraEnv": [{"name": "POD_NAME", "value": "x"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "WORKERS", "value": 4}]}, "'/extraEnv/0/value': got number, want null or string"),
+        ({"extraEnv": [{"name": "A", "value": "a"}, {"name": "DEBUG", "value": True}]}, "'/extraEnv/1/value'"),
+        ({"extraEnv": [{"name": "RATE", "value": 0.5}]}, "'/extraEnv/0/value': got number"),
+        ({"extraEnv": [{"name": "LIST", "value": ["a"]}]}, "'/extraEnv/0/value': got array"),
+        ({"extraEnv": [{"name": 5, "value": "a"}]}, "'/extraEnv/0/name': got number"),
+        ({"extraEnv": [{"name": "A", "valeu": "a"}]}, "valeu"),
+        ({"extraEnv": [{"name": "A", "valueFrom": "a"}]}, "'/extraEnv/0/valueFrom': got string"),
+        ({"extraEnv": {"A": "a"}}, "'/extraEnv': got object, want array"),
+        ({"tolerations": [{"key": "pool", "value": True}]}, "'/tolerations/0/value': got boolean"),
+        ({"tolerations": [{"keys": "pool"}]}, "keys"),
+        ({"resources": {"limits": {"cpu": True}}}, "'/resources/limits/cpu': got boolean"),
+        ({"topologySpreadConstraints": [{"labelSelector": {"matchLabels": {"a": 1}}}]}, "matchLabels/a': got number"),
+        (
+            {"networkPolicy": {"monitoring": [{"podSelector": {"matchLabels": {"a": True}}}]}},
+            "matchLabels/a': got bool",
+        ),
+        ({"affinity": node_affinity(values=[2])}, "values/0': got number, want string"),
+        ({"enabled": "yes"}, "'/enabled': got string, want boolean"),
         ({"serviceAccount": {"name": "Bad Name"}}, "serviceAccount"),
         ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels"),
         ({"inferenceServices": [{"name": "x"}]}, "spec"),
@@ -70,6 +93,59 @@ def test_wrong_values_are_refused_by_name(helm: Helm, tmp_path: Path, wrong: dic
     with pytest.raises(HelmError, match="values don't meet the specifications of the schema") as refused:
         helm.template("--values", values)
     assert named in str(refused.value)
+
+
+def test_variables_and_scheduling_are_given_to_the_pod_as_written(helm: Helm, tmp_path: Path) -> None:
+    chosen = {
+        "extraEnv": [
+            {"name": "WORKERS", "value": "4"},
+            {"name": "EMPTY", "value": None},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+        ],
+        "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": 2**31}},
+        "affinity": node_affinity(values=["a"]),
+        "tolerations": [{"key": "pool", "operator": "Equal", "value": "true", "tolerationSeconds": 30}],
+    }
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(chosen))
+    objects = helm.template("--values", values)
+    only = container(objects)
+    assert only["env"][-3:] == chosen["extraEnv"]
+    assert only["resources"] == {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": 2**31}}
+    pod = of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
+    assert {name: pod[name] for name in ("affinity", "tolerations")} == {
+        name: chosen[name] for name in ("affinity", "tolerations")
+    }
+
+
+@pytest.mark.parametrize("alias", [None, "inference"])
+def test_a_parent_chart_switches_it_by_a_condition_and_has_global_values(
+    helm: Helm, tmp_path: Path, alias: str | None
+) -> None:
+    name = alias or "ballast"
+    parent = tmp_path / "platform"
+    shutil.copytree(CHART, parent / "charts" / "ballast")
+    needed = {"name": "ballast", "version": "0.1.0", "condition": f"{name}.enabled"}
+    about = {"apiVersion": "v2", "name": "platform", "version": "1.0.0"}
+    (parent / "Chart.yaml").write_text(
+        yaml.safe_dump({**about, "dependencies": [{**needed, **({"alias": alias} if alias else {})}]})
+    )
+
+    def rendered(values: dict[str, Any]) -> list[Object]:
+        (parent / "values.yaml").write_text(yaml.safe_dump(values))
+        flags = ("--namespace=ballast-system", "--kube-version=1.34.0")
+        return [body for body in yaml.safe_load_all(helm("template", "release", parent, *flags)) if body]
+
+    shared = {"global": {"imageRegistry": "registry.test", "storageClass": None, "ballast": {"enabled": True}}}
+    plain = rendered({})
+    if alias is None:
+        assert plain == helm.template("--kube-version=1.34.0", release="release")
+    assert of_kind(plain, "Deployment")
+    for chosen in ({name: {"enabled": True}}, {name: {"enabled": True}, **shared}):
+        assert rendered(chosen) == plain
+    assert rendered({name: {"enabled": False}, **shared}) == []
+    with pytest.raises(HelmError, match="'/replicas': got string"):
+        rendered({name: {"enabled": True, "replicas": "two"}})
 
 
 def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> None:

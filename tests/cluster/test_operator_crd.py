@@ -65,6 +65,10 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
     assert (spec["replicas"], spec["resources"]["gpuResourceName"]) == (1, "nvidia.com/gpu")
 
 
+SAME_SPREADS = [{"topologyKey": "a"}, {"topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]
+SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -123,6 +127,12 @@ def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
         ({"volumes": [{"name": "a"}]}, "exactly one source of the volume"),
         ({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, "must name volumes of spec.volumes"),
         ({"volumeMounts": [{"name": "a", "mountPath": "/models/x"}]}, "keep clear of the operator's folders"),
+        ({"scheduling": {"topologySpreadConstraints": [{"topologyKey": "a"}] * 2}}, "must not have two of one"),
+        ({"scheduling": {"topologySpreadConstraints": SAME_SPREADS}}, "must not have two of one topologyKey"),
+        (
+            {"sidecars": [{**SIDECAR, "volumeMounts": [{"name": "a", "mountPath": "/a"}]}]},
+            "sidecars[].volumeMounts must",
+        ),
         ({"sidecars": [{"name": "engine", "image": "x", "cpu": "1", "memory": "1Gi"}]}, "engine's own container"),
         ({"sidecars": [{"name": "a", "image": "x", "cpu": "1", "memory": "1"}]}, "from 1Mi to 1Ti"),
     ],

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.scheduling import Scheduling
+from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
+from ballast_operator.resources.pod import Attempt, build_pod
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
@@ -84,11 +88,84 @@ ABSENT_OBJECTS = {
     ("spec", "kvDisk"),
     ("spec.packedWeights", "memory"),
     ("spec.packedWeights", "pvc"),
-    ("spec.env", "valueFrom"),
-    ("spec.env.valueFrom", "secretKeyRef"),
-    ("spec.env.valueFrom", "configMapKeyRef"),
-    ("spec.env.valueFrom", "fieldRef"),
 }
+
+
+def test_no_field_of_a_lists_item_has_a_default():
+    """Argo CD compares lists as a whole, so a default in one keeps a service OutOfSync."""
+    root = {"properties": SCHEMA["properties"]}
+    assert [path for path, field in fields(root) if "[]" in path and "default" in field] == []
+
+
+def test_a_list_without_its_defaults_means_the_same_as_with_them():
+    spec = {"model": {"source": {"builtin": {}}}, "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0}}
+    pods = []
+    for lists in (SHORT_LISTS, WRITTEN_OUT_LISTS):
+        body = {"metadata": {"name": "x", "uid": "1"}, "spec": {**spec, **lists}}
+        pods.append(build_pod(InferenceService.from_api(body, strict=True), ChildOptions(), Attempt(0)))
+    assert pods[0] == pods[1]
+
+
+KEY, OBJECT = {"name": "a", "key": "b"}, {"name": "a"}
+SHORT_LISTS = {
+    "scheduling": {"tolerations": [{"key": "a"}], "topologySpreadConstraints": [{"topologyKey": "zone"}]},
+    "env": [{"name": "A", "valueFrom": {"secretKeyRef": KEY}}, {"name": "B", "valueFrom": {"configMapKeyRef": KEY}}],
+    "envFrom": [{"secretRef": OBJECT}, {"configMapRef": OBJECT}],
+    "volumes": [
+        {"name": "a", "persistentVolumeClaim": {"claimName": "a"}},
+        {"name": "b", "configMap": {"name": "a"}},
+        {"name": "c", "secret": {"secretName": "a"}},
+        {"name": "d", "hostPath": {"path": "/srv"}},
+        {"name": "e", "csi": {"driver": "a"}},
+    ],
+    "volumeMounts": [{"name": "a", "mountPath": "/a"}],
+    "sidecars": [{"name": "a", "image": "b", "cpu": "1", "memory": "1Gi"}],
+}
+NO, SOME = {"readOnly": False}, {"optional": False}
+WRITTEN_OUT_LISTS = {
+    "scheduling": {
+        "tolerations": [{"key": "a", "operator": "Equal"}],
+        "topologySpreadConstraints": [
+            {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"},
+        ],
+    },
+    "env": [
+        {"name": "A", "valueFrom": {"secretKeyRef": {**KEY, **SOME}}},
+        {"name": "B", "valueFrom": {"configMapKeyRef": {**KEY, **SOME}}},
+    ],
+    "envFrom": [{"secretRef": {**OBJECT, **SOME}}, {"configMapRef": {**OBJECT, **SOME}}],
+    "volumes": [
+        {"name": "a", "persistentVolumeClaim": {"claimName": "a", **NO}},
+        {"name": "b", "configMap": {"name": "a", **SOME}},
+        {"name": "c", "secret": {"secretName": "a", **SOME}},
+        {"name": "d", "hostPath": {"path": "/srv", "type": "Directory"}},
+        {"name": "e", "csi": {"driver": "a", **NO, "volumeAttributes": {}}},
+    ],
+    "volumeMounts": [{"name": "a", "mountPath": "/a", **NO}],
+    "sidecars": [
+        {
+            "name": "a",
+            "image": "b",
+            "cpu": "1",
+            "memory": "1Gi",
+            "imagePullPolicy": "IfNotPresent",
+            "command": [],
+            "args": [],
+            "env": [],
+            "envFrom": [],
+            "volumeMounts": [],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("second", [{}, {"whenUnsatisfiable": "DoNotSchedule"}], ids=["left out", "written out"])
+def test_two_spreads_of_one_key_are_refused(second):
+    spread = {"topologyKey": "zone"}
+    with pytest.raises(ValueError, match="must not have two of one topologyKey and whenUnsatisfiable"):
+        Scheduling.model_validate({"topologySpreadConstraints": [spread, {**spread, **second}]})
+    both = [spread, {**spread, "whenUnsatisfiable": "ScheduleAnyway"}, {"topologyKey": "host"}]
+    assert len(Scheduling.model_validate({"topologySpreadConstraints": both}).topology_spread_constraints) == 3
 
 
 def test_names_and_columns_are_those_of_the_contract():
@@ -108,8 +185,6 @@ def test_names_and_columns_are_those_of_the_contract():
 
 
 def test_samples_are_accepted_by_the_types():
-    from ballast_operator.api.inference_service import InferenceService
-
     samples = sorted((ROOT / "manifests/samples").glob("*.yaml"))
     assert len(samples) >= 3
     for sample in samples:

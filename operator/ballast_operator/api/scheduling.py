@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
-from ballast_operator.api.base import ApiType, Labels, LabelValue, ObjectName
-from ballast_operator.api.container import by_key
+from ballast_operator.api.base import ApiType, Labels, LabelValue, ObjectName, cel, rules
+
+TWO_OF_ONE_SPREAD = "topologySpreadConstraints must not have two of one topologyKey and whenUnsatisfiable"
+_IS_SOFT = "(has({0}.whenUnsatisfiable) && {0}.whenUnsatisfiable == 'ScheduleAnyway')"
+"""In CEL: whether a spread is not the default, DoNotSchedule."""
 
 
 class Toleration(ApiType):
@@ -54,10 +57,24 @@ class Scheduling(ApiType):
         default_factory=list,
         max_length=8,
         description="How the service's own pods spread over nodes or zones.",
-        json_schema_extra=by_key("topologyKey", "whenUnsatisfiable"),
+        # Not a list of the type map: its keys need a value or a default of the API server, and lists have none.
+        json_schema_extra=rules(
+            cel(
+                f"self.all(a, self.exists_one(b, a.topologyKey == b.topologyKey && {_IS_SOFT.format('a')} == "
+                f"{_IS_SOFT.format('b')}))",
+                TWO_OF_ONE_SPREAD,
+            )
+        ),
     )
     priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
     scheduler_name: ObjectName | None = Field(
         default=None, description="Scheduler of the pods, such as one that knows NUMA nodes. Default: the cluster's."
     )
+
+    @field_validator("topology_spread_constraints")
+    @classmethod
+    def _spreads_differ(cls, spreads: list[TopologySpread]) -> list[TopologySpread]:
+        if len({(each.topology_key, each.when_unsatisfiable) for each in spreads}) < len(spreads):
+            raise ValueError(TWO_OF_ONE_SPREAD)
+        return spreads

@@ -263,7 +263,8 @@ class InferenceServiceSpec(ApiType):
                 FOLDER_OF_A_NODE,
             ),
             cel(
-                "self.sidecars.all(s, s.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
+                "self.sidecars.all(s, !has(s.volumeMounts) || "
+                "s.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
                 f"sidecars[].{UNKNOWN_VOLUME}",
             ),
         )

@@ -55,6 +55,7 @@ class GuardedProcess:
         self._running: list[_Running] = []
         """One, or none."""
         weakref.finalize(self, _end_all, self._running)
+        _ALL.add(self)
 
     def ask(self, task: Any) -> Any:
         """The module's answer to `task`; both are plain data.
@@ -106,6 +107,18 @@ class GuardedProcess:
         if not self._running:
             self._running.append(_start(self._module))
         return self._running[0]
+
+
+_ALL: weakref.WeakSet[GuardedProcess] = weakref.WeakSet()
+
+
+def _free_locks() -> None:
+    """In a forked process: the thread that held a lock is not there."""
+    for each in _ALL:
+        each._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_locks)
 
 
 @dataclass(frozen=True, slots=True)

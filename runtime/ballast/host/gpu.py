@@ -102,6 +102,16 @@ def free_vram(name: str) -> int | None:
     return int(free)
 
 
+def total_vram(name: str) -> int | None:
+    """Bytes of memory on "cuda:N"; None if the device cannot be used."""
+    if why_unusable(name) is not None:
+        return None
+    import torch
+
+    _, total = torch.cuda.mem_get_info(_index(name))
+    return int(total)
+
+
 def taken_vram(name: str) -> tuple[int, int]:
     """(bytes in torch's tensors, bytes that torch's allocator holds) on "cuda:N". Does not call the device."""
     import torch

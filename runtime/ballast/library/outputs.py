@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+from ballast.engine.logprobs import TokenLogprobs
+from ballast.library.params import RequestOutputKind
+from ballast.server.generation.job import Job
 from ballast.server.wire.piece import Piece, ScoredToken, Whole
 from ballast.text.reply_parts import Message, Reasoning
 from ballast.text.tokenizer import Tokenizer
+
+ABORT = "abort"
+"""The reason why a reply ends that `AsyncLLM.abort` ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One piece of a job, with what is known of the job then."""
+
+    job: Job
+    piece: Piece
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +55,25 @@ class CompletionOutput:
     token_ids: tuple[int, ...] = ()
     """With the token that ended it."""
     finish_reason: str | None = None
-    """stop, length or tool_calls; None in a stream that goes on."""
+    """stop, length or tool_calls, or abort by `AsyncLLM.abort`; None while the reply is generated."""
     stop_reason: int | str | None = None
     """The one of `stop` or `stop_token_ids` that ended it."""
     logprobs: tuple[dict[int, Logprob], ...] | None = None
     """At each position, the sampled token and the most probable ones; None unless asked for."""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Always empty in a stream."""
+    """In the last output of a reply."""
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of the sampled tokens' log probabilities; None unless they were asked for."""
+        if self.logprobs is None:
+            return None
+        return sum(scores[token].logprob for token, scores in zip(self.token_ids, self.logprobs, strict=False))
+
+    def finished(self) -> bool:
+        """Whether the reply has ended."""
+        return self.finish_reason is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +84,93 @@ class RequestOutput:
     prompt: str | None
     """As given; None for token ids and for chats."""
     prompt_token_ids: tuple[int, ...]
-    outputs: tuple[CompletionOutput, ...] = field(default=())
+    outputs: tuple[CompletionOutput, ...] = ()
+    """All replies; from `AsyncLLM`, unless it is asked for final ones only, the reply that has something new."""
+    finished: bool = True
+    """Whether all replies have ended."""
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache had."""
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
+    """At each position of the prompt; None for the first, which has no predecessor. None unless asked for."""
+
+
+class Replies:
+    """The outputs of one request, made from its pieces."""
+
+    def __init__(self, request_id: str, prompt: str | None, kind: RequestOutputKind, tokenizer: Tokenizer) -> None:
+        self._base = RequestOutput(request_id, prompt, (), finished=False)
+        self._kind = kind
+        self._tokenizer = tokenizer
+        self._choices: list[_Choice] = []
+
+    def take(self, step: Step) -> RequestOutput | None:
+        """The output that this piece makes; None if it makes none of this kind."""
+        job, piece = step.job, step.piece
+        if not self._choices:
+            scored = job.sampling.logprobs is not None
+            self._choices = [_Choice(index, scored, self._tokenizer) for index in range(job.num_choices)]
+            self._base = replace(self._base, prompt_token_ids=job.prompts[0].ids)
+        choice = self._choices[piece.index]
+        choice.whole.add(piece)
+        self._base = replace(
+            self._base,
+            num_cached_tokens=step.cached_tokens,
+            finished=all(each.whole.finish_reason is not None for each in self._choices),
+        )
+        if piece.prompt_scores:
+            scores = (_alternatives(each, self._tokenizer) for each in piece.prompt_scores)
+            self._base = replace(self._base, prompt_logprobs=(None, *scores))
+        if self._kind is RequestOutputKind.FINAL_ONLY:
+            outputs = [each.in_full() for each in self._choices] if self._base.finished else []
+        elif self._kind is RequestOutputKind.DELTA:
+            outputs = [choice.added(piece)]
+        else:
+            outputs = [choice.so_far(piece)]
+        return replace(self._base, outputs=tuple(outputs)) if outputs else None
+
+    def aborted(self) -> RequestOutput:
+        """The last output of a request that was aborted: the replies that had not ended, in full or as a delta."""
+        is_delta = self._kind is RequestOutputKind.DELTA
+        ended = [
+            CompletionOutput(each.whole.index, "", finish_reason=ABORT)
+            if is_delta
+            else replace(each.in_full(), finish_reason=ABORT)
+            for each in self._choices
+            if each.whole.finish_reason is None
+        ]
+        return replace(
+            self._base, outputs=tuple(ended or [CompletionOutput(0, "", finish_reason=ABORT)]), finished=True
+        )
+
+
+class _Choice:
+    """One reply, as far as it is known."""
+
+    def __init__(self, index: int, scored: bool, tokenizer: Tokenizer) -> None:
+        self.whole = Whole(index)
+        self._scored = scored
+        self._tokenizer = tokenizer
+        self._shown = CompletionOutput(index, "")
+
+    def in_full(self) -> CompletionOutput:
+        return whole_output(self.whole, self._tokenizer, with_logprobs=self._scored)
+
+    def added(self, piece: Piece) -> CompletionOutput:
+        output = piece_output(piece, self._tokenizer, with_logprobs=self._scored)
+        return output if piece.finish_reason is None else replace(output, tool_calls=self.in_full().tool_calls)
+
+    def so_far(self, piece: Piece) -> CompletionOutput:
+        if piece.finish_reason is not None:
+            return self.in_full()
+        new, old = piece_output(piece, self._tokenizer, with_logprobs=self._scored), self._shown
+        self._shown = replace(
+            new,
+            text=old.text + new.text,
+            reasoning=old.reasoning + new.reasoning,
+            token_ids=old.token_ids + new.token_ids,
+            logprobs=None if new.logprobs is None else (old.logprobs or ()) + new.logprobs,
+        )
+        return self._shown
 
 
 def whole_output(whole: Whole, tokenizer: Tokenizer, *, with_logprobs: bool) -> CompletionOutput:
@@ -96,6 +206,10 @@ def _logprobs(tokens: Sequence[ScoredToken], tokenizer: Tokenizer) -> tuple[dict
     for token in tokens:
         scores = token.scores
         assert scores is not None, "a generated token has scores"
-        pairs = {scores.token_id: scores.logprob, **dict(scores.top)}
-        found.append({id_: Logprob(value, tokenizer.decode((id_,))) for id_, value in pairs.items()})
+        found.append(_alternatives(scores, tokenizer))
     return tuple(found)
+
+
+def _alternatives(scores: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
+    pairs = {scores.token_id: scores.logprob, **dict(scores.top)}
+    return {id_: Logprob(value, tokenizer.decode((id_,))) for id_, value in pairs.items()}

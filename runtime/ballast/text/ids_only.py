@@ -60,6 +60,10 @@ class IdsOnly(Tokenizer):
         """False, since nothing is known of the tokens."""
         return False
 
+    def spelling(self, token_id: int) -> str | None:
+        """None, since no spelling is known."""
+        return None
+
     def id_of(self, text: str) -> int | None:
         """None, since no spelling is known."""
         return None

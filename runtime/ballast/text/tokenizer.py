@@ -183,6 +183,10 @@ class Tokenizer:
         """Whether the token is a control token, which is not shown in text."""
         return token_id in self._control
 
+    def spelling(self, token_id: int) -> str | None:
+        """The vocabulary's entry of an id, in byte-level spelling; None for an id without a token."""
+        return self._backend.id_to_token(token_id)
+
     def id_of(self, text: str) -> int | None:
         """The id of the added token spelled `text`, or of a vocabulary entry in byte-level spelling."""
         return self._backend.token_to_id(text)

@@ -134,6 +134,16 @@ def test_a_process_that_cannot_be_started_is_an_error_of_the_system(monkeypatch:
         GuardedProcess("support.guarded_tasks", LIMITS).ask(["pid"])
 
 
+def test_a_process_that_is_forked_while_another_thread_asks_can_ask(shared: GuardedProcess) -> None:
+    with shared._lock:  # as another thread has it, which the forked process lacks
+        forked = os.fork()
+        if forked == 0:
+            os._exit(0 if shared.ask(["echo", "here"]) == "here" else 1)
+        _, status = os.waitpid(forked, 0)
+    assert status == 0
+    assert shared.ask(["echo", "still here"]) == "still here"
+
+
 def test_a_forked_process_does_not_talk_to_its_parents(shared: GuardedProcess) -> None:
     pid = shared.ask(["pid"])
     forked = os.fork()

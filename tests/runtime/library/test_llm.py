@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from ballast import LLM, SamplingParams
-from ballast.errors import ConfigError, RequestError
+from ballast.errors import CapacityError, ConfigError, RequestError
 from support.servers.process import ServerProcess
 
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
-
-
-@pytest.fixture(scope="module")
-def llm():
-    with LLM(max_num_seqs=16, cache_lens=4096, max_new_tokens=128) as loaded:
-        yield loaded
 
 
 def test_a_thousand_prompts_at_once_are_answered_as_the_server_answers_them(llm):
@@ -96,7 +92,7 @@ def test_options_are_those_of_the_command_line_without_its_server():
     with pytest.raises(ConfigError, match="max_queue=8: is about a queue of many clients"):
         LLM(max_queue=8)
     with pytest.raises(ConfigError, match="no such option"):
-        LLM(tensor_parallel_size=2)
+        LLM(tensor_parallel=2)
     with pytest.raises(ConfigError, match="no such file"):
         LLM("/nowhere/model.gguf")
 
@@ -107,6 +103,23 @@ def test_a_closed_one_says_so():
     llm.close()
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate("a")
+
+
+def test_a_call_that_runs_when_it_is_closed_fails():
+    llm = LLM(cache_lens=2048, max_new_tokens=128)
+    one_is_done = threading.Event()
+
+    class Bar(contextlib.nullcontext):
+        def update(self, count):
+            one_is_done.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        params = SamplingParams(max_tokens=120, ignore_eos=True)
+        running = pool.submit(llm.generate, ["a"] * 500, params, use_tqdm=lambda **options: Bar(Bar()))
+        assert one_is_done.wait(60)
+        llm.close()
+        with pytest.raises(CapacityError, match="this LLM was closed while the request ran"):
+            running.result(60)
 
 
 def test_the_package_itself_imports_nothing():

@@ -35,6 +35,7 @@ from ballast.server.wire.openai.request import (
 )
 from ballast.server.wire.parsing import refuse
 from ballast.text.calls.forms import reader_of
+from ballast.text.control_text import unescape
 from ballast.text.ids_only import WHY
 from ballast.text.loading import Text
 from ballast.text.marks import Layout, Start, marks_of, start_of
@@ -151,9 +152,15 @@ class RequestBuilder:
         """The prompt of the job that `chat` makes. Raises RequestError."""
         return self._chat_prompt(body, tool_use(body), self._text_of(body))
 
+    def chat_text(self, body: ChatCompletionRequest) -> str:
+        """The text of `chat_prompt`. Raises RequestError."""
+        return unescape(self._rendered(body, tool_use(body), self._text_of(body)))
+
+    def _rendered(self, body: ChatCompletionRequest, use: ToolUse | None, text: Text) -> str:
+        return render_prompt(text, body, () if use is None else use.tools, always_think=self.force_think)
+
     def _chat_prompt(self, body: ChatCompletionRequest, use: ToolUse | None, text: Text) -> Prompt:
-        tools = () if use is None else use.tools
-        rendered = render_prompt(text, body, tools, always_think=self.force_think)
+        rendered = self._rendered(body, use, text)
         tokenizer = self.text.tokenizer
         may_cut = body.truncate_prompt_tokens is not None
         ids = self._encode(rendered, "messages", tokenizer.encode_prompt, may_cut=may_cut)

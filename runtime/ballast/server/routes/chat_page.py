@@ -32,8 +32,8 @@ def _packages() -> Iterable[str]:
 
 
 _SCRIPTS = (
-    *("answer", "cards", "chat", "chat_list", "chats", "conversation", "elements", "examples", "files", "markdown"),
-    *("math", "occupancy", "server", "settings"),
+    *("address", "answer", "cards", "chat", "chat_list", "chats", "conversation", "elements", "examples", "files"),
+    *("long", "markdown", "math", "occupancy", "sent", "server", "settings", "summary", "too_long"),
 )
 
 FILES = {

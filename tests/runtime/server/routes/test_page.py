@@ -9,25 +9,15 @@ from importlib import resources
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from tools.page import pictures
 
 from ballast.server.routes.chat_page import FILES
+from support.servers.page_steps import WAIT_MS, ask, chunk, says
 from support.servers.process import FAKE, ServerProcess
 
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
-WAIT_MS = 20_000
 PHONE = {"width": 360, "height": 640}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
-    with (
-        sync_playwright() as playwright,
-        pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
-    ):
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +30,6 @@ def server():
 def built_in_server():
     with ServerProcess("--cache_lens", "4096") as process:
         yield process
-
-
-@pytest.fixture
-def page(browser):
-    """A tab that fails the test if the page logs an error, violates its policy or contacts another host."""
-    context = browser.new_context()
-    context.set_default_timeout(WAIT_MS)
-    tab = context.new_page()
-    faults = []
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    # Chromium also logs every answer with 4xx; the page shows those.
-    tab.on("console", lambda line: faults.append(line.text) if _is_fault(line) else None)
-    tab.on("request", lambda asked: faults.append(asked.url) if "//127.0.0.1:" not in asked.url else None)
-    yield tab
-    context.close()
-    assert faults == []
-
-
-def _is_fault(line):
-    return line.type == "error" and not line.text.startswith("Failed to load resource: the server responded")
-
-
-def ask(page, text):
-    page.keyboard.type(text)
-    page.keyboard.press("Enter")
 
 
 def test_a_conversation_by_keyboard_alone(page, server):
@@ -103,10 +68,6 @@ def test_the_bars_move_while_it_streams_and_escape_or_the_button_stops(page, ser
         expect(page.locator("article.assistant .figures").last).to_contain_text("stopped")
         server.wait_until_empty()
     expect(page.locator("#batch-text")).to_have_text("0 of 4")
-
-
-def chunk(**delta):
-    return "data: " + json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + "\n\n"
 
 
 @pytest.mark.parametrize(
@@ -153,12 +114,6 @@ def test_whoever_reads_further_up_is_left_there(page, server):
     page.keyboard.press("Escape")
     expect(figures).to_contain_text("stopped")
     assert page.locator("#talk").evaluate("talk => talk.scrollTop") == 7
-
-
-def says(page, *texts):
-    """Have the page's next replies be these, since the fake model writes letters alone."""
-    bodies = iter([chunk(content=text) + "data: [DONE]\n\n" for text in texts])
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=next(bodies)))
 
 
 WRITTEN = """# Sums
@@ -353,7 +308,7 @@ def test_conversations_are_kept_in_the_browser(page, server):
     page.locator("#new").click()
     ask(page, "about trains")
     expect(page.locator("article.assistant > .text")).to_have_text("two")
-    page.reload()
+    page.goto(server.url)
     expect(page.locator("article")).to_have_count(0)
     page.locator("#show-chats").click()
     titles = page.locator("#kept .title")

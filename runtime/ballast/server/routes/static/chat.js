@@ -1,18 +1,23 @@
 // The built-in chat page: one conversation at a time, streamed. Texts reach the page as text, never as markup.
 
+import { addressOf, chatInAddress, goTo, rename, watchAddress } from "./address.js";
 import { Answer, unfold } from "./answer.js";
 import { showChats } from "./chat_list.js";
-import { keep } from "./chats.js";
+import { find, keep } from "./chats.js";
 import { Conversation, newId } from "./conversation.js";
 import { at, button, copyButton, element } from "./elements.js";
 import { examples, isBuiltIn } from "./examples.js";
-import { attach, chips, setFiles, takeFiles, withFiles } from "./files.js";
-import { busy as watchBusily, contextUsed, poll, watch } from "./occupancy.js";
-import { events, problem, request, useKey } from "./server.js";
+import { attach, chips, setFiles, takeFiles } from "./files.js";
+import { Markdown } from "./markdown.js";
+import { busy as watchBusily, contextSize, contextUsed, poll, watch } from "./occupancy.js";
+import { instructions, sent } from "./sent.js";
+import { events, refusal, request, useKey } from "./server.js";
 import { settings } from "./settings.js";
+import { offer, refused as tooLong, settle, watchTooLong } from "./too_long.js";
 
 const DRAW_MS = 50;
 const HEARD = 1000; // characters of a reply that a screen reader is told
+const TOO_LONG = "context_length_exceeded";
 
 let chat = newId();
 let conversation = new Conversation();
@@ -34,12 +39,34 @@ function redraw() {
   const path = conversation.path();
   at("messages").replaceChildren();
   at("empty").hidden = path.length > 0;
+  if (conversation.summary) summaryOfEarlier(conversation.summary);
+  const unsent = path.findLastIndex((message) => message.leftOut);
   path.forEach((message, index) => {
     if (message.role === "user") question(message);
     else if (message.role === "assistant") reply(message, resultsAfter(path, index), index === path.length - 1);
+    if (index === unsent) leftOutLine();
   });
   contextUsed(path.findLast((message) => message.tokens)?.tokens ?? 0);
   toEnd();
+}
+
+function summaryOfEarlier({ text, of }) {
+  const place = element("div", [], "text");
+  const link = element("a", ["Open the earlier chat"]);
+  link.href = addressOf(of);
+  article("summary", "Summary of an earlier chat").append(place, element("p", [link], "text"));
+  new Markdown(place).draw(text);
+}
+
+function leftOutLine() {
+  const all = button("Send all again", () => {
+    if (running) return;
+    conversation.leaveNothingOut();
+    keepShown();
+    redraw();
+    at("prompt").focus();
+  });
+  at("messages").append(element("p", ["The model does not see what is above this line.", all], "left-out"));
 }
 
 function resultsAfter(path, index) {
@@ -100,13 +127,18 @@ function say(text) {
   at("status").textContent = text;
 }
 
+// Keep what is shown, and name it in the address while it is kept.
+function keepShown() {
+  rename(keep(chat, conversation, at("system").value) ? chat : null);
+}
+
 // --- what is done with messages ---------------------------------------------------------------------------
 
 function choose(message, label) {
   if (running) return;
   stopEditing();
   conversation.choose(message);
-  keep(chat, conversation, at("system").value);
+  keepShown();
   redraw();
   const box = at("messages").querySelector(`[data-id="${CSS.escape(message.id)}"]`);
   const buttons = [...box.querySelectorAll(".versions button")];
@@ -117,7 +149,7 @@ function remove(message) {
   if (running || !confirm("Delete this message and what follows it?")) return;
   stopEditing();
   conversation.remove(message);
-  keep(chat, conversation, at("system").value);
+  keepShown();
   redraw();
   at("prompt").focus();
 }
@@ -151,7 +183,8 @@ function regenerate(message) {
   const { leaf } = conversation;
   conversation.leaf = message.parent;
   redraw();
-  answer(() => (conversation.leaf = leaf)); // nothing came: the reply that was there is shown again
+  const undo = () => (conversation.leaf = leaf); // nothing came: the reply that was there is shown again
+  answer(undo, { retry: () => regenerate(message), spared: 1 });
 }
 
 function ask(text, files) {
@@ -160,7 +193,7 @@ function ask(text, files) {
   at("editing").hidden = true;
   const asked = conversation.add({ role: "user", content: text, ...(files.length ? { files } : {}) });
   redraw();
-  answer((refused) => {
+  const undo = (refused) => {
     // Nothing was answered: the question goes back to where it can be sent again.
     conversation.remove(asked);
     conversation.leaf = before.leaf;
@@ -170,7 +203,8 @@ function ask(text, files) {
     grow();
     setFiles(files);
     if (refused) wantKey(() => at("ask").requestSubmit());
-  });
+  };
+  answer(undo, { retry: () => at("ask").requestSubmit(), spared: 0 });
 }
 
 function answerCalls(results) {
@@ -178,36 +212,27 @@ function answerCalls(results) {
   const { leaf } = conversation;
   const added = results.map(([call, content]) => conversation.add({ role: "tool", call, content }));
   redraw();
-  answer(() => {
+  const undo = () => {
     conversation.remove(added[0]);
     conversation.leaf = leaf;
-  });
+  };
+  answer(undo, { retry: () => answerCalls(results), spared: 1 });
 }
 
 function body() {
-  const system = at("system").value.trim();
   return JSON.stringify({
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation.path().map(sent)],
+    messages: [...instructions(at("system").value, conversation.summary), ...conversation.sent().map(sent)],
     stream: true,
     stream_options: { include_usage: true },
     ...settings(),
   });
 }
 
-function sent({ role, content, files, calls, call }) {
-  if (role === "tool") return { role, tool_call_id: call, content };
-  const message = { role, content: withFiles(content, files) };
-  if (calls?.length) {
-    message.tool_calls = calls.map(({ id, name, arguments: given }) => ({
-      id, type: "function", function: { name, arguments: given },
-    }));
-  }
-  return message;
-}
-
-// Have the conversation's last message answered. `undo` is called if nothing came, with whether a key is missing.
-async function answer(undo) {
+// Have the conversation's last message answered. `undo` is called if nothing came, with whether a key is missing;
+// `again` is offered if the conversation is too long.
+async function answer(undo, again) {
   say("");
+  offer(null);
   const thread = conversation; // another may be opened meanwhile, and change what is written in the settings
   const id = chat;
   const system = at("system").value;
@@ -215,6 +240,7 @@ async function answer(undo) {
   running = new AbortController();
   busy(true);
   let failed = null;
+  let code = null;
   let refused = false;
   let stopped = false;
   try {
@@ -228,12 +254,13 @@ async function answer(undo) {
     });
     if (!response.ok) {
       refused = response.status === 401;
-      throw new Error(await problem(response));
+      throw await refusal(response);
     }
     await follow(coming, response);
   } catch (error) {
     stopped = running.signal.aborted;
-    if (!stopped) failed = error instanceof TypeError ? "the connection was lost" : error.message;
+    ({ code } = error);
+    if (!stopped) failed = told(error);
   }
   running = null;
   if (coming.first === null && (failed || stopped)) {
@@ -245,12 +272,22 @@ async function answer(undo) {
     const follows = isAtEnd();
     coming.draw(true);
     const said = thread.add(coming.message());
-    keep(id, thread, system);
-    if (conversation === thread) ended(coming, said, follows);
+    const isKept = keep(id, thread, system);
+    if (conversation === thread) {
+      if (isKept) rename(id);
+      ended(coming, said, follows);
+    }
   }
   busy(false);
   if (failed) say(failed);
   if (!refused) at("prompt").focus();
+  if (conversation !== thread) return;
+  if (code === TOO_LONG) tooLong(again);
+  else settle();
+}
+
+function told(error) {
+  return error instanceof TypeError ? "the connection was lost" : error.message;
 }
 
 // The reply in its last form, where it stood: whoever reads further up is left there.
@@ -260,6 +297,8 @@ function ended(coming, said, follows) {
   contextUsed(said.tokens ?? 0);
   if (follows) toEnd();
   at("heard").textContent = `Reply: ${said.content.slice(0, HEARD)}`;
+  const isFull = coming.reason === "length" && contextSize() && said.tokens >= contextSize();
+  if (isFull) offer({ retry: () => regenerate(said), spared: 1 });
 }
 
 async function follow(coming, response) {
@@ -272,6 +311,31 @@ async function follow(coming, response) {
     if (follows) toEnd();
     drawn = performance.now();
   }
+}
+
+// Do something else that asks the model. Returns its result; null if it fails or is stopped.
+async function work(task) {
+  say("");
+  running = new AbortController();
+  const { signal } = running;
+  busy(true);
+  let result = null;
+  try {
+    result = await task(signal);
+  } catch (error) {
+    if (!signal.aborted) say(told(error));
+  }
+  running = null;
+  busy(false);
+  return result;
+}
+
+// Go on in a new chat, which begins with what was said in this one.
+function goOn(text, question, files) {
+  const of = chat;
+  goTo(null);
+  open(newId(), { summary: { text, of } });
+  ask(question, files);
 }
 
 function busy(is) {
@@ -292,12 +356,24 @@ function wantKey(then) {
 function open(id, kept) {
   running?.abort();
   pending = null;
+  settle();
+  offer(null);
   stopEditing();
   chat = id;
   conversation = new Conversation(kept);
   redraw();
   say("");
   at("prompt").focus();
+}
+
+// The chat that the address names.
+function openNamed() {
+  const id = chatInAddress();
+  if (id === chat) return;
+  const kept = id === null ? null : find(id);
+  if (kept) at("system").value = kept.system ?? "";
+  open(kept?.id ?? newId(), kept ?? {});
+  if (id !== null && !kept) say("This chat is not kept in this browser: it was deleted, or it is in another browser.");
 }
 
 // --- what people do ---------------------------------------------------------------------------------------
@@ -366,12 +442,32 @@ document.addEventListener("keydown", (event) => {
   else if (!at("editing").hidden) cancelEdit();
 });
 
-at("new").addEventListener("click", () => open(newId()));
+at("new").addEventListener("click", () => {
+  goTo(null);
+  open(newId());
+});
 at("show-chats").addEventListener("click", () => {
   showChats((kept) => {
+    goTo(kept.id);
     at("system").value = kept.system ?? "";
     open(kept.id, kept);
   });
+});
+at("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the chat
+  at("prompt").focus();
+});
+watchAddress(openNamed);
+watchTooLong({
+  conversation: () => conversation,
+  isBusy: () => running !== null,
+  changed: () => {
+    keepShown();
+    redraw();
+  },
+  work,
+  article,
+  goOn,
 });
 
 watch({
@@ -382,4 +478,5 @@ watch({
     if (isBuiltIn(model)) at("temperature").value ||= "0"; // so small a model errs where it is sampled
   },
 });
+openNamed();
 at("prompt").focus();

@@ -38,13 +38,22 @@ export function chats(words = "") {
   return read().filter((chat) => has(chat.title) || chat.messages.some((message) => has(message?.content)));
 }
 
+// The one with this id; null if it is not kept here.
+export function find(id) {
+  return read().find((chat) => chat.id === id) ?? null;
+}
+
+// Returns whether the conversation is kept now.
 export function keep(id, conversation, system) {
   const others = read().filter((chat) => chat.id !== id);
-  const { messages, leaf } = conversation;
+  const { messages, leaf, summary } = conversation;
   const [first] = messages;
-  if (!first) return write(others);
+  if (!first) {
+    write(others);
+    return false;
+  }
   const title = (first.content || first.files?.[0]?.name || "").replace(/\s+/g, " ").slice(0, TITLE);
-  write([{ id, title, at: Date.now(), messages, leaf, system }, ...others]);
+  return write([{ id, title, at: Date.now(), messages, leaf, system, summary }, ...others]) > 0;
 }
 
 export function forget(id) {
@@ -70,9 +79,9 @@ export function imported(text) {
   }
   if (found?.format !== PLACE) throw new Error("this file holds no exported chats");
   const added = usable(found.chats).map((chat) => {
-    const { messages, leaf } = new Conversation(chat);
+    const { messages, leaf, summary } = new Conversation(chat);
     const at = Number.isFinite(chat.at) ? chat.at : 0;
-    return { id: chat.id, title: String(chat.title), at, messages, leaf, system: String(chat.system ?? "") };
+    return { id: chat.id, title: String(chat.title), at, messages, leaf, system: String(chat.system ?? ""), summary };
   });
   const ids = new Set(added.map((chat) => chat.id));
   const all = [...added, ...read().filter((chat) => !ids.has(chat.id))];

@@ -12,6 +12,7 @@ export class Conversation {
     this.messages = sound(kept.messages);
     const known = this.messages.some((message) => message.id === kept.leaf);
     this.leaf = known ? kept.leaf : (this.messages.at(-1)?.id ?? null);
+    this.summary = soundSummary(kept.summary); // {text, of}: what was said in the chat `of`, which this one continues
   }
 
   find(id) {
@@ -23,6 +24,21 @@ export class Conversation {
     const found = [];
     for (let message = this.find(this.leaf); message; message = this.find(message.parent)) found.unshift(message);
     return found;
+  }
+
+  // The messages of that branch which the model gets: those behind the last that was left out.
+  sent() {
+    const path = this.path();
+    return path.slice(path.findLastIndex((message) => message.leftOut) + 1);
+  }
+
+  leaveOutUpTo(message) {
+    message.leftOut = true;
+  }
+
+  // Everything is sent again.
+  leaveNothingOut() {
+    for (const message of this.path()) delete message.leftOut;
   }
 
   // Adds a message behind the leaf, and makes it the leaf.
@@ -71,8 +87,13 @@ function sound(messages) {
   return found;
 }
 
+function soundSummary(summary) {
+  return typeof summary?.text === "string" && typeof summary.of === "string" ? { text: summary.text, of: summary.of } : null;
+}
+
 function texts(message) {
   const made = { role: message.role, content: message.content };
+  if (message.leftOut === true) made.leftOut = true;
   for (const name of ["reasoning", "figures", "call"]) {
     if (typeof message[name] === "string") made[name] = message[name];
   }

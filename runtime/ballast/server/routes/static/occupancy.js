@@ -23,6 +23,11 @@ export function busy(is) {
   poll();
 }
 
+// Tokens of the longest conversation with its last reply; 0 while the server has not told.
+export function contextSize() {
+  return most;
+}
+
 // How many tokens the shown conversation has.
 export function contextUsed(tokens) {
   used = tokens;

@@ -14,11 +14,13 @@ export function request(path, options = {}) {
   return fetch(path, { ...options, headers, cache: "no-store" });
 }
 
-export async function problem(response) {
+// The error that a refused request ends with; `code` is the server's name of the reason.
+export async function refusal(response) {
   try {
-    return (await response.json()).error.message;
+    const { message, code } = (await response.json()).error;
+    return Object.assign(new Error(message), { code });
   } catch {
-    return `the server answered ${response.status}`;
+    return new Error(`the server answered ${response.status}`);
   }
 }
 

@@ -1,0 +1,126 @@
+"""Arguments of vLLM's `LLM`: those with another name here, and those that have one value or no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ballast.errors import ConfigError
+
+RENAMED: Mapping[str, str] = {
+    "model": "gguf_path",
+    "tokenizer": "model_path",
+    "max_num_seqs": "max_batch_size",
+    "block_size": "block_tokens",
+}
+"""vLLM's name → the option of `ballast serve` that means the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Only:
+    """Accepted with these values, which ask for what is done anyway. None always is one of them."""
+
+    values: tuple[Any, ...]
+    way_out: str
+    """What to do instead of another value."""
+
+
+_ANY = object()
+_ONE_GPU = "an engine uses one GPU and the host's memory; leave it out, and start more processes for more GPUs"
+_FILE = "the model's file decides; leave it out, and choose another GGUF for other types"
+_PULLED = "models are local files; fetch one with `ballast pull`"
+_NO_LORA = "there are no adapters; merge them into the model's file"
+_ONLY_TEXT = "prompts are texts; leave it out"
+_NO_SPECULATION = "there is no speculative decoding; leave it out"
+_LENGTHS = "leave it out; see cache_lens, the KV tokens that all prompts share"
+_NO_EFFECT = _Only((_ANY,), "")
+
+FIXED: Mapping[str, _Only] = {
+    "tensor_parallel_size": _Only((1,), _ONE_GPU),
+    "pipeline_parallel_size": _Only((1,), _ONE_GPU),
+    "data_parallel_size": _Only((1,), _ONE_GPU),
+    "enable_expert_parallel": _Only((False,), _ONE_GPU),
+    "distributed_executor_backend": _Only(("uni", "mp"), _ONE_GPU),
+    "dtype": _Only(("auto",), _FILE),
+    "quantization": _Only(("gguf",), _FILE),
+    "load_format": _Only(("auto", "gguf"), "models are GGUF files; leave it out"),
+    "kv_cache_dtype": _Only(("auto",), "the cache's type follows from the model; leave it out"),
+    "revision": _Only((), _PULLED),
+    "code_revision": _Only((), _PULLED),
+    "tokenizer_revision": _Only((), _PULLED),
+    "hf_token": _Only((), _PULLED),
+    "hf_config_path": _Only((), _PULLED),
+    "download_dir": _Only((), _PULLED),
+    "tokenizer_mode": _Only(("auto", "hf"), "tokenizers are read in one way; leave it out"),
+    "skip_tokenizer_init": _Only((False,), "the tokenizer is always read; prompts may be token ids"),
+    "hf_overrides": _Only(({},), _FILE),
+    "rope_scaling": _Only(({},), _FILE),
+    "rope_theta": _Only((), _FILE),
+    "generation_config": _Only(("vllm",), "defaults of sampling are the server's; set them in SamplingParams"),
+    "override_generation_config": _Only(({},), "set defaults of sampling in SamplingParams"),
+    "enable_prefix_caching": _Only((True,), "the prefix cache is always on; texts are the same without it"),
+    "enable_chunked_prefill": _Only((True,), "prompts are always computed in chunks; see chunk_size"),
+    "max_num_batched_tokens": _Only((), "see chunk_size and prefill_chunk_size"),
+    "num_gpu_blocks_override": _Only((), _LENGTHS),
+    "kv_cache_memory_bytes": _Only((), _LENGTHS),
+    "swap_space": _Only((0,), "see kv_host_bytes, which keeps what a GPU's cache evicts"),
+    "cpu_offload_gb": _Only((0,), "experts are kept in host memory anyway; see vram_limit and gpu_experts"),
+    "enable_lora": _Only((False,), _NO_LORA),
+    "max_loras": _Only((), _NO_LORA),
+    "max_lora_rank": _Only((), _NO_LORA),
+    "lora_modules": _Only((), _NO_LORA),
+    "limit_mm_per_prompt": _Only(({},), _ONLY_TEXT),
+    "mm_processor_kwargs": _Only(({},), _ONLY_TEXT),
+    "allowed_local_media_path": _Only(("",), _ONLY_TEXT),
+    "speculative_config": _Only(({},), _NO_SPECULATION),
+    "speculative_model": _Only((), _NO_SPECULATION),
+    "num_speculative_tokens": _Only((0,), _NO_SPECULATION),
+    "reasoning_parser": _Only(("",), "replies are divided as the model's family writes them; leave it out"),
+    "tool_call_parser": _Only(("",), "replies are divided as the model's family writes them; leave it out"),
+    "task": _Only(("auto", "generate"), "models generate text; leave it out"),
+    "runner": _Only(("auto", "generate"), "models generate text; leave it out"),
+    "convert": _Only(("auto", "none"), "models generate text; leave it out"),
+    "max_logprobs": _Only(tuple(range(21)), "20 alternatives are the most"),
+    # No model brings code, graphs leave texts as they are, grammars have one implementation, and the log is Python's.
+    "trust_remote_code": _NO_EFFECT,
+    "enforce_eager": _NO_EFFECT,
+    "max_seq_len_to_capture": _NO_EFFECT,
+    "compilation_config": _NO_EFFECT,
+    "disable_custom_all_reduce": _NO_EFFECT,
+    "disable_log_stats": _NO_EFFECT,
+    "async_scheduling": _NO_EFFECT,
+    "guided_decoding_backend": _NO_EFFECT,
+    "structured_outputs_config": _NO_EFFECT,
+    "use_tqdm_on_load": _NO_EFFECT,
+}
+"""Arguments without an option here."""
+
+
+def without_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those of vLLM's that ask for what is done anyway. Raises ConfigError for other values."""
+    for name in options.keys() & FIXED.keys():
+        value, rule = options[name], FIXED[name]
+        is_taken = value is None or _ANY in rule.values or any(_is(value, each) for each in rule.values)
+        if not is_taken:
+            raise ConfigError(name, value, rule.way_out)
+    return {name: value for name, value in options.items() if name not in FIXED}
+
+
+def _is(value: Any, allowed: Any) -> bool:
+    """Equal, and not true for 1."""
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+def vram_share(value: Any) -> float:
+    """`gpu_memory_utilization`: the share of a GPU's memory that may be taken. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ConfigError("gpu_memory_utilization", value, "must be a share of the GPU's memory, over 0 and up to 1")
+    return float(value)
+
+
+def whole_or_none(name: str, value: Any, least: int) -> int | None:
+    """A whole number, or None. Raises ConfigError."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ConfigError(name, value, f"must be a whole number from {least} on, or None")
+    return value

@@ -1,0 +1,37 @@
+"""A browser for the tests of the chat page."""
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from tools.page import pictures
+
+from support.servers.page_steps import WAIT_MS
+
+
+@pytest.fixture(scope="module")
+def browser():
+    expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
+    with (
+        sync_playwright() as playwright,
+        pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
+    ):
+        yield started
+
+
+@pytest.fixture
+def page(browser):
+    """A tab that fails the test if the page logs an error, violates its policy or contacts another host."""
+    context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
+    tab = context.new_page()
+    faults = []
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    # Chromium also logs every answer with 4xx; the page shows those.
+    tab.on("console", lambda line: faults.append(line.text) if _is_fault(line) else None)
+    tab.on("request", lambda asked: faults.append(asked.url) if "//127.0.0.1:" not in asked.url else None)
+    yield tab
+    context.close()
+    assert faults == []
+
+
+def _is_fault(line):
+    return line.type == "error" and not line.text.startswith("Failed to load resource: the server responded")

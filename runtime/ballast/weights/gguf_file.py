@@ -19,6 +19,7 @@ from gguf.gguf_reader import ReaderField
 from numpy.typing import NDArray
 
 from ballast.errors import ModelError, OutOfMemoryError, shown
+from ballast.weights.file_kind import foreign_kind
 from ballast.weights.foreign_types import why_unknown
 
 _VERSIONS = (2, 3)
@@ -87,7 +88,9 @@ def read_file(file: Path) -> GgufFile:
 def _check_head(file: Path, head: bytes) -> None:
     """Magic, version, and the counts that say how much follows."""
     if len(head) < 8 or head[:4] != b"GGUF":
-        raise ModelError(file, f"not a GGUF file: expected it to start with b'GGUF', found {head[:4]!r}")
+        kind = foreign_kind(head)
+        told = "" if kind is None else f"; this is {kind}"
+        raise ModelError(file, f"not a GGUF file: expected it to start with b'GGUF', found {head[:4]!r}{told}")
     (version,) = struct.unpack("<I", head[4:8])
     if version & 0xFFFF == 0 and version:
         raise ModelError(file, "a big-endian GGUF file; expected little-endian, convert the model again")

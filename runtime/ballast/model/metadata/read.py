@@ -21,6 +21,7 @@ from ballast.model.metadata.positions import read_theta, read_yarn
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
 from ballast.model.spec import ModelSpec
+from ballast.weights.file_kind import OTHER_KINDS, VOCABULARY, other_type
 from ballast.weights.gguf import GgufModel
 
 _REFUSED_KEYS = ("attention.temperature_scale", "attention.sliding_window")
@@ -79,12 +80,13 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
 def _architecture(gguf: GgufModel) -> Architecture:
     """Raises ModelError for one that is not served."""
     found = gguf.metadata.get("general.architecture")
-    if found == "clip" or gguf.metadata.get("general.type") == "mmproj":
-        raise ModelError(
-            gguf.path,
-            "this is the part of a model that sees images (mmproj), which is not supported; name the file of its "
-            "language model",
-        )
+    kind = other_type(gguf.metadata)
+    if kind is not None:
+        raise ModelError(gguf.path, f"this is {OTHER_KINDS[kind]}")
+    if found is None:
+        raise ModelError(gguf.path, "general.architecture is missing; expected a GGUF file of a model")
+    if not gguf.tensors:
+        raise ModelError(gguf.path, f"this is {VOCABULARY}")
     if not isinstance(found, str) or found not in ARCHITECTURES:
         served = ", ".join(f"{each.name} ({served_models(each)})" for each in ARCHITECTURES.values())
         other = f", which is {_LOOK_ALIKES[found]}" if isinstance(found, str) and found in _LOOK_ALIKES else ""

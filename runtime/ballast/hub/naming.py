@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from ballast.errors import ConfigError, ModelError, shown
 from ballast.host.sizes import human
 from ballast.hub.errors import NotFoundError
-from ballast.weights.model_files import is_beside_a_model
+from ballast.weights.model_files import is_extra_file
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 HUGGING_FACE = "hf.co"
@@ -151,7 +151,7 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
 def _is_other_file(path: PurePosixPath) -> bool:
     """Whether a file belongs to a model and is none. The names of models may have `imatrix` before a quantization."""
     is_imatrix = _IMATRIX.search(path.stem) is not None and _QUANT.search(path.stem) is None
-    return is_imatrix or is_beside_a_model(path.name)
+    return is_imatrix or is_extra_file(path.name)
 
 
 def choose(name: HubName, found: Sequence[Choice]) -> Choice:

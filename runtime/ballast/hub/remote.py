@@ -103,7 +103,7 @@ class Hub:
             raise ModelError(name.repo, f"the hub's listing {error}; is {variable}={self.endpoint} a hub?") from error
 
     def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
-        """The first bytes of a file, at most `num_bytes`; checked if they are the whole file. Raises as `fetch` does."""
+        """The first bytes of a file, at most `num_bytes`; checked if they are all of it. Raises as `fetch` does."""
         most = min(num_bytes, file.num_bytes)
         head = bytearray()
 

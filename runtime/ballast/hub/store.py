@@ -110,7 +110,7 @@ class Store:
         return tuple(each.name for each in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True))
 
     def files(self, commit: str) -> tuple[HubFile, ...]:
-        """What is whole of a commit. The checksum of a file that is no link is not known."""
+        """The complete files of a commit. The checksum of a file that is no link is not known."""
         folder = self.snapshot(commit)
         return tuple(
             HubFile(

@@ -43,12 +43,12 @@ def other_type(metadata: Mapping[str, object]) -> str | None:
 
 
 def foreign_kind(head: bytes) -> str | None:
-    """What a file is that begins with these bytes and is no GGUF; None where that is not known."""
+    """A description of a file other than a GGUF that begins with these bytes; None if it is not known."""
     return next((kind for begin, kind in _FOREIGN if head[: len(begin)].lower() == begin.lower()), None)
 
 
 def kind_instead_of_model(file: Path, *, is_shard: bool) -> str | None:
-    """What a file holds that is no model; None for a model, and for a file that has to be opened to know.
+    """A description of a file that holds no model; None for a model, and for a file that must be opened to find out.
 
     `is_shard`: it is one of several files, of which the first may hold no tensors.
     """

@@ -9,14 +9,14 @@ from ballast.errors import ConfigError, ModelError
 from ballast.weights.file_kind import kind_instead_of_model
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
-_BESIDE = re.compile(r"\.|mtp-|(.*[-._])?mmproj([-._].*)?$", re.IGNORECASE)
-"""How files are named that repositories have beside a model: hidden files, the block that predicts several tokens, and
-the part that sees images."""
+_EXTRA = re.compile(r"\.|mtp-|(.*[-._])?mmproj([-._].*)?$", re.IGNORECASE)
+"""Names of files that repositories hold in addition to a model: hidden files, the block that predicts several tokens,
+and the part that sees images."""
 
 
-def is_beside_a_model(name: str) -> bool:
+def is_extra_file(name: str) -> bool:
     """Whether a file of this name belongs to a model and is none itself."""
-    return _BESIDE.match(name) is not None
+    return _EXTRA.match(name) is not None
 
 
 def model_files(path: Path) -> list[Path]:
@@ -44,7 +44,7 @@ def _files_in(folder: Path) -> list[Path]:
         raise ConfigError("gguf_path", folder, f"the folder cannot be read ({error.strerror})") from error
     others = {key: kind for key, files in found.items() if (kind := _kind_instead(files)) is not None}
     models = {key: files for key, files in found.items() if key not in others}
-    models = {key: files for key, files in models.items() if not is_beside_a_model(key)} or models
+    models = {key: files for key, files in models.items() if not is_extra_file(key)} or models
     if len(models) > 1:
         raise ConfigError("gguf_path", folder, f"holds {len(models)} models, name one: {', '.join(models)}")
     if not models:
@@ -57,7 +57,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _kind_instead(files: list[Path]) -> str | None:
-    """What a file, or a set of shards, is instead of a model; None for a model."""
+    """A description of a file, or a set of shards, that is no model; None for a model."""
     kind = kind_instead_of_model(files[0], is_shard=_SHARD.fullmatch(files[0].name) is not None)
     return kind or ("a hidden file" if files[0].name.startswith(".") else None)
 

@@ -199,7 +199,7 @@ def test_a_folder_without_a_model_says_what_its_files_are(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("._model.gguf", "not a GGUF file.*metadata that macOS keeps"),
+        ("._model.gguf", "not a GGUF file: metadata that macOS keeps"),
         ("gone.gguf", r"links to .*nowhere\.gguf, which does not exist"),
         ("imatrix.gguf", "this is an importance matrix.*name the file of a model"),
         ("lora.gguf", r"this is an adapter \(LoRA\).*merge it into its model"),
@@ -260,9 +260,14 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
-    for content in (b"", b"GG", b"PK\x03\x04 something else entirely"):
+    for content, told in (
+        (b"", "it is empty"),
+        (b"GG", 'it begins with "GG"'),
+        (b"# Ballast", 'it begins with "# Ba"'),
+        (b"PK\x03\x04 something else entirely", "it begins with the bytes 50 4b 03 04"),
+    ):
         file.write_bytes(content)
-        with pytest.raises(ModelError, match=r"m\.gguf: not a GGUF file: expected it to start with b'GGUF'"):
+        with pytest.raises(ModelError, match=rf"m\.gguf: not a GGUF file: {told}; name a file that begins with GGUF"):
             open_gguf(file)
 
 

@@ -1,13 +1,13 @@
 """The command line: argv and environment in, exit code out. No other module reads options from them.
 
-Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough memory; 70 our own fault.
+Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough memory; 70 our own fault; 74 output that
+cannot be written.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import io
 import logging
 import os
 import re
@@ -24,7 +24,7 @@ from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, Optio
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, ConfigError, first_line
 from ballast.log import configure_logging
-from ballast.process_exit import report
+from ballast.process_exit import output_error, report, watch_output
 
 if TYPE_CHECKING:
     from ballast.hub.naming import HubName
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_OUR_FAULT = 70
+EXIT_NO_OUTPUT = 74
+"""As sysexits.h has it."""
 
 _SERVE = (
     *("fastapi", "gguf", "httpx2", "huggingface_hub", "jinja2", "llguidance", "numpy", "openai", "orjson"),
@@ -49,10 +51,24 @@ _DEFAULT_URL = "http://127.0.0.1:10002/v1"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Usage errors and --help raise SystemExit, as argparse does."""
-    arguments = _parse(sys.argv[1:] if argv is None else argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
-    return exit_code(lambda: int(arguments.run(arguments)))
+    watch_output()
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+    except SystemExit as stop:
+        raise SystemExit(_exit_of_output(int(stop.code or 0))) from None
+    if "config" not in arguments:  # commands with options name them in the log
+        for variable, problem in unknown_variables(os.environ).items():
+            sys.stderr.write(f"ballast: environment variable {variable}: {problem}\n")
+    return _exit_of_output(exit_code(lambda: int(arguments.run(arguments))))
+
+
+def _exit_of_output(code: int) -> int:
+    """`code`, or that of output that could not be written, which is reported, for a command that was successful."""
+    error = output_error()
+    if error is None:
+        return code
+    report(f"ballast: standard output cannot be written: {error.strerror}")
+    return code or EXIT_NO_OUTPUT
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -65,6 +81,8 @@ def exit_code(command: Callable[[], int]) -> int:
         report(f"ballast: {error}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the edge of the process: report what happened, exit with the code for our own faults
+        if isinstance(error, OSError) and error is output_error():
+            return EXIT_NO_OUTPUT
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _BRINGS:
             report(f"ballast: the package {package} is not installed; `pip install {_BRINGS[package]}` brings it")
             return ConfigError.exit_code
@@ -184,7 +202,8 @@ def _warn_of_unknown_variables(settings: LogConfig) -> None:
         return
     configure_logging(settings)
     for variable, problem in unknown.items():
-        log.warning("environment", extra={"variable": variable, "problem": problem})
+        level = max(logging.WARNING, log.getEffectiveLevel())  # also with --log_level error
+        log.log(level, "environment", extra={"variable": variable, "problem": problem})
 
 
 def _add_serve(commands: _Commands) -> None:

@@ -3,16 +3,74 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ballast.errors import BallastError
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 TERMINATION_LOG = Path("/dev/termination-log")
 """The file from which Kubernetes reads why a container ended."""
+
+
+class _Output(io.FileIO):
+    """Standard output that keeps the error of a failed write, after which its buffers may be empty."""
+
+    failure: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+_output: _Output | None = None
+
+
+def watch_output() -> None:
+    """Make errors of standard output known to `output_error`. A process that was started without it gets one that
+    cannot be written, and without standard error one that drops everything: otherwise the next file that is opened
+    would get the number, and the output."""
+    global _output
+    for number, stream, mode in ((1, sys.stdout, os.O_RDONLY), (2, sys.stderr, os.O_WRONLY)):
+        if stream is None:
+            nothing = os.open(os.devnull, mode)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    if sys.stdout is None or sys.stdout is sys.__stdout__:
+        was = sys.stdout
+        _output = _Output(1, "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_output),
+            encoding="utf-8" if was is None else was.encoding,
+            errors="backslashreplace",  # a file's name may be no text
+            line_buffering=was is not None and was.isatty(),
+        )
+
+
+def output_error() -> OSError | None:
+    """Why what was written to standard output was not delivered; None if it was. After an error, what is still in
+    buffers is dropped, so that the interpreter does not fail on it when it ends."""
+    if _output is None:
+        return None
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    if _output.failure is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    return _output.failure
 
 
 def report(reason: str) -> None:
@@ -21,7 +79,9 @@ def report(reason: str) -> None:
     What the log has already stays: a command may have written more there, for programs.
     """
     reason = reason.encode(errors="backslashreplace").decode()  # a file's name may be no text
-    sys.stderr.write(f"{reason}\n")
+    with contextlib.suppress(OSError):  # full or closed: the exit code still tells
+        sys.stderr.write(f"{reason}\n")
+        sys.stderr.flush()
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
         if TERMINATION_LOG.stat().st_size == 0:
             TERMINATION_LOG.write_text(reason.splitlines()[-1], encoding="utf-8")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.config.options import Config
+from ballast.documents.small_file import DocumentError, read_text
 from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
@@ -28,6 +29,7 @@ from ballast.text.loading import Text
 
 _REPLY_TOKENS = 64
 """Tokens to generate for a prompt that names no number."""
+_MAX_PROMPTS_BYTES = 1 << 30
 _EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 
 
@@ -60,9 +62,9 @@ def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, 
     """The requests of a file with one per line: {"prompt": "a text"} or {"token_ids": [1, 2]}, and "max_tokens" to set
     the reply's length. Raises ConfigError, which names the line."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("prompts", file, f"cannot be read ({error})") from error
+        lines = read_text(file, _MAX_PROMPTS_BYTES).split("\n")
+    except DocumentError as error:
+        raise ConfigError("prompts", file, str(error)) from error
     requests = []
     for number, line in enumerate(lines, start=1):
         if line.strip():

@@ -79,7 +79,10 @@ def options() -> Iterator[str]:
         "`BALLAST_CONFIG`) names, and that over the default. `--max_batch_size 8` is `BALLAST_MAX_BATCH_SIZE=8` in "
         "the environment and `max_batch_size: 8` in the file; hyphens may stand for underscores. A flag has an "
         "opposite, `--no_force_think`. What can be repeated is separated by commas in the environment and is a list "
-        "in the file. A key or a `BALLAST_` variable that is no option is refused."
+        "in the file. Values in the file are taken as they are written: `off`, `1.10` and `22:22` mean what they "
+        "mean on the command line. A key that is no option is refused. A `BALLAST_` variable that is no option is "
+        "named in a warning, with the nearest option; it is not refused, since Kubernetes and other programs set such "
+        "variables too."
     )
     for section in SECTIONS.values():
         yield ""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from ballast.batch.lines import OWN_BEGIN, BatchRequest, LineError, read_held, read_request
+from ballast.documents.small_file import DocumentError, without_mark
 from ballast.errors import ConfigError, shown
 
 MAX_LINE_BYTES = 64 << 20
@@ -56,8 +57,12 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
                     raise ConfigError("requests", file, f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+                if number == 1:
+                    line = without_mark(line)
                 if line.strip():
                     yield number, line
+    except DocumentError as error:
+        raise ConfigError("requests", file, str(error)) from None
     except OSError as error:
         raise ConfigError("requests", file, f"cannot be read: {error.strerror}") from None
 

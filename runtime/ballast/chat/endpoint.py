@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import openai
 
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
+from ballast.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 600.0
@@ -21,8 +22,17 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 def endpoint_url(text: str) -> str:
-    """The URL of an endpoint as people write it: http unless it says otherwise, /v1 unless it has a path."""
-    url = urlsplit(text if "://" in text else f"http://{text}")
+    """The URL of an endpoint as people write it: http unless it says otherwise, /v1 unless it has a path.
+
+    Raises ConfigError for what is no URL.
+    """
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url or any(char.isspace() or not char.isprintable() for char in text):
+        raise ConfigError("url", text, "expected HOST:PORT or an http or https URL, without spaces")
     return urlunsplit((url.scheme, url.netloc, url.path.rstrip("/") or "/v1", url.query, ""))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -11,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ballast.chat.endpoint import Counts, Endpoint, EndpointError, endpoint_url
+from ballast.chat.endpoint import KEY_VARIABLE, Counts, Endpoint, EndpointError, endpoint_url
 from ballast.chat.reasoning import ReplyPiece
 from ballast.errors import ConfigError
 
@@ -31,9 +32,15 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def run(url: str, *, api_key: str | None, model: str | None, system: str | None, settings: Mapping[str, Any]) -> int:
     """Chat until /exit or the end of input; returns the exit code.
 
-    Raises ConfigError when the endpoint does not name its model.
+    Raises ConfigError when the endpoint does not name its model, or an argument cannot be sent.
     """
     url = endpoint_url(url)
+    _check_text("system", system)
+    _check_text("model", model)
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError(KEY_VARIABLE, "…", "has characters that no key has; copy it again")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # a line that is no text must not end the conversation
     with Endpoint(url, api_key) as endpoint:
         try:
             listed = endpoint.models()
@@ -58,6 +65,16 @@ def run(url: str, *, api_key: str | None, model: str | None, system: str | None,
     return 0
 
 
+def _check_text(option: str, text: str | None) -> None:
+    if text is not None and _is_broken(text):
+        raise ConfigError(option, text, "is no text in UTF-8")
+
+
+def _is_broken(text: str) -> bool:
+    """Whether a text holds bytes that could not be decoded, so that it cannot be sent."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def _say_if_unlisted(model: str, listed: list[str]) -> None:
     if model not in listed:
         _write(f"The endpoint lists no model {model}, only {', '.join(listed)}; it may answer all the same.\n")
@@ -71,6 +88,9 @@ def _converse(chat: Chat, prompt: str) -> None:
             return
         except KeyboardInterrupt:
             _write(f"\n{HELP}\n")
+            continue
+        if _is_broken(line):
+            _write(f"This line is no text in {sys.stdin.encoding} and was not sent; the conversation continues.\n")
             continue
         if line == "/exit":
             return
@@ -133,8 +153,9 @@ class Chat:
             with Path(file).expanduser().open("x", encoding="utf-8") as out:
                 json.dump({"model": self.model, "messages": self._all_messages()}, out, ensure_ascii=False, indent=2)
                 out.write("\n")
-        except OSError as error:
-            _write(f"{file} cannot be written: {error.strerror}\n")
+        except (OSError, ValueError, RuntimeError) as error:  # also a NUL, or a home directory that is not known
+            problem = error.strerror if isinstance(error, OSError) else error
+            _write(f"{file} cannot be written: {problem}\n")
         else:
             _write(f"{len(self._messages)} messages are in {file}.\n")
 
@@ -226,7 +247,8 @@ class _Screen:
             _write(self._dim if piece.is_reasoning else f"{self._plain}\n\n")
             self._in_reasoning = piece.is_reasoning
         if not piece.is_reasoning:
-            self.answer += piece.text
+            # A server may send half of a character; the whole conversation is sent to it again.
+            self.answer += piece.text.encode(errors="replace").decode()
         _write(piece.text)
 
     def end(self, remark: str = "") -> None:

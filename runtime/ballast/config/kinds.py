@@ -128,9 +128,13 @@ def _path(word: str) -> Path:
 
 
 PATH = Kind("a path that is not empty", "PATH", _path)
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 SWITCH = Kind(
     "true or false",
     "",
-    lambda word: {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[word.lower()],
+    lambda word: _SWITCHES[word.lower()],
     flag=True,
 )

@@ -103,6 +103,14 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
             f"a full batch of {batch} such replies takes {batch * new} tokens of cache, and {MAX_TOKENS} are the most; "
             f"lower it to {(MAX_TOKENS - 1) // batch}, or lower max_batch_size",
         )
+    blocks = batch * scheduling.block_tokens
+    if cache is not None and asked is None and cache < blocks:
+        raise ConfigError(
+            "cache_lens",
+            cache,
+            f"holds no block of {scheduling.block_tokens} tokens for each of max_batch_size = {batch} requests; "
+            f"raise it to {blocks} or more, or lower max_batch_size or block_tokens",
+        )
     if cache is not None and cache <= batch * new:
         raise ConfigError(
             "cache_lens",

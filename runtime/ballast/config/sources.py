@@ -58,14 +58,15 @@ def _ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_in_file(path: Path) -> dict[str, Any]:
-    """The options that a YAML file sets, by name: text, lists of text, and bool. A null value sets nothing.
+    """The options that a YAML file sets, by name: the text that the command line would have, or lists of texts. A
+    null value sets nothing.
 
     Keys may be spelled with hyphens. Raises ConfigError.
     """
     from ballast.documents.yaml_document import read_yaml  # `ballast doctor` runs without any package
 
     try:
-        content = read_yaml(path)
+        content = read_yaml(path, as_written=True)
     except DocumentError as error:
         raise ConfigError("config", path, str(error)) from error
     if content is None:
@@ -94,9 +95,9 @@ def _as_given(path: Path, name: str, value: Plain) -> Any:
         if any(isinstance(item, (list, dict)) or item is None for item in items):
             raise wrong
         return [str(item) for item in items]
-    if isinstance(value, (dict, list)) or (isinstance(value, bool) and not opt.kind.flag):
+    if isinstance(value, (dict, list)):
         raise wrong
-    return value if isinstance(value, bool) else str(value)
+    return str(value)
 
 
 def _unknown_option(what: str, name: str, known: Iterable[str]) -> str:

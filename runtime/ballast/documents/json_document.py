@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ballast.documents.small_file import DocumentError, read_small
+from ballast.documents.small_file import DocumentError, read_small, without_mark
 from ballast.errors import shown
 
 MAX_BYTES = 8 << 20
@@ -27,7 +27,7 @@ def read_json(file: Path, shape: type[Shape], max_bytes: int = MAX_BYTES) -> Sha
 def parse_json(data: bytes, shape: type[Shape]) -> Shape:
     """A document that `shape` has the form of. Raises DocumentError as `read_json` does."""
     try:
-        return shape.model_validate_json(data)
+        return shape.model_validate_json(without_mark(data))
     except ValidationError as error:
         raise DocumentError(_problem(error.errors(include_url=False, include_context=False)[0])) from error
 

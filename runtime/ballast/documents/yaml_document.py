@@ -25,11 +25,15 @@ _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = (None, "!", f"{_TAG}seq", f"{_TAG}map")
 
 
-def read_yaml(file: Path) -> Plain:
-    """The content of a file that holds one document; None for an empty one. Raises DocumentError."""
+def read_yaml(file: Path, *, as_written: bool = False) -> Plain:
+    """The content of a file that holds one document; None for an empty one. Raises DocumentError.
+
+    `as_written`: scalars other than null stay text, since YAML would make a number of 1.10, 0123 and 22:22, and a
+    truth value of `off`.
+    """
     data = read_small(file, MAX_BYTES)
     try:
-        return _Builder(data).document()
+        return _Builder(data, as_written=as_written).document()
     except yaml.YAMLError as error:
         raise DocumentError(f"is not YAML: {' '.join(str(error).split())}") from error
 
@@ -37,7 +41,8 @@ def read_yaml(file: Path) -> Plain:
 class _Builder:
     """Makes plain values of the parser's events."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, as_written: bool) -> None:
+        self._as_written = as_written
         self._loader = yaml.SafeLoader(data)
         self._num_values = 0
         self._anchors: dict[str, tuple[Plain, int]] = {}
@@ -124,6 +129,8 @@ class _Builder:
             match tag.removeprefix(_TAG):
                 case "null":
                     return None
+                case "bool" | "int" | "float" if self._as_written:
+                    return text
                 case "bool":
                     return bool(self._loader.construct_yaml_bool(node))
                 case "int" if len(text) <= _MAX_NUMBER_CHARS:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from ballast.families.family import Value
 
 Gating = Literal["softmax", "sigmoid"]
+
+
+PLAIN_YARN: Mapping[str, Value] = MappingProxyType(
+    {
+        "rope.scaling.yarn_log_multiplier": 0.0,
+        "rope.scaling.yarn_beta_fast": 32.0,
+        "rope.scaling.yarn_beta_slow": 1.0,
+    }
+)
+"""What files with YaRN mean that hold only its factor and original context, by key: the defaults of transformers and
+llama.cpp. DeepSeek's models have other values, so their architectures have no defaults."""
 
 
 @dataclass(frozen=True, slots=True)

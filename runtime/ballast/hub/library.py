@@ -33,6 +33,6 @@ def remove(cache: Path, name: HubName) -> str:
     folder = Store(cache, name.repo).path
     if name != read_name(name.written) or not folder.is_dir() or folder.is_symlink():
         raise ConfigError("remove", name.written, "expected org/repo of a model that `ballast models` lists")
-    freed = sum(path.stat().st_size for path in (folder / "blobs").glob("*") if path.is_file())
+    freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     shutil.rmtree(folder)
     return f"{name.written}: {human(freed)} removed\n"

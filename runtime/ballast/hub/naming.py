@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from ballast.errors import ConfigError, ModelError, shown
 from ballast.host.sizes import human
 from ballast.hub.errors import NotFoundError
-from ballast.weights.gguf import PARTS_BESIDE
+from ballast.weights.model_files import is_extra_file
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 HUGGING_FACE = "hf.co"
@@ -27,14 +27,16 @@ _SITES = {
 SITES = tuple(dict.fromkeys(_SITES.values()))
 _NAME = re.compile(
     rf"((?P<site>{'|'.join(map(re.escape, _SITES))})/)?(?P<repo>{_PART}/{_PART})"
-    r"(:(?P<quant>\w[\w./-]*))?(@(?P<revision>\w[\w./-]*))?",
+    r"(:(?P<quant>[^/\s].*?))?(@(?P<revision>\w[\w./-]*))?",
     re.ASCII,
 )
+"""A path may have spaces and any other characters. What follows its last @ is the revision if it can be one."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./])",
+    r"(?:^|[-._/ ])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./ ])",
     re.IGNORECASE,
 )
+_IMATRIX = re.compile(r"(?:^|[-._ ])imatrix(?=$|[-._ ])", re.IGNORECASE)
 _CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Of what lies beside the weights; never code."""
@@ -84,13 +86,21 @@ class Choice:
 
 def is_hub_name(text: str) -> bool:
     """Whether the text has the form of a name."""
-    return _NAME.fullmatch(text) is not None and ".." not in text
+    return _matched(text) is not None
+
+
+def _matched(text: str) -> re.Match[str] | None:
+    found = _NAME.fullmatch(text)
+    if found is None or not text.isprintable():
+        return None
+    repo_and_revision, path = f"{found['repo']} {found['revision']}", found["quant"] or ""
+    return None if ".." in repo_and_revision or ".." in path.split("/") else found
 
 
 def read_name(text: str) -> HubName:
     """Raises ConfigError for text that is no name."""
-    found = _NAME.fullmatch(text)
-    if found is None or ".." in text:
+    found = _matched(text)
+    if found is None:
         raise ConfigError("model", text, "expected a file that is here, or org/repo:QUANT[@revision] of a hub")
     site = _SITES[found["site"] or HUGGING_FACE]
     newest = "main" if site == HUGGING_FACE else "master"
@@ -117,19 +127,18 @@ def check_file(repo: str, file: HubFile) -> HubFile:
 
 
 def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
-    """The models among the files, smallest first. One whose shards are not all there is none."""
-    groups: dict[str, dict[int, HubFile]] = {}
+    """The models among the files, smallest first. A model whose shards are not all there is left out."""
+    groups: dict[tuple[str, int | None], dict[int, HubFile]] = {}
     for file in files:
         path = PurePosixPath(file.path)
-        if path.suffix != ".gguf" or path.name.startswith(PARTS_BESIDE):
+        if path.suffix != ".gguf" or _is_other_file(path):
             continue
         shard = _SHARD.fullmatch(str(path.with_suffix("")))
-        key = str(path.with_suffix("")) if shard is None else f"{shard['stem']} of {int(shard['count'])}"
+        key = (str(path.with_suffix("")), None) if shard is None else (shard["stem"], int(shard["count"]))
         groups.setdefault(key, {})[1 if shard is None else int(shard["index"])] = file
     found = []
-    for key, shards in groups.items():
-        stem, _, count = key.partition(" of ")
-        if sorted(shards) == list(range(1, int(count or 1) + 1)):
+    for (stem, count), shards in groups.items():
+        if sorted(shards) == list(range(1, (1 if count is None else count) + 1)):
             quants = _QUANT.findall(stem)
             quant = quants[-1].upper() if quants else PurePosixPath(stem).name
             found.append((quant, stem, tuple(shards[index] for index in sorted(shards))))
@@ -137,6 +146,12 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
     times = Counter(quant for quant, _, _ in found)
     named = [Choice(quant if times[quant] == 1 else stem, files) for quant, stem, files in found]
     return tuple(sorted(named, key=lambda choice: (choice.num_bytes, choice.files[0].path)))
+
+
+def _is_other_file(path: PurePosixPath) -> bool:
+    """Whether a file belongs to a model and is none. The names of models may have `imatrix` before a quantization."""
+    is_imatrix = _IMATRIX.search(path.stem) is not None and _QUANT.search(path.stem) is None
+    return is_imatrix or is_extra_file(path.name)
 
 
 def choose(name: HubName, found: Sequence[Choice]) -> Choice:

@@ -19,15 +19,18 @@ from ballast.errors import BallastError, ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
 from ballast.hub.errors import BusyError, FullDiskError, NotFoundError, NotWritableError, UnreachableError
-from ballast.hub.header import is_whole
 from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
 from ballast.hub.progress import Progress
 from ballast.hub.remote import Hub
 from ballast.hub.store import Store
 from ballast.plan.described import THIS_MACHINE, Described
+from ballast.weights.header import is_whole
 
 _HEADS = (1 << 20, 16 << 20, 64 << 20)
 """How much of a file is asked for, until its header is whole. No larger one is read."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""How file systems without locks refuse one. Checksums still find out where two processes wrote the same file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Found:
     @property
     def missing(self) -> tuple[HubFile, ...]:
         """What is still to be fetched."""
-        return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.blob(file).exists())
+        return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
 
     def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
         """The options that name it, where its files lie in `folder`."""
@@ -103,8 +106,7 @@ def pull(
     try:
         if found.missing:
             _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, told=told))
-        for file in (*found.beside, *found.choice.files):
-            found.store.link(found.commit, file)
+        found.store.add(found.commit, (*found.beside, *found.choice.files))
         found.store.remember(name.revision, found.commit)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -215,6 +217,9 @@ def _only_one(store: Store) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BusyError("model", store.repo, "another process is fetching it; wait for its end") from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
         yield
 
 

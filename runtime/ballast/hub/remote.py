@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants
 
 from ballast import __version__
 from ballast.documents.small_file import DocumentError
@@ -24,6 +25,7 @@ from ballast.hub.errors import NotFoundError, TokenError, UnreachableError, Wron
 from ballast.hub.naming import HUGGING_FACE, HubFile, HubName
 from ballast.hub.progress import Progress
 
+_HUGGING_FACE_URL = "https://huggingface.co"
 _ATTEMPTS = 5
 """In a row of which none brings a byte that was not there before."""
 _LONGEST_WAIT_S = 60.0
@@ -62,15 +64,22 @@ class Hub:
         and MODELSCOPE_CACHE say. Raises ConfigError."""
         is_offline = constants.is_offline_mode()
         if site == HUGGING_FACE:
-            endpoint, cache, token = constants.ENDPOINT, cache_of(site), get_token()
             api: HubApi = HuggingFace()
+            endpoint = constants.ENDPOINT.strip() or _HUGGING_FACE_URL
+            _check_endpoint(api.endpoint_variable, endpoint)
+            constants.ENDPOINT = endpoint  # the import below fails if it is no URL
+            from huggingface_hub import get_token
+
+            token = get_token()
         else:
-            domain = os.environ.get("MODELSCOPE_DOMAIN") or site
-            endpoint, cache = domain if "://" in domain else f"https://{domain}", cache_of(site)
-            api, token = ModelScope(), os.environ.get("MODELSCOPE_API_TOKEN")
-        if not endpoint.startswith(("http://", "https://")):
-            raise ConfigError(api.endpoint_variable, endpoint, "expected a URL that begins with https:// or http://")
-        return Hub(endpoint.rstrip("/"), cache, token, is_offline, api)
+            api = ModelScope()
+            domain = os.environ.get(api.endpoint_variable, "").strip() or site
+            endpoint = domain if "://" in domain else f"https://{domain}"
+            _check_endpoint(api.endpoint_variable, endpoint)
+            token = os.environ.get(api.credential_variable, "").strip() or None
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ConfigError(api.credential_variable, "…", "has characters that no token has; copy it again")
+        return Hub(endpoint.rstrip("/"), cache_of(site), token, is_offline, api)
 
     def listing(self, name: HubName) -> Listing:
         """What the name's revision holds. Raises UnreachableError, ConfigError, ModelError."""
@@ -94,7 +103,7 @@ class Hub:
             raise ModelError(name.repo, f"the hub's listing {error}; is {variable}={self.endpoint} a hub?") from error
 
     def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
-        """The first bytes of a file, at most `num_bytes`, unchecked. Raises as `fetch` does."""
+        """The first bytes of a file, at most `num_bytes`; checked if they are all of it. Raises as `fetch` does."""
         most = min(num_bytes, file.num_bytes)
         head = bytearray()
 
@@ -110,7 +119,13 @@ class Hub:
                     raise _AgainError("the answer was cut short")
 
         self._persist(repo, attempt, lambda: len(head))
-        return bytes(head[:most])
+        del head[most:]
+        if most == file.num_bytes:
+            digest = _Digest(file)
+            digest.update(bytes(head))
+            if digest.hexdigest() != file.content:
+                raise _wrong_bytes(repo, file, _WRONG_CHECKSUM)
+        return bytes(head)
 
     def fetch(self, repo: str, address: str, file: HubFile, blob: Path, progress: Progress) -> None:
         """Write the file to `blob`, going on where an earlier attempt ended.
@@ -151,10 +166,10 @@ class Hub:
             try:
                 self._persist(repo, attempt, lambda: done)
                 if digest.hexdigest() != file.content:
-                    raise _DifferError("its checksum is not that which the hub names")
+                    raise _DifferError(_WRONG_CHECKSUM)
             except _DifferError as error:
                 part.unlink(missing_ok=True)
-                raise WrongBytesError(repo, f"{file.path}: {error}; nothing of it is kept, pull it again") from error
+                raise _wrong_bytes(repo, file, str(error)) from error
             out.flush()
             os.fsync(out.fileno())
         part.replace(blob)
@@ -231,6 +246,17 @@ class Hub:
         raise ModelError(repo, f"{self.endpoint} answers {status}, which is no answer to this question")
 
 
+def _check_endpoint(variable: str, endpoint: str) -> None:
+    """Raises ConfigError for what is no URL of a hub."""
+    try:
+        url = urlsplit(endpoint)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url or any(char.isspace() or not char.isprintable() for char in endpoint):
+        raise ConfigError(variable, endpoint, "expected a URL without spaces that begins with https:// or http://")
+
+
 def cache_of(site: str) -> Path:
     """Where models of a hub are kept. Those of ModelScope lie apart from those of its own tools, whose layout keeps no
     commits."""
@@ -238,6 +264,13 @@ def cache_of(site: str) -> Path:
         return Path(constants.HF_HUB_CACHE)
     named = os.environ.get("MODELSCOPE_CACHE")
     return (Path(named) if named else Path.home() / ".cache/modelscope") / "ballast" / site
+
+
+_WRONG_CHECKSUM = "its checksum is not that which the hub names"
+
+
+def _wrong_bytes(repo: str, file: HubFile, problem: str) -> WrongBytesError:
+    return WrongBytesError(repo, f"{file.path}: {problem}; nothing of it is kept, pull it again")
 
 
 class _AgainError(Exception):

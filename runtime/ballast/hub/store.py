@@ -2,12 +2,17 @@
 
 `models--org--repo` holds `blobs` by their checksums, `snapshots/COMMIT` of links to them, and `refs` from a revision to
 its commit. A blob has its name only once its checksum was right; before, its name ends in `.incomplete`.
+
+On a file system without symbolic links a snapshot holds the files themselves, as those of huggingface_hub do there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +20,8 @@ from ballast.errors import ModelError, shown
 from ballast.hub.naming import HubFile
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""How file systems without symbolic links refuse to make one: exFAT, SMB and Azure Files among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +51,35 @@ class Store:
             raise ModelError(self.repo, f"the hub names the commit {shown(commit)}; expected 40 hexadecimal digits")
         return self.path / "snapshots" / commit
 
-    def link(self, commit: str, file: HubFile) -> Path:
-        """Make a whole blob known by the name of its file, and return that."""
-        link = self.snapshot(commit) / file.path
-        link.parent.mkdir(parents=True, exist_ok=True)
-        target = os.path.relpath(self.blob(file), link.parent)
-        if not (link.is_symlink() and os.readlink(link) == target):  # noqa: PTH115  as it was written
+    def has(self, commit: str, file: HubFile) -> bool:
+        """Whether all of a file of the commit is here."""
+        return self._has_itself(commit, file) or self.blob(file).exists()
+
+    def _has_itself(self, commit: str, file: HubFile) -> bool:
+        """Whether the commit's snapshot holds the file and not a link to it."""
+        path = self.snapshot(commit) / file.path
+        return not path.is_symlink() and path.is_file() and path.stat().st_size == file.num_bytes
+
+    def add(self, commit: str, files: Sequence[HubFile]) -> None:
+        """Add files that are here to the commit's snapshot, under their names. Nothing is written for those that are
+        in it: the store may be read-only."""
+        for index, file in enumerate(files):
+            link = self.snapshot(commit) / file.path
+            target = os.path.relpath(self.blob(file), link.parent)
+            if self._has_itself(commit, file) or (link.is_symlink() and os.readlink(link) == target):  # noqa: PTH115  as it was written
+                continue
+            link.parent.mkdir(parents=True, exist_ok=True)
             fresh = link.with_name(f".{file.content[:16]}.{os.getpid()}")
-            fresh.symlink_to(target)
+            try:
+                fresh.symlink_to(target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if any(other.content == file.content for other in files[index + 1 :]):
+                    shutil.copyfile(self.blob(file), fresh)
+                else:
+                    self.blob(file).replace(fresh)
             fresh.replace(link)
-        return link
 
     def remember(self, revision: str, commit: str) -> None:
         """Write down which commit a revision is. Nothing is written where that is known: the store may be read-only."""
@@ -84,10 +110,12 @@ class Store:
         return tuple(each.name for each in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True))
 
     def files(self, commit: str) -> tuple[HubFile, ...]:
-        """What is whole of a commit."""
+        """The complete files of a commit. The checksum of a file that is no link is not known."""
         folder = self.snapshot(commit)
         return tuple(
-            HubFile(str(path.relative_to(folder)), path.stat().st_size, path.resolve().name)
+            HubFile(
+                str(path.relative_to(folder)), path.stat().st_size, path.resolve().name if path.is_symlink() else ""
+            )
             for path in sorted(folder.rglob("*"))
-            if path.is_symlink() and path.is_file()
+            if path.is_file()
         )

@@ -272,8 +272,9 @@ def run(
 ) -> int:
     """Print the plan of a resolved configuration, with the speed to expect; 0 when it fits and `ballast serve` would
     start. `others`: the model in other quantisations, by name and bytes. Raises as `plan_for` and `check_memory` do,
-    and ModelError; the plan is printed before it is refused."""
+    and ModelError; a plan that does not fit is printed before it is refused."""
     gguf, spec = open_checked(config.model)
+    load_checked_text(config.model, gguf, spec)
     here = read_machine()
     gpu_name = here.gpus[0] if here.gpus and not _has_another_gpu(config.machine, described) else None
     config, plan = settle(config, gguf, spec, described)
@@ -286,5 +287,4 @@ def run(
         told = device_line(config) + render(plan, [] if speed is None else speed.lines(), missing)
     (out or sys.stdout).write(told)
     check_memory(plan)
-    load_checked_text(config.model, gguf, spec)
     return 0

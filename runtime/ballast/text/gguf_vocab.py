@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from ballast.errors import ModelError, shown
-from ballast.text.tokenizer import Tokenizer
+from ballast.text.tokenizer import END_SPELLINGS, Tokenizer
 
 
 class TokenType(IntEnum):
@@ -152,6 +152,8 @@ def build_backend(metadata: Mapping[str, Any], gguf_name: str) -> tokenizers.Tok
             f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens; {_WAY_OUT}",
         )
     merges = [_merge(entry, n, gguf_name) for n, entry in enumerate(_list(metadata, "merges", str, gguf_name))]
+    # As in llama.cpp, tokens with these spellings end a turn, and the file's type does not matter.
+    types = [TokenType.CONTROL if text in END_SPELLINGS else kind for text, kind in zip(tokens, types, strict=True)]
     # UNUSED rows only pad the embedding; they must not be encoded and do not count as vocabulary.
     vocab = {text: n for n, text in enumerate(tokens) if types[n] != TokenType.UNUSED}
     try:

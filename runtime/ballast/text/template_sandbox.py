@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import meta
-from jinja2.ext import loopcontrols
+from jinja2 import meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARS = 1 << 24
@@ -39,10 +40,25 @@ class CompiledTemplate:
         return "".join(pieces)
 
 
+class _GenerationBlocks(Extension):
+    """Renders `{% generation %}…{% endgeneration %}` as what is inside. With these blocks templates mark the
+    assistant's text for training; in transformers they have a scope of their own as well."""
+
+    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block's content."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
 def _environment() -> jinja2.Environment:
-    """With the options, the `tojson` filter and the two functions that transformers gives to templates
+    """With the options, the blocks, the `tojson` filter and the two functions that transformers gives to templates
     (apply_chat_template)."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

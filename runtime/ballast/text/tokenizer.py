@@ -27,8 +27,7 @@ MAX_ALL_ADDED_CHARS = 1 << 18
 _TEXT_BYTES = frozenset({*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)})
 """All bytes that text in UTF-8 is made of, but for control characters."""
 
-# How model families spell their end-of-turn tokens, which their metadata may not list.
-_END_SPELLINGS = (
+END_SPELLINGS = (
     "<｜end▁of▁sentence｜>",
     "<|EOT|>",
     "<|im_end|>",
@@ -38,6 +37,7 @@ _END_SPELLINGS = (
     "[EOS]",
     "[EOT]",
 )
+"""How model families spell their end-of-turn tokens, which their metadata may not list, or not as control tokens."""
 
 
 class Encoder(Protocol):
@@ -116,7 +116,6 @@ class Tokenizer:
         _check_added(added, name)
         self._control_text = ControlText({token.content: token_id for token_id, token in added.items()})
         self.added_ids = frozenset(added)
-        self._control = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = _token_bytes(backend, name)
         self._longest = max(map(len, self._bytes), default=1)
         strips = any(token.lstrip or token.rstrip for token in added.values())
@@ -129,8 +128,10 @@ class Tokenizer:
         family = family_of_vocabulary({token.content for token in added.values()})
         self.reply = DEFAULT_FORM if family is None else family.reply
         ends = () if family is None else family.ends
-        spelled = {backend.token_to_id(text) for text in (*_END_SPELLINGS, *ends)}
-        self.eos_ids = frozenset(eos_ids) | self._control.intersection(spelled)
+        spelled = self.added_ids.intersection(backend.token_to_id(text) for text in (*END_SPELLINGS, *ends))
+        self.eos_ids = frozenset(eos_ids) | spelled
+        # Some files declare the end of a turn as a user-defined token, whose text would be part of replies.
+        self._control = spelled | {token_id for token_id, token in added.items() if token.special}
         for token_id in self.eos_ids | ({bos_id} if bos_id is not None else set()):
             if not 0 <= token_id < self.vocab_size:
                 raise ModelError(name, f"BOS or EOS id {token_id} is outside the vocabulary of {self.vocab_size}")

@@ -1,4 +1,4 @@
-"""Tensor types of GGUF files that llama.cpp does not read, by number, so that a refusal can say whose they are."""
+"""Tensor types of GGUF files that Ballast does not read, by number, so that a refusal can name them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ IK_LLAMA_TYPES: Mapping[int, str] = {
 }
 """Those that ik_llama.cpp's quantiser writes."""
 
+_NEWEST: Mapping[int, tuple[str, str]] = {42: ("Q2_0", "TQ2_0 or Q2_K"), 43: ("F8_E4M3", "Q8_0 or BF16")}
+"""Types of llama.cpp that cannot be read here yet, and the types to take in their place."""
+
 _REPACKED = range(200, 400)
 """ik_llama.cpp's numbers of types whose rows it has interleaved."""
 
@@ -45,14 +48,17 @@ _GIVEN_UP: Mapping[int, tuple[str, str]] = {
 
 
 def why_unknown(number: int) -> str:
-    """What to say of a tensor whose type's number llama.cpp does not have."""
+    """Why a tensor whose type has this number is refused, and what to do."""
     if number in _GIVEN_UP:
         name, other = _GIVEN_UP[number]
         return f"type {name} (number {number}) is one that llama.cpp itself has given up; take a file of {other}"
+    if number in _NEWEST:
+        name, other = _NEWEST[number]
+        return f"type {name} (number {number}) of llama.cpp cannot be read yet; take a file of {other}"
     if number in IK_LLAMA_TYPES:
         whose = f"type {IK_LLAMA_TYPES[number]} (number {number}) is ik_llama.cpp's own"
     elif number in _REPACKED:
         whose = f"type number {number} is one of ik_llama.cpp's own, of interleaved rows"
     else:
-        return f"unknown type number {number}"
+        return f"unknown type number {number}; it may be newer than this version of Ballast, or the file is damaged"
     return f"{whose}, which only that program reads; take a file of llama.cpp's types"

@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.errors import ConfigError, ModelError, shown
+from ballast.errors import ModelError, shown
 from ballast.weights.gguf_file import GgufFile, TensorInfo, read_file
+from ballast.weights.model_files import model_files
 
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
-PARTS_BESIDE = ("mmproj", "mtp-")
-"""How the names of files begin that hold no model but what some published ones have beside them: what sees images, and
-the block that predicts several tokens."""
 _BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\..+")
 
 
@@ -72,7 +69,7 @@ def open_gguf(path: Path) -> GgufModel:
     Raises ConfigError when the path does not name exactly one model, ModelError when a file is missing, damaged, or
     not a GGUF that can be read here, OutOfMemoryError when the system refuses to map one.
     """
-    files = _model_files(path)
+    files = model_files(path)
     shards = [read_file(file) for file in files]
     tensors: dict[str, TensorInfo] = {}
     for shard in shards:
@@ -95,56 +92,27 @@ def block_of(tensor: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-# --- which files ------------------------------------------------------------------------------------------------
-
-
-def _model_files(path: Path) -> list[Path]:
-    """The files of the one model that `path` names, in shard order."""
-    if path.is_dir():
-        return _files_in(path)
-    if not path.exists():
-        raise ConfigError("gguf_path", path, "no such file or folder")
-    shard = _SHARD.fullmatch(path.name)
-    return [path] if shard is None else _siblings(path.parent, shard["stem"], int(shard["count"]))
-
-
-def _files_in(folder: Path) -> list[Path]:
-    models: dict[str, list[Path]] = {}
-    try:
-        for file in sorted(found for found in folder.glob("*.gguf") if not found.is_dir()):
-            shard = _SHARD.fullmatch(file.name)
-            key = file.name if shard is None else f"{shard['stem']}-*-of-{shard['count']}.gguf"
-            models.setdefault(key, []).append(file)
-        below = sorted({str(file.parent.relative_to(folder)) for file in folder.glob("*/*.gguf")})
-    except OSError as error:
-        raise ConfigError("gguf_path", folder, f"the folder cannot be read ({error.strerror})") from error
-    models = {key: files for key, files in models.items() if not key.startswith(PARTS_BESIDE)} or models
-    if len(models) > 1:
-        raise ConfigError("gguf_path", folder, f"holds {len(models)} models, name one: {', '.join(models)}")
-    if not models:
-        hint = f"; there are some in its folders {', '.join(below)}: name one of these" if below else ""
-        raise ConfigError("gguf_path", folder, f"no *.gguf file in this folder{hint}")
-    [files] = models.values()
-    return _model_files(files[0])
-
-
-def _siblings(folder: Path, stem: str, count: int) -> list[Path]:
-    files = [folder / f"{stem}-{index:05d}-of-{count:05d}.gguf" for index in range(1, count + 1)]
-    for file in files:
-        if not file.exists():
-            raise ModelError(file, f"this shard is missing; the model has {count}, all in the same folder")
-    if not files:
-        raise ModelError(folder / f"{stem}-*-of-{count:05d}.gguf", "a model of 0 shards; rename the file")
-    return files
-
-
 def _check_shards(shards: Sequence[GgufFile], num_tensors: int) -> None:
-    """Check that the `split.*` keys match the shards that were found. A single file may lack them."""
+    """Check that the `split.*` keys match the shards that were found.
+
+    A single file may lack them. If its `split.count` is 0 or 1 (0: its shards were merged), its other `split.*` keys
+    have no meaning, as in llama.cpp.
+    """
+    if len(shards) == 1:
+        [shard] = shards
+        count = shard.metadata.get("split.count", 0)
+        if count not in (0, 1):
+            raise ModelError(
+                shard.file,
+                f"split.count={shown(count)}, so this is one of several shards, and its name does not say which; "
+                f"name the shards as NAME-00001-of-{count:05d}.gguf"
+                if isinstance(count, int)
+                else f"split.count={shown(count)}; expected a whole number",
+            )
+        return
     for index, shard in enumerate(shards):
         expected = {"split.no": index, "split.count": len(shards), "split.tensors.count": num_tensors}
         for key, value in expected.items():
             found = shard.metadata.get(key, value)
             if found != value:
-                raise ModelError(
-                    shard.file, f"{key}={shown(found)}, expected {value} from the {len(shards)} file(s) beside it"
-                )
+                raise ModelError(shard.file, f"{key}={shown(found)}; expected {value} for {len(shards)} shards")

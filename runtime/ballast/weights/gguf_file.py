@@ -19,6 +19,7 @@ from gguf.gguf_reader import ReaderField
 from numpy.typing import NDArray
 
 from ballast.errors import ModelError, OutOfMemoryError, shown
+from ballast.weights.file_kind import foreign_kind
 from ballast.weights.foreign_types import why_unknown
 
 _VERSIONS = (2, 3)
@@ -87,7 +88,8 @@ def read_file(file: Path) -> GgufFile:
 def _check_head(file: Path, head: bytes) -> None:
     """Magic, version, and the counts that say how much follows."""
     if len(head) < 8 or head[:4] != b"GGUF":
-        raise ModelError(file, f"not a GGUF file: expected it to start with b'GGUF', found {head[:4]!r}")
+        kind = foreign_kind(head) or f"it begins with {_printed(head[:4])}" if head else "it is empty"
+        raise ModelError(file, f"not a GGUF file: {kind}; name a file that begins with GGUF, or a folder of one")
     (version,) = struct.unpack("<I", head[4:8])
     if version & 0xFFFF == 0 and version:
         raise ModelError(file, "a big-endian GGUF file; expected little-endian, convert the model again")
@@ -99,6 +101,12 @@ def _check_head(file: Path, head: bytes) -> None:
     for what, count, most in zip(("tensors", "keys"), counts, (_MAX_TENSORS, _MAX_KEYS), strict=True):
         if count > most:
             raise ModelError(file, f"damaged GGUF header: {count} {what}; expected at most {most}")
+
+
+def _printed(head: bytes) -> str:
+    """The first bytes of a file for a message: as text if they are, else as hexadecimal digits."""
+    text = head.decode("ascii", errors="replace")
+    return f'"{text}"' if text.isprintable() and text.isascii() else f"the bytes {head.hex(' ')}"
 
 
 class _Reader(GGUFReader):

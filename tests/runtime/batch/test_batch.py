@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import logging
@@ -17,6 +18,8 @@ import httpx
 import pytest
 
 from ballast import cli
+from ballast.batch.files import check_requests, read_requests
+from ballast.errors import ConfigError
 from support.servers.process import ServerProcess
 
 LENGTHS = ["--cache_lens", "2048", "--max_new_tokens", "128", "--max_batch_size", "4"]
@@ -140,6 +143,31 @@ def test_a_file_that_is_no_batch_is_refused_before_a_model_is_loaded(
     assert batch(tmp_path) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_requests_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    lines = (json.dumps(request(name, max_tokens=1)) for name in ("a", "b"))
+    file.write_bytes(codecs.BOM_UTF8 + "\r\n".join(lines).encode())
+    assert check_requests(file) == {"a", "b"}
+    assert [each.custom_id for each in read_requests(file)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (json.dumps(request("a")).encode("utf-16"), "is text in UTF-16; save it as UTF-8"),
+        (b'{"custom_id": "\xff"}', "line 1: is not JSON"),
+        (b"\0", "line 1: is not JSON"),
+        (codecs.BOM_UTF8, "has no request"),
+        (b"\n" + codecs.BOM_UTF8 + b"{}", "line 2: is not JSON"),
+    ],
+)
+def test_requests_that_are_no_text_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        check_requests(file)
 
 
 @pytest.mark.parametrize("held", ["my notes", "my notes\n", '{"custom_id": "b", "response": null, "error": {}}\n'])

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from ballast.chat import terminal as terminal_module
 from ballast.chat.endpoint import endpoint_url
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 from ballast.chat.terminal import Chat
@@ -73,7 +74,7 @@ class Terminal:
             assert time.monotonic() < deadline, f"{pattern!r} did not appear: {self._screen!r}"
             ready, _, _ = select.select([self._keys], [], [], 0.2)
             if ready:
-                self._screen += os.read(self._keys, 4096).decode()
+                self._screen += os.read(self._keys, 4096).decode(errors="replace")
         seen, self._screen = self._screen[: found.end()], self._screen[found.end() :]
         return seen
 
@@ -214,6 +215,66 @@ def test_lines_from_a_pipe_are_answered_without_colours(server):
         check=True,
     )
     assert ended.stdout == "12 + 30 = 42\nA new conversation.\nsea\n"
+
+
+def chat_with(server, lines, *options, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1", "--temperature", "0", *options],
+        input=lines,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **environment},
+    )
+
+
+def test_a_line_that_is_no_text_is_not_sent_and_the_conversation_goes_on(server):
+    ended = chat_with(server, b"My name is Ottokar.\n\xff\xfeWhat?\nGr\xfc\xdfe\nWhat is my name?\n")
+    assert ended.returncode == 0, ended.stderr
+    refused = "This line is no text in utf-8 and was not sent; the conversation continues.\n"
+    assert ended.stdout.decode().count(refused) == 2
+    assert ended.stdout.decode().endswith(f"{refused}Your name is Ottokar.\n")
+
+
+def test_a_terminals_line_that_is_no_text_is_not_sent(server):
+    with Terminal("--url", f"{server.url}/v1", "--temperature", "0", environment={"LC_ALL": "C.UTF-8"}) as terminal:
+        terminal.until("> ")
+        os.write(terminal._keys, b"a\xff\n")
+        terminal.until("This line is no text in utf-8 and was not sent")
+        terminal.type("Repeat: sea\n")
+        terminal.until("sea\r\n")
+        terminal.type("/exit\n")
+        assert terminal.ended() == 0
+
+
+def test_a_file_name_with_a_nul_is_refused_and_the_conversation_goes_on(server):
+    ended = chat_with(server, b"/save a\0b\nRepeat: sea\n")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(b"cannot be written: embedded null byte\nsea\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "told"),
+    [
+        (["--system", b"\xff"], {}, "ballast: system="),
+        (["--model", b"\xff"], {}, "ballast: model="),
+        ([], {"OPENAI_API_KEY": "ü\n"}, "ballast: OPENAI_API_KEY=…: has characters that no key has"),
+        (["--url", "http://[x"], {}, "ballast: url=http://[x: expected HOST:PORT"),
+        (["--url", "http://a b"], {}, "ballast: url=http://a b: expected HOST:PORT"),
+        (["--url", "a:port"], {}, "ballast: url=a:port: expected HOST:PORT"),
+    ],
+)
+def test_arguments_that_cannot_be_sent_are_refused(server, options, environment, told):
+    ended = chat_with(server, b"", *options, **environment)
+    assert ended.returncode == 2
+    assert ended.stderr.decode().startswith(told)
+
+
+def test_half_of_a_character_in_a_reply_can_be_sent_again():
+    screen = terminal_module._Screen(colours=False)
+    for piece in ("a", "\ud83d"):
+        screen.show(ReplyPiece(piece))
+    assert screen.answer == "a?"
 
 
 def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():

@@ -137,6 +137,94 @@ def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_a
     assert reason.startswith("ballast: cache_lens=1: ")
 
 
+def test_a_misspelt_variable_is_named_by_every_command_and_at_every_level():
+    for arguments in (["version"], ["doctor"], ["plan", "--log_level", "error"]):
+        ended = ballast(*arguments, BALLAST_POTR="secret")
+        assert "BALLAST_POTR" in ended.stderr, arguments
+        assert "did you mean BALLAST_PORT?" in ended.stderr, arguments
+        assert "secret" not in ended.stderr
+
+
+COMMANDS = [
+    ["doctor"],
+    ["version"],
+    ["--version"],
+    ["--help"],
+    ["plan", "--help"],
+    ["plan", "--json"],
+    ["plan"],
+    ["models"],
+]
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("output", "redirection", "reason"),
+    [
+        (lambda: os.open("/dev/full", os.O_WRONLY), "", "No space left on device"),
+        (lambda: os.open(os.devnull, os.O_WRONLY), ">&-", "Bad file descriptor"),
+        (closed_pipe, "", "Broken pipe"),
+    ],
+    ids=["full", "closed", "broken pipe"],
+)
+def test_output_that_cannot_be_written_is_one_sentence(arguments, output, redirection, reason):
+    descriptor = output()
+    try:
+        ended = subprocess.run(
+            ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, "-m", "ballast", *arguments],
+            stdout=descriptor,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={"PATH": "/usr/bin:/bin", "HF_HUB_CACHE": "/nonexistent"},
+        )
+    finally:
+        os.close(descriptor)
+    assert ended.stderr.splitlines()[-1:] == [f"ballast: standard output cannot be written: {reason}"]
+    assert ended.returncode == cli.EXIT_NO_OUTPUT
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+
+
+def test_a_failed_command_keeps_its_exit_code_when_nothing_can_be_written():
+    ended = subprocess.run(
+        ["bash", "-c", '"$@" >/dev/full 2>/dev/full', "bash", sys.executable, "-m", "ballast", "plan", "README.gguf"],
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == ConfigError.exit_code
+
+
+def test_a_process_without_standard_streams_writes_into_no_file(tmp_path):
+    command = 'exec "$@" >&- 2>&- <&-'
+    ended = subprocess.run(
+        ["bash", "-c", command, "bash", sys.executable, "-m", "ballast", "tiny-model", str(tmp_path)],
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == cli.EXIT_NO_OUTPUT
+    assert open_gguf(tmp_path / "model.gguf").metadata["general.architecture"] == "deepseek2"
+
+
+def test_a_plan_never_says_that_a_model_fits_whose_template_the_server_refuses(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for")
+    ended = ballast("plan", "--device", "cpu", "--chat_template", str(template))
+    assert ended.returncode == ModelError.exit_code
+    assert "fits" not in ended.stdout
+    template.write_text("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}")
+    ended = ballast("plan", "--device", "cpu", "--chat_template", str(template))
+    assert ended.returncode == 0, ended.stderr
+    assert "It fits." in ended.stdout
+
+
 @pytest.mark.parametrize("arguments", [[], ["sing"], ["serve", "--cache_len", "5"], ["serve", "a.gguf", "b.gguf"]])
 def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
     ended = ballast(*arguments)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from ballast.documents.json_document import read_json
-from ballast.documents.small_file import DocumentError
+from ballast.documents.small_file import DocumentError, read_text
 
 
 class Shape(BaseModel):
@@ -52,3 +52,18 @@ def test_anything_else_is_refused_by_name(tmp_path: Path, content: str | bytes, 
         read(tmp_path, content)
     assert problem in str(raised.value)
     assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_skipped_and_utf_16_is_refused_by_name(tmp_path: Path, encoding: str) -> None:
+    content = '{"size": 3}\r\n'.encode(encoding)
+    file = tmp_path / "text"
+    file.write_bytes(content)
+    if encoding == "utf-8-sig":
+        assert read(tmp_path, content) == Shape(size=3)
+        assert read_text(file, 100) == '{"size": 3}\r\n'
+        return
+    with pytest.raises(DocumentError, match="is text in UTF-16; save it as UTF-8"):
+        read(tmp_path, content)
+    with pytest.raises(DocumentError, match="is text in UTF-16; save it as UTF-8"):
+        read_text(file, 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import os
 import random
@@ -23,13 +24,13 @@ from ballast import cli
 from ballast.cli import serve_config
 from ballast.config.options import Config
 from ballast.errors import BallastError, ConfigError, ModelError, OutOfMemoryError
-from ballast.hub.header import is_whole
 from ballast.hub.library import listed, remove
 from ballast.hub.naming import HUGGING_FACE, Choice, HubFile, HubName, choices, choose, read_name
 from ballast.hub.progress import Progress
 from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
 from ballast.tiny import write_tiny_model
+from ballast.weights.header import is_whole
 from support.servers.hub_server import COMMIT, HubServer, hub_server
 
 NAME = HubName("org/tiny", "Q8_0")
@@ -382,6 +383,124 @@ def test_the_command_prints_where_the_model_is(served: tuple[HubServer, Hub], we
     assert done.stderr.endswith("/s\n"), "the last line of the log is how fast it came"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["best of both.gguf", "a of b of 3.gguf", "x of 2-00001-of-00001.gguf", "sub dir/My model (v1).gguf", "a@b.gguf"],
+)
+def test_files_with_spaces_and_any_words_in_their_names_are_pulled(
+    served: tuple[HubServer, Hub], weights: bytes, name: str
+) -> None:
+    server, hub = served
+    server.files[name] = weights + bytes(32)
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    pulled = pull(read_name(f"org/tiny:{name}@main"), hub, None, io.StringIO())
+    assert [file.path for file in pulled.choice.files] == [name]
+    assert gguf(pulled) == weights + bytes(32)
+
+
+def refuse_links(_: Path, __: str) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_symbolic_links_holds_the_files_themselves(
+    served: tuple[HubServer, Hub], weights: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, hub = served
+    server.files["generation_config.json"] = server.files["config.json"]  # two names of the same bytes
+    monkeypatch.setattr(Path, "symlink_to", refuse_links)
+    pulled = pull(NAME, hub, None, io.StringIO())
+    folder = pulled.store.snapshot(COMMIT)
+    assert gguf(pulled) == weights
+    assert (folder / "config.json").read_bytes() == (folder / "generation_config.json").read_bytes() == b"{}"
+    assert not [path for path in hub.cache.rglob("*") if path.is_symlink()]
+    assert len([path for path in files_in(hub.cache) if path.stat().st_size == len(weights)]) == 1
+
+    asked = len(server.ranges)
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    assert gguf(pull(NAME, dataclasses.replace(hub, is_offline=True), None, io.StringIO())) == weights
+    assert len(server.ranges) == asked
+    assert listed({HUGGING_FACE: hub.cache}).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
+    assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
+
+
+def test_what_the_hubs_tools_keep_without_symbolic_links_is_found(
+    served: tuple[HubServer, Hub], weights: bytes
+) -> None:
+    server, hub = served
+    folder = hub.cache / "models--org--tiny" / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    (folder / "tiny-Q8_0.gguf").write_bytes(weights)
+    (folder / "config.json").write_bytes(b"{}")
+    known = hf_hub_download("org/tiny", "tiny-Q8_0.gguf", revision=COMMIT, cache_dir=hub.cache, local_files_only=True)
+    assert Path(known).parent == folder
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    assert gguf(pull(NAME, dataclasses.replace(hub, is_offline=True), None, io.StringIO())) == weights
+    assert server.ranges == []
+
+    (folder / "tiny-Q8_0.gguf").write_bytes(weights[:-1])  # not whole
+    assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
+    assert [name for name, _ in server.ranges] == ["tiny-Q8_0.gguf"]
+
+
+def test_a_read_only_folder_is_still_an_error(served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path, __: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with pytest.raises(ConfigError, match=r"HF_HUB_CACHE=.*cannot be written \(Read-only file system\)"):
+        pull(NAME, served[1], None, io.StringIO())
+
+
+def test_a_damaged_small_file_is_reported_by_its_checksum(served: tuple[HubServer, Hub]) -> None:
+    server, hub = served
+    server.change = lambda body: b"[!" if body == b"{}" else body
+    with pytest.raises(ModelError, match=r"config\.json: its checksum is not that which the hub names"):
+        pull(NAME, hub, serve_config(["--device", "cpu"]), io.StringIO())
+    assert not list(hub.cache.rglob("*.gguf"))
+
+
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "MODELSCOPE_DOMAIN"])
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (" {url} ", True),
+        ("{url}/\r\n", True),
+        ("http://127.0.0.1 :80", False),
+        ("http://127.0.0.1\n:80", False),
+        ("http://", False),
+        ("http://127.0.0.1:port", False),
+        ("ftp://127.0.0.1", False),
+    ],
+)
+def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addresses_are_refused(
+    served: tuple[HubServer, Hub], variable: str, value: str, found: bool
+) -> None:
+    hub, written = served[1], value.replace("{url}", served[1].endpoint)
+    model = "org/tiny:Q8_0" if variable == "HF_ENDPOINT" else "modelscope.cn/org/tiny:Q8_0"
+    command = [sys.executable, "-m", "ballast", "pull", model, "--skip_plan"]
+    places = {"HF_HUB_CACHE": str(hub.cache), "MODELSCOPE_CACHE": str(hub.cache)}
+    done = subprocess.run(
+        command, env={**os.environ, **places, variable: written}, capture_output=True, text=True, timeout=60
+    )
+    if found:
+        assert (done.returncode, done.stderr.count("/s\n")) == (0, 1), done.stderr
+    else:
+        assert done.returncode == ConfigError.exit_code
+        assert done.stderr.startswith(f"ballast: {variable}="), done.stderr
+        assert "expected a URL without spaces that begins with https:// or http://" in done.stderr
+
+
+def test_white_space_around_a_token_is_ignored_and_a_broken_one_is_refused(
+    served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELSCOPE_DOMAIN", served[1].endpoint)
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", " ms-1234\n")
+    assert Hub.of_environment("modelscope.cn").token == "ms-1234"
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-12\n34")
+    with pytest.raises(ConfigError, match=r"MODELSCOPE_API_TOKEN=…: has characters that no token has"):
+        Hub.of_environment("modelscope.cn")
+
+
 def test_serve_and_plan_take_files_and_names(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], weights: bytes
 ) -> None:
@@ -449,6 +568,8 @@ def test_names_and_choices() -> None:
     found = choices((*reversed(shards), *others))
     assert found == (Choice("Q4_K_M", (others[2],)), Choice("UD-Q4_K_XL", shards))
     assert choose(HubName("a/b", "q4_k_m"), found).files == (others[2],)
+    for path in ("._m.gguf", "__MACOSX/._m-Q8_0.gguf", "m.mmproj-Q8_0.gguf", "m-imatrix.gguf", "imatrix_m.gguf"):
+        assert choices((file(path), file("m-imatrix-Q8_0.gguf"))) == (Choice("Q8_0", (file("m-imatrix-Q8_0.gguf"),)),)
     same = choices((file("a/m-Q8_0.gguf"), file("b/m-Q8_0.gguf")))
     assert [choice.quant for choice in same] == ["a/m-Q8_0", "b/m-Q8_0"]
     assert choose(read_name("org/repo:b/m-Q8_0"), same).files == (file("b/m-Q8_0.gguf"),)

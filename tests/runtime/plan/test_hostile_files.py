@@ -200,7 +200,7 @@ def test_a_file_of_options_that_makes_no_sense_is_refused(tmp_path: Path, text: 
         ("tokenizer_config.json", '{"chat_template": [1]}'),
         ("tokenizer_config.json", '{"chat_template": [{"name": "default", "template": ["a"]}]}'),
         ("generation_config.json", '{"eos_token_id": [[1]]}'),
-        ("generation_config.json", "\ufeff{}"),
+        ("generation_config.json", "\ufeff\ufeff{}"),
         ("generation_config.json", json.dumps({"eos_token_id": 10**400})),
         ("chat_template.jinja", "{% for"),
     ],

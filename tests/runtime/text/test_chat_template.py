@@ -173,6 +173,10 @@ def test_the_published_v3_template_renders_a_tool_turn() -> None:
         "{% for m in messages %}\n    {% if loop.index > 2 %}\n{% break %}\n{% endif %}\n{{ m }}\n{% endfor %}\n",
         "{{ tools | tojson }}{{ tools | tojson(indent=2) }}{{ {'<': '&é'} | tojson }}",
         "{{ undefined_thing }}{{ messages[0].absent }}{{ custom }}",
+        "{% for m in messages %}a\n  {% generation %}\n{% set x = 1 %}{{ m }}\n{% endgeneration %}\n"
+        "{{ x }}b{% endfor %}",
+        "{%- for m in messages -%} {%- generation -%} {{ m.content }} {%- if loop.last %}!{% endif %} "
+        "{%- endgeneration -%} {%- endfor -%}",
     ],
 )
 def test_templates_give_what_transformers_gives(source: str) -> None:
@@ -187,6 +191,12 @@ def test_templates_give_what_transformers_gives(source: str) -> None:
         custom="é",
     )
     assert template(source).render(CHAT, tools=tools, options={"custom": "é"}) == expected[0]
+
+
+@pytest.mark.parametrize("source", ["{% generation %}", "{% endgeneration %}", "{% generation %}{% endfor %}"])
+def test_a_generation_block_must_be_closed(source: str) -> None:
+    with pytest.raises(ModelError, match="line 1: "):
+        template(source)
 
 
 def test_the_date_is_todays() -> None:

@@ -18,7 +18,7 @@ from transformers import Qwen2Tokenizer
 
 from ballast.errors import ModelError, RequestError
 from ballast.text import byte_alphabet
-from ballast.text.gguf_vocab import SPLITS, build_backend, tokenizer_from_gguf
+from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
 from support.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
@@ -287,6 +287,22 @@ def test_every_byte_is_a_token_and_comes_back() -> None:
 def test_end_of_turn_in_the_metadata_ends_generation_too() -> None:
     metadata = byte_metadata() | {"tokenizer.ggml.eot_token_id": 259}
     assert tokenizer_from_gguf(metadata, "bytes.gguf").eos_ids == {1, 259}
+
+
+@pytest.mark.parametrize("kind", [TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.NORMAL])
+@pytest.mark.parametrize("text", ["<|im_end|>", "<|endoftext|>", "<|EOT|>", "<|eot_id|>"])
+def test_a_token_that_is_spelt_like_an_end_of_turn_ends_generation_whatever_its_type(
+    kind: TokenType, text: str
+) -> None:
+    metadata = byte_metadata(num_unused=1)
+    tokens, types = list(metadata["tokenizer.ggml.tokens"]), list(metadata["tokenizer.ggml.token_type"])
+    tokens[-1], types[-1] = text, kind
+    metadata |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    tokenizer = tokenizer_from_gguf(metadata, "bytes.gguf")
+    end = len(tokens) - 1
+    assert tokenizer.eos_ids == {1, end}
+    assert tokenizer.encode(f"a{text}")[-1] == end
+    assert tokenizer.decode([2 + ord("a"), end]) == "a"
 
 
 @pytest.mark.parametrize("token_id", [-1, 260, 10**9])

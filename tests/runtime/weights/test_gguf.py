@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast.errors import ConfigError, ModelError
+from ballast.hub.naming import Choice, HubFile, choices
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import block_of, open_gguf
@@ -141,6 +144,98 @@ def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
         open_gguf(tmp_path)
 
 
+def other_gguf(file: Path, keys: dict[str, object], architecture: str | None = None) -> Path:
+    """A GGUF file with one tensor that holds something else than a model."""
+    return write_gguf(file, {"general.architecture": architecture} | keys, {"x": (1,)})
+
+
+NOT_MODELS: dict[str, Callable[[Path], object]] = {
+    "._model.gguf": lambda file: file.write_bytes(b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X"),
+    ".hidden.gguf": lambda file: small_file(file),
+    "gone.gguf": lambda file: file.symlink_to(file.parent / "nowhere.gguf"),
+    "imatrix.gguf": lambda file: other_gguf(file, {"general.type": "imatrix", "imatrix.chunk_count": 5}),
+    "matrix-of-unusual-name.gguf": lambda file: other_gguf(file, {"general.type": "imatrix"}),
+    "lora.gguf": lambda file: other_gguf(file, {"general.type": "adapter", "adapter.type": "lora"}, "qwen3moe"),
+    "control.gguf": lambda file: other_gguf(file, {}, "controlvector"),
+    "vision.gguf": lambda file: other_gguf(file, {"general.type": "mmproj"}, "clip"),
+    "m.mmproj-Q8_0.gguf": lambda file: small_file(file),
+    "vocab.gguf": lambda file: write_gguf(file, {"general.architecture": "qwen3moe"}, {}),
+    "empty.gguf": lambda file: file.write_bytes(b""),
+    "pointer.gguf": lambda file: file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00"),
+    "page.gguf": lambda file: file.write_bytes(b"<!doctype html><html></html>"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MODELS)
+def test_a_file_that_holds_no_model_does_not_count_in_a_folder(model: Path, name: str) -> None:
+    NOT_MODELS[name](model.parent / name)
+    assert open_gguf(model.parent).files == (model,)
+    assert choices([HubFile(path, 1, "a" * 64) for path in ("model.gguf", "._model.gguf", "m-imatrix.gguf")]) == (
+        Choice("model", (HubFile("model.gguf", 1, "a" * 64),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("._model.gguf", "metadata that macOS keeps"),
+        ("gone.gguf", r"a link to .*nowhere\.gguf, which does not exist"),
+        ("imatrix.gguf", "an importance matrix"),
+        ("lora.gguf", r"an adapter \(LoRA\)"),
+        ("control.gguf", "a control vector"),
+        ("vision.gguf", "the part of a model that sees images"),
+        ("vocab.gguf", "a vocabulary without weights"),
+        ("empty.gguf", "an empty file"),
+        ("pointer.gguf", "a pointer of Git LFS"),
+        ("page.gguf", "a web page"),
+    ],
+)
+def test_a_folder_without_a_model_says_what_its_files_are(tmp_path: Path, name: str, kind: str) -> None:
+    NOT_MODELS[name](tmp_path / name)
+    with pytest.raises(ConfigError, match=rf"no model in this folder: {re.escape(name)} is {kind}"):
+        open_gguf(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("._model.gguf", "not a GGUF file: metadata that macOS keeps"),
+        ("gone.gguf", r"links to .*nowhere\.gguf, which does not exist"),
+        ("imatrix.gguf", "this is an importance matrix.*name the file of a model"),
+        ("lora.gguf", r"this is an adapter \(LoRA\).*merge it into its model"),
+        ("control.gguf", "this is a control vector"),
+        ("vision.gguf", r"sees images \(mmproj\).*name the file of its language model"),
+        ("vocab.gguf", "this is a vocabulary without weights"),
+        ("pointer.gguf", "not a GGUF file.*`git lfs pull`"),
+        ("page.gguf", "not a GGUF file.*a web page"),
+    ],
+)
+def test_a_file_that_holds_no_model_is_refused_as_what_it_is(tmp_path: Path, name: str, told: str) -> None:
+    NOT_MODELS[name](tmp_path / name)
+    with pytest.raises((ConfigError, ModelError), match=told):
+        read_spec(open_gguf(tmp_path / name))
+
+
+def test_a_first_shard_without_tensors_is_part_of_a_model(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    write_gguf(first, metadata_of(V3_SPEC) | {"split.no": 0, "split.count": 2}, {})
+    write_gguf(second, {"split.no": 1, "split.count": 2}, {"x": (1,)})
+    assert open_gguf(tmp_path).files == (first, second)
+
+
+@pytest.mark.parametrize("keys", [{"split.count": 0}, {"split.count": 1}, {"split.count": 0, "split.tensors.count": 3}])
+def test_a_file_that_was_merged_from_shards_is_one_model(tmp_path: Path, keys: dict[str, int]) -> None:
+    metadata = metadata_of(V3_SPEC) | {"split.no": 0} | keys
+    file = write_gguf(tmp_path / "merged.gguf", metadata, {"x": (1,)})
+    assert open_gguf(file).files == (file,)
+
+
+def test_a_shard_under_another_name_is_refused(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "renamed.gguf", {"split.no": 0, "split.count": 3}, {"x": (1,)})
+    with pytest.raises(ModelError, match=r"split\.count=3.*name the shards as NAME-00001-of-00003\.gguf"):
+        open_gguf(file)
+
+
 def test_a_path_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gguf_path=.*nothing\.gguf: no such file or folder"):
         open_gguf(tmp_path / "nothing.gguf")
@@ -165,9 +260,14 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
-    for content in (b"", b"GG", b"PK\x03\x04 something else entirely"):
+    for content, told in (
+        (b"", "it is empty"),
+        (b"GG", 'it begins with "GG"'),
+        (b"# Ballast", 'it begins with "# Ba"'),
+        (b"PK\x03\x04 something else entirely", "it begins with the bytes 50 4b 03 04"),
+    ):
         file.write_bytes(content)
-        with pytest.raises(ModelError, match=r"m\.gguf: not a GGUF file: expected it to start with b'GGUF'"):
+        with pytest.raises(ModelError, match=rf"m\.gguf: not a GGUF file: {told}; name a file that begins with GGUF"):
             open_gguf(file)
 
 
@@ -199,7 +299,9 @@ def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        (999, "unknown type number 999"),
+        (999, "unknown type number 999; it may be newer than this version of Ballast"),
+        (42, r"type Q2_0 \(number 42\) of llama\.cpp cannot be read yet; take a file of TQ2_0 or Q2_K$"),
+        (43, r"type F8_E4M3 \(number 43\) of llama\.cpp cannot be read yet; take a file of Q8_0 or BF16$"),
         (31, r"type Q4_0_4_4 \(number 31\) is one that llama\.cpp itself has given up; take a file of Q4_0$"),
         (36, r"type IQ4_NL_4_4 \(number 36\) is one that llama\.cpp itself has given up; take a file of IQ4_NL$"),
         (151, r"type Q8_KV \(number 151\) is ik_llama\.cpp's own"),

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import unquote
 
 from ballast.tiny import BUILT_IN
 
@@ -145,7 +146,7 @@ def hub_server(
                 self._reply(404, b"", {"X-Error-Code": "RepoNotFound"})
 
         def _body(self, name: str) -> None:
-            body = hub.change(hub.files[name])
+            body = hub.change(hub.files[unquote(name)])
             asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
             begin, end = (
                 (int(asked[1]), min(int(asked[2]) + 1, len(body))) if asked and hub.takes_ranges else (0, len(body))

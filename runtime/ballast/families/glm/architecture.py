@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import Architecture, RouterRule
+from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
 from ballast.families.family import SIGMOID
 
 ARCHITECTURE = Architecture(
@@ -10,7 +10,7 @@ ARCHITECTURE = Architecture(
     attention="grouped",
     routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
     modules={"sigmoid": "Glm4Moe"},
-    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1},
+    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     ffn_norm="post_attention_norm",
     served=("GLM-4.5", "GLM-4.5-Air", "GLM-4.6", "GLM-4.7"),
 )

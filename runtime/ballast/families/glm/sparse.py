@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import Architecture, RouterRule
+from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
 from ballast.families.family import SIGMOID
 
 ARCHITECTURE = Architecture(
@@ -10,7 +10,7 @@ ARCHITECTURE = Architecture(
     attention="latent",
     routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True, may_lack_bias=True)},
     modules={"sigmoid": "GlmMoeDsa"},
-    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1},
+    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     index_pairs="neighbours",
     shared_index_context=1048576,
     served=("GLM-5", "GLM-5.1", "GLM-5.2"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import Architecture, RouterRule
+from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
 from ballast.families.family import SOFTMAX, routing_values
 
 ARCHITECTURE = Architecture(
@@ -11,6 +11,6 @@ ARCHITECTURE = Architecture(
     routers={"softmax": RouterRule(group_score="max", has_bias=False)},
     modules={"softmax": "Qwen3Moe"},
     moe_module="SparseMoeBlock",
-    defaults=routing_values(SOFTMAX, (1, 1), 1.0, norm=True),
+    defaults={**routing_values(SOFTMAX, (1, 1), 1.0, norm=True), **PLAIN_YARN},
     needs_qk_norm=True,
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ballast.model.metadata.hf_config import HfRope
-from ballast.model.metadata.keys import is_number
+from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
 from ballast.model.spec import YarnSpec
 
@@ -19,6 +20,14 @@ _MOST_MSCALE = 10.0
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 
 
+_NEUTRAL: Mapping[str, tuple[float, ...]] = {
+    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.alpha": (0.0,),
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
+}
+"""Keys that llama.cpp reads as well, and the values that change nothing."""
+
+
 def read_theta(settings: Settings) -> float:
     """The base of the frequencies. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
     return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=_MOST_THETA)
@@ -27,8 +36,12 @@ def read_theta(settings: Settings) -> float:
 def read_yarn(settings: Settings) -> YarnSpec | None:
     """YaRN's numbers; None for a file without it. Raises as `read_theta` does."""
     keys = settings.keys
+    _check_neutral(keys)
     kind = keys.get("rope.scaling.type")
-    if kind in (None, "none"):
+    if kind == "none":
+        return None
+    if kind in (None, "linear"):
+        _check_not_linear(keys)
         return None
     if kind != "yarn":
         raise keys.wrong("rope.scaling.type", "yarn or none")
@@ -37,6 +50,7 @@ def read_yarn(settings: Settings) -> YarnSpec | None:
     if factor < 1:
         raise keys.wrong("rope.scaling.factor", f"a number, at least 1 and at most {_MOST_FACTOR:g}")
     mscale_all_dim = _mscale_all_dim(settings, config)
+    # The converter's copy of config.json's attention_factor. llama.cpp overwrites it, transformers uses it.
     if keys.get("rope.scaling.yarn_attn_factor") is not None:
         attention_factor = keys.number("rope.scaling.yarn_attn_factor", most=_MOST_MSCALE)
     else:
@@ -49,6 +63,22 @@ def read_yarn(settings: Settings) -> YarnSpec | None:
         attention_factor=attention_factor,
         mscale_all_dim=mscale_all_dim,
     )
+
+
+def _check_neutral(keys: Keys) -> None:
+    """Refuse keys that would change the positions in a way that is not computed here."""
+    for key, neutral in _NEUTRAL.items():
+        value = keys.get(key)
+        if value is not None and value not in neutral:
+            raise keys.wrong(key, f"{' or '.join(f'{each:g}' for each in neutral)}; other values are not supported")
+
+
+def _check_not_linear(keys: Keys) -> None:
+    """Refuse linear scaling, which is what a factor without a type means in llama.cpp. Factors of 0 and 1 scale
+    nothing."""
+    key = keys.first("rope.scaling.factor", "rope.scale_linear")
+    if keys.get(key) not in (None, 0, 1):
+        raise keys.wrong(key, "1, or rope.scaling.type yarn: linear scaling of positions is not supported")
 
 
 def _beta(settings: Settings, name: str, configured: float | None) -> float:
@@ -75,6 +105,8 @@ def _mscale_all_dim(settings: Settings, config: HfRope | None) -> float:
     value = settings.value(key, "rope_scaling.mscale_all_dim", configured)
     if not is_number(value) or not 0 <= value <= 0.1 * _MOST_MSCALE:
         raise settings.keys.wrong(key, f"a number, at least 0 and at most {0.1 * _MOST_MSCALE:g}")
+    if value and settings.keys.architecture.attention == "grouped":
+        raise settings.keys.wrong(key, "0: only latent attention has a corrected softmax scale")
     return value * 10
 
 

@@ -21,6 +21,7 @@ from ballast.model.metadata.positions import read_theta, read_yarn
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
 from ballast.model.spec import ModelSpec
+from ballast.weights.file_kind import OTHER_KINDS, VOCABULARY, other_type
 from ballast.weights.gguf import GgufModel
 
 _REFUSED_KEYS = ("attention.temperature_scale", "attention.sliding_window")
@@ -30,6 +31,7 @@ _INDEXER_KEY = "attention.indexer.top_k"
 _MOST_NAME_CHARS = 256
 
 _LOOK_ALIKES = {
+    "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
     "deepseek4": "DeepSeek V4, another architecture than V3",
     "qwen3next": "Qwen3-Next, most of whose layers have linear attention",
@@ -38,11 +40,19 @@ _LOOK_ALIKES = {
     "glm5-next": "GLM-5.3-Flash, not GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
     "kimi-linear": "Kimi Linear, not Kimi K2",
+    "bailingmoe": "Ling (Bailing MoE), not DeepSeek",
+    "dots1": "dots.llm1, not DeepSeek V3",
+    "glm4": "a dense GLM-4, not GLM-4.5",
+    "qwen2moe": "Qwen2-MoE, not Qwen3-MoE",
+    "qwen3": "a dense Qwen3, not a mixture of experts",
+    "qwen4exp": "an experimental Qwen4, not Qwen3-MoE",
+    "mistral-large": "Mistral Large, not DeepSeek V3",
     "mistral4": "a model of Mistral's with latent attention, not DeepSeek V3",
     "hy_v4": "Hunyuan V4, whose layers have hyper-connections, not DeepSeek V3",
     "dflash": "a draft model that stands beside another",
 }
-"""Architectures whose names are taken for that of a model that is served."""
+"""Architectures whose names are taken for that of a model that is served. Names that begin with one of these, such as
+deepseek41 and bailingmoe2, get its hint as a relative of it."""
 
 
 def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
@@ -79,17 +89,30 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
 def _architecture(gguf: GgufModel) -> Architecture:
     """Raises ModelError for one that is not served."""
     found = gguf.metadata.get("general.architecture")
-    if found == "clip" or gguf.metadata.get("general.type") == "mmproj":
-        raise ModelError(
-            gguf.path,
-            "this is the part of a model that sees images (mmproj), which is not supported; name the file of its "
-            "language model",
-        )
+    kind = other_type(gguf.metadata)
+    if kind is not None:
+        raise ModelError(gguf.path, f"this is {OTHER_KINDS[kind]}")
+    if found is None:
+        raise ModelError(gguf.path, "general.architecture is missing; expected a GGUF file of a model")
+    if not gguf.tensors:
+        raise ModelError(gguf.path, f"this is {VOCABULARY}")
     if not isinstance(found, str) or found not in ARCHITECTURES:
         served = ", ".join(f"{each.name} ({served_models(each)})" for each in ARCHITECTURES.values())
-        other = f", which is {_LOOK_ALIKES[found]}" if isinstance(found, str) and found in _LOOK_ALIKES else ""
+        other = _hint(found) if isinstance(found, str) else ""
         raise ModelError(gguf.path, f"general.architecture={shown(found)}{other}; supported are {served}")
     return ARCHITECTURES[found]
+
+
+def _hint(name: str) -> str:
+    """A clause that describes an architecture which is often confused with a served one; "" for others."""
+    if name in _LOOK_ALIKES:
+        return f", which is {_LOOK_ALIKES[name]}"
+    related = max((each for each in (*_LOOK_ALIKES, *ARCHITECTURES) if name.startswith(each)), key=len, default=None)
+    if related is None:
+        return ""
+    if related in ARCHITECTURES:
+        return f", which is another architecture than {related}"
+    return f", a relative of {related}, which is {_LOOK_ALIKES[related]}"
 
 
 def _check_keys(keys: Keys) -> None:

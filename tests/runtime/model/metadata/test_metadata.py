@@ -254,7 +254,7 @@ def test_ramp_bounds_come_from_the_file_then_the_config_then_the_paper(tmp_path:
 
 def test_no_scaling_type_means_no_yarn_and_another_type_is_refused(tmp_path: Path) -> None:
     assert spec_of(tmp_path, metadata={"rope.scaling.type": "none"}).yarn is None
-    with pytest.raises(ModelError, match=r"rope\.scaling\.type=linear; expected yarn or none"):
+    with pytest.raises(ModelError, match=r"rope\.scaling\.factor=40\.0; expected 1, .* linear scaling"):
         spec_of(tmp_path, metadata={"rope.scaling.type": "linear"})
 
 
@@ -449,6 +449,14 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "qwen3next"}, "Qwen3-Next, most of whose layers have linear attention; supported are"),
         ({"architecture": "mistral4"}, "a model of Mistral's with latent attention, not DeepSeek V3; supported are"),
         ({"architecture": "hy_v4"}, "Hunyuan V4, .*, not DeepSeek V3; supported are"),
+        ({"architecture": "deepseek"}, "deepseek, which is DeepSeek MoE, the model before V2.*; supported are"),
+        ({"architecture": "deepseek41"}, "deepseek41, a relative of deepseek4, which is DeepSeek V4.*; supported are"),
+        ({"architecture": "mistral-large4"}, "a relative of mistral-large, which is Mistral Large, .*; supported are"),
+        ({"architecture": "qwen4exp"}, "qwen4exp, which is an experimental Qwen4.*; supported are"),
+        ({"architecture": "bailingmoe"}, r"bailingmoe, which is Ling \(Bailing MoE\), not DeepSeek; supported are"),
+        ({"architecture": "bailingmoe2"}, r"a relative of bailingmoe, which is Ling.*; supported are"),
+        ({"architecture": "dots1"}, r"dots1, which is dots\.llm1, not DeepSeek V3; supported are"),
+        ({"architecture": "qwen3moe-next"}, "which is another architecture than qwen3moe; supported are"),
     ],
 )
 def test_a_file_of_another_architecture_is_refused_as_what_it_is(

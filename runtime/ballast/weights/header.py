@@ -1,4 +1,4 @@
-"""How much of a GGUF file is its header: enough bytes of it tell whether a model fits. Pure."""
+"""Reads the first bytes of a GGUF file: whether they hold its whole header, and single texts in it. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,26 @@ def is_whole(head: bytes) -> bool:
     except KeyError:
         return True
     return at <= len(head)
+
+
+def texts(head: bytes, *keys: str) -> dict[str, str]:
+    """The values of those `keys` that are texts and lie within the first bytes of a file."""
+    found: dict[str, str] = {}
+    wanted = {key.encode(): key for key in keys}
+    try:
+        (num_keys,) = struct.unpack_from("<Q", head, 16)
+        at = 24
+        for _ in range(num_keys):
+            begin, at = at + 8, _after_string(head, at)
+            key, kind = wanted.get(head[begin:at]), struct.unpack_from("<I", head, at)[0]
+            value, at = at + 12, _after_value(head, at + 4, kind)
+            if key is not None and kind == _STRING and at <= len(head):
+                found[key] = head[value:at].decode(errors="replace")
+            if len(found) == len(keys):
+                break
+    except (struct.error, KeyError):
+        pass  # cut, or damaged: what was found before holds
+    return found
 
 
 def _after_string(head: bytes, at: int) -> int:

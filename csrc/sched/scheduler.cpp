@@ -62,6 +62,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->client = options.client;
   request->leader = options.leader;
   request->scores_prompt = options.scores_prompt;
+  request->salt = options.salt;
   request->stop_tokens = std::move(stop_tokens);
   request->tiers.resize(tiers_.size());
   queue_.enter(request.get());
@@ -79,6 +80,9 @@ void Scheduler::check_leader(const std::string& name, const AddOptions& options)
   const std::string follows =
       name + " follows sequence " + std::to_string(static_cast<int64_t>(*options.leader));
   if (leader == requests_.end()) throw std::invalid_argument(follows + ", which is not live");
+  if (!(options.salt == leader->second->salt)) {
+    throw std::invalid_argument(follows + ", which has another salt");
+  }
   if (options.priority < leader->second->priority) {
     throw std::invalid_argument(follows + " of priority " + std::to_string(leader->second->priority) +
                                 " with priority " + std::to_string(options.priority) +
@@ -373,7 +377,7 @@ void Scheduler::admit() {
 // compute.
 int32_t Scheduler::match(Request& request) const {
   if (!request.scores_prompt) {
-    blocks_.match(request.tokens, request.match);
+    blocks_.match(request.tokens, request.salt, request.match);
     tiers_.match(request, planner_, num_decode_);
   }
   const size_t num_blocks = request.match.blocks.size() + request.found.size();
@@ -588,7 +592,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
 void Scheduler::publish(Request& request) {
   const int32_t num_full = request.num_computed / config_.block_tokens;
   for (; request.num_published < num_full; ++request.num_published) {
-    blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
+    blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens, request.salt);
   }
   tiers_.mirror(request);
 }
@@ -653,8 +657,8 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
 void Scheduler::stored(int32_t tier, bool is_whole) { tiers_.stored(tier, is_whole, running_); }
 
 void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                        const std::vector<int32_t>& tokens) {
-  tiers_.restore(tier, blocks, parents, tokens);
+                        const std::vector<int32_t>& tokens, const std::vector<Salt>& salts) {
+  tiers_.restore(tier, blocks, parents, tokens, salts);
 }
 
 int32_t Scheduler::cached_tokens(SeqId seq) const {
@@ -774,7 +778,8 @@ void Scheduler::check() const {
     const bool is_row =
         step.plan && std::find(step.rows.begin(), step.rows.end(), request) != step.rows.end();
     BALLAST_CHECK(is_row == request->is_planned());
-    blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens);
+    blocks_.check_published(request->blocks, static_cast<size_t>(request->num_published), request->tokens,
+                            request->salt);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
   }
   BALLAST_CHECK(num_slots_used == num_slots_used_);

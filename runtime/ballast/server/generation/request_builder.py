@@ -278,6 +278,7 @@ class RequestBuilder:
         limits leave. One that asks for all that the server gives gets what fits, as if it named no number."""
         context, most = self.limits.max_model_tokens, self.limits.max_new_tokens
         if asked is not None and asked >= most and num_prompt < context:
+            salt=body.salt,
             return min(most, context - num_prompt)
         granted = min(asked or 1, most)
         if num_prompt + granted > context:

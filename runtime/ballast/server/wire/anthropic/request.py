@@ -16,7 +16,7 @@ from ballast.server.wire.field_rules import Holds
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
-from ballast.server.wire.openai.request import ChatCompletionRequest
+from ballast.server.wire.openai.request import MAX_SALT_CHARS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
     Objects,
@@ -72,6 +72,8 @@ class MessagesRequest(StrictModel):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """An older name of output_config.format."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """As that of chat completions."""
 
     @property
     def error_names(self) -> Mapping[str, str]:
@@ -119,6 +121,7 @@ def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequ
         "tools": _tools(body.tools or (), ignored),
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "thinking_token_budget": _budget(body.thinking or {}),
+        "cache_salt": body.cache_salt,
         "include_reasoning": _shows_reasoning(body.thinking or {}, ignored),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),

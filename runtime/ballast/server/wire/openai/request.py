@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import orjson
 from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation
 
-from ballast.engine.request import SamplingParams
+from ballast.engine.request import NO_SALT, SamplingParams, salt_of
 from ballast.errors import RequestError, shown
 from ballast.server.wire.field_rules import Holds, NoEffect
 from ballast.server.wire.ignored_fields import IgnoredFields
@@ -39,6 +40,7 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
 
+MAX_SALT_CHARS = 1024
 
 def _strings(value: Any) -> Any:
     """A single string becomes a list of one; null becomes an empty list."""
@@ -166,6 +168,18 @@ class GenerationRequest(FormFields):
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The reply's id ends with it."""
 
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """The prefix cache, and its copies in host memory and on disk, are shared only with requests that send the same
+    text. A client that keeps it secret hides from others, who could measure it, whether a prompt was sent before."""
+    extra_key: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """SGLang's: as cache_salt. With both, both must be the same."""
+
+    @property
+    def salt(self) -> tuple[int, int]:
+        """The salt of its blocks in the prefix cache."""
+        if self.cache_salt is None and self.extra_key is None:
+            return NO_SALT
+        return salt_of(orjson.dumps([self.cache_salt, self.extra_key]).decode())
 
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""

@@ -56,6 +56,7 @@ _PASSED_ON = (
     *("seed", "top_k", "stop", "logit_bias", "repetition_penalty", "ignore_eos", "priority", "structured_outputs"),
     *("skip_special_tokens", "include_stop_str_in_output", "chat_template_kwargs", "request_id"),
     *("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids", "thinking_token_budget"),
+    *("cache_salt", "extra_key"),
 )
 """Fields that vLLM and the Open Responses specification add to this API, and that are read as those of a chat."""
 
@@ -123,6 +124,8 @@ class ResponsesRequest(StrictModel):
     min_tokens: Any = None
     stop_token_ids: Any = None
     thinking_token_budget: Any = None
+    cache_salt: Any = None
+    extra_key: Any = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The response's id ends with it."""
 

@@ -153,5 +153,4 @@ TEXT_RULES: Mapping[str, Rule] = {
     "separate_reasoning": NoEffect("a text is not divided into reasoning and answer"),
     "thinking_token_budget": Refused("a text is not divided into reasoning and answer; see chats", (-1,)),
     "prompt_embeds": Refused("prompts are texts or token ids"),
-    "suffix": Refused("this server continues texts, and fills no gaps", ("",)),
 }

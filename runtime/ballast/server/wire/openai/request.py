@@ -39,8 +39,8 @@ MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
-
 MAX_SALT_CHARS = 1024
+
 
 def _strings(value: Any) -> Any:
     """A single string becomes a list of one; null becomes an empty list."""
@@ -167,7 +167,6 @@ class GenerationRequest(FormFields):
     """Log probabilities name a token token_id:5 instead of spelling it."""
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The reply's id ends with it."""
-
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     """The prefix cache, and its copies in host memory and on disk, are shared only with requests that send the same
     text. A client that keeps it secret hides from others, who could measure it, whether a prompt was sent before."""
@@ -180,6 +179,7 @@ class GenerationRequest(FormFields):
         if self.cache_salt is None and self.extra_key is None:
             return NO_SALT
         return salt_of(orjson.dumps([self.cache_salt, self.extra_key]).decode())
+
 
 class ChatCompletionRequest(GenerationRequest):
     """Body of POST /v1/chat/completions. Messages are checked where they are normalised, in `ballast.text`."""
@@ -265,6 +265,9 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
+    suffix: str | None = None
+    """The text after the gap that the reply fills; only for models whose vocabulary has tokens for it. Empty: there is
+    none, and the prompt is continued."""
 
     may_have_no_reply: ClassVar[bool] = False
     """Whether max_tokens may be 0 without echo: the prompt is computed then, and stays in the prefix cache."""
@@ -335,6 +338,9 @@ def check_together(body: GenerationRequest) -> None:
                 "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
                 param="best_of",
             )
+        if body.suffix and (body.echo or body.truncate_prompt_tokens is not None):
+            other = "echo" if body.echo else "truncate_prompt_tokens"
+            raise RequestError(f"suffix: excludes {other}; leave one of them out", param="suffix")
         if body.max_tokens == 0 and not body.echo and not body.may_have_no_reply:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 

@@ -27,8 +27,7 @@ Table match(const Tier& tier, const Tokens& tokens, const Salt& salt = kNoSalt) 
 int extend(Tier& tier, Table& table, const Tokens& tokens, const Salt& salt = kNoSalt) {
   int num_sent = 0;
   bool is_sent = false;
-  while (table.size() < tokens.size() / 2 && tier.extend(table, tokens, salt, is_sent))
-    num_sent += is_sent;
+  while (table.size() < tokens.size() / 2 && tier.extend(table, tokens, salt, is_sent)) num_sent += is_sent;
   return num_sent;
 }
 

@@ -29,7 +29,7 @@ class Simulation:
         num_salts: int = 1,
         **options: Any,
     ) -> None:
-        """`num_clients`: the first asks for as much as all others. `num_salts`: requests have one of so many, no salt
+        """`num_clients`: the first asks for as much as all others. `num_salts`: number of salts among requests, no salt
         included. `options`: of the scheduler's configuration,
         besides CONFIG."""
         self.random = random.Random(seed)

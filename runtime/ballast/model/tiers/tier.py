@@ -24,7 +24,8 @@ class Restored:
     salts: NDArray[np.uint64]  # [n, 2]
 
 
-NOTHING = Restored(*(np.empty(0, np.int32) for _ in range(3)), np.empty((0, 2), np.uint64))
+_NO_IDS = np.empty(0, np.int32)
+NOTHING = Restored(_NO_IDS, _NO_IDS, _NO_IDS, np.empty((0, 2), np.uint64))
 
 
 class Fetched(NamedTuple):

@@ -25,11 +25,19 @@ def require_fim(text: Text, param: str | None = None) -> FimTokens:
 
 
 def filling(
-    prefix: Sequence[int], suffix: Sequence[int], text: Text, fim: FimTokens, *, files: Sequence[int] = ()
+    prefix: Sequence[int],
+    suffix: Sequence[int],
+    text: Text,
+    fim: FimTokens,
+    *,
+    files: Sequence[int] = (),
+    may_begin: bool = True,
 ) -> list[int]:
-    """The prompt for the gap between two texts, with a BOS if texts begin with one. `files`: others, put first."""
+    """The prompt for the gap between two texts, with a BOS if texts begin with one and `may_begin`. `files`: other files,
+    which come first."""
     tokenizer = text.tokenizer
-    first = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    adds_bos = tokenizer.add_bos and may_begin
+    first = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
     return [*first, *files, fim.prefix, *prefix, fim.suffix, *suffix, fim.middle]
 
 

@@ -190,7 +190,9 @@ class RequestBuilder:
         else:
             suffix = self._plain_ids(body.suffix or "", "suffix")
             prefixes = (self._plain_ids(prompt, "prompt") for prompt in body.prompt)
-            prompts = [Prompt(tuple(filling(prefix, suffix, self.text, fim))) for prefix in prefixes]
+            may_begin = body.add_special_tokens is not False
+            gaps = (filling(prefix, suffix, self.text, fim, may_begin=may_begin) for prefix in prefixes)
+            prompts = [Prompt(tuple(gap)) for gap in gaps]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
         job = with_token_rules(self._constrain(job, body, body.form(), None), body, self.text.tokenizer)
         return job if fim is None else ended_by(job, fim.ends)

@@ -49,6 +49,11 @@ def test_each_prompt_has_the_same_suffix_and_ids_are_taken_as_they_are(text: Tex
     assert of_ids.prompts == several.prompts[:1]
 
 
+def test_a_gap_has_no_bos_on_demand(text: Text) -> None:
+    (prompt,) = job(text, suffix="c", add_special_tokens=False).prompts
+    assert text.tokenizer.decode(prompt.ids, skip_control=False) == f"{PREFIX}ab{SUFFIX}c{MIDDLE}"
+
+
 def test_a_gap_may_begin_with_nothing(text: Text) -> None:
     (prompt,) = job(text, prompt="", suffix="c").prompts
     assert text.tokenizer.decode(prompt.ids[1:], skip_control=False) == f"{PREFIX}{SUFFIX}c{MIDDLE}"

@@ -135,7 +135,8 @@ def _begun_block(block: Block) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
         case "text":
-            return {"type": "text", "text": ""}
+            # Anthropic's schema wants the key, with a list or null; @ai-sdk/anthropic wants no key or a list.
+            return {"type": "text", "text": "", "citations": []}
         case "call":
             call = {"id": block.call_id, "name": block.name, "input": {}, "caller": {"type": "direct"}}
             return {"type": "tool_use", **call}

@@ -33,8 +33,8 @@ def filling(
     files: Sequence[int] = (),
     may_begin: bool = True,
 ) -> list[int]:
-    """The prompt for the gap between two texts, with a BOS if texts begin with one and `may_begin`. `files`: other files,
-    which come first."""
+    """The prompt for the gap between two texts, with a BOS if texts begin with one and `may_begin`. `files`: others,
+    put first."""
     tokenizer = text.tokenizer
     adds_bos = tokenizer.add_bos and may_begin
     first = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []

@@ -86,9 +86,9 @@ async def ping(request: Request) -> Response:
     return _health(request)
 
 
-@router.post("/ping", include_in_schema=False)
+@router.post("/ping", **describes(Status, is_open=True))
 async def post_ping(request: Request) -> Response:
-    """As GET."""
+    """As GET /ping."""
     return _health(request)
 
 

@@ -94,9 +94,9 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     for operations in described["paths"].values():
-        for method, operation in operations.items():
+        for operation in operations.values():
             _hoist_body(operation, schemas)
-            _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if method == "post" else {}))
+            _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if "requestBody" in operation else {}))
             if operation.get("security") == []:
                 for status in ("401", "403", "421"):
                     del operation["responses"][status]

@@ -167,5 +167,8 @@ async def _no_embeddings(request: Request) -> Response:
     )
 
 
-for _path in ("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"):
+for _path in (
+    *("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
+    *("/api/embed", "/api/embeddings"),
+):
     router.add_api_route(_path, _no_embeddings, methods=["POST"], include_in_schema=False)

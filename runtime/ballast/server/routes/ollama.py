@@ -148,6 +148,7 @@ async def pull(request: Request) -> Response:
             "`ballast pull` and start `ballast serve` with it",
             param="model",
             code="model_not_found",
+            status=404,
         )
     done = {"status": "success"}
     return json_response(done) if body.stream is False else Response(line(done), media_type=LINES)

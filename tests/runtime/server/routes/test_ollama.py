@@ -273,7 +273,7 @@ def test_pull_succeeds_for_the_model_that_is_served(server: ServerProcess) -> No
     assert lines(post(server, "/api/pull", model="script:latest")) == [{"status": "success"}]
     assert post(server, "/api/pull", model="script", stream=False).json() == {"status": "success"}
     refused = post(server, "/api/pull", model="other")
-    assert refused.status_code == 400
+    assert refused.status_code == 404
     assert "ballast pull" in refused.json()["error"]
 
 

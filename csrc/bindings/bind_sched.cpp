@@ -52,6 +52,16 @@ std::vector<int32_t> to_vector(const Tokens& tokens, const char* name) {
   return {tokens.data(), tokens.data() + tokens.size()};
 }
 
+using Words = py::array_t<uint64_t, py::array::c_style>;
+
+// [n, 2]: the low and the high word of each.
+std::vector<Salt> to_salts(const Words& words) {
+  if (words.ndim() != 2 || words.shape(1) != 2) throw std::invalid_argument("salts is not of shape [n, 2]");
+  std::vector<Salt> salts;
+  for (py::ssize_t i = 0; i < words.shape(0); ++i) salts.push_back({words.at(i, 0), words.at(i, 1)});
+  return salts;
+}
+
 std::vector<BlockId> to_blocks(const Tokens& ids, const char* name) {
   std::vector<BlockId> blocks;
   for (const int32_t id : to_vector(ids, name)) blocks.push_back(BlockId{id});
@@ -216,7 +226,9 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("block", [](const Transfer& self) { return static_cast<int32_t>(self.block); })
       .def_property_readonly("parent", [](const Transfer& self) { return static_cast<int32_t>(self.parent); })
       .def_property_readonly("seq", [](const Transfer& self) { return static_cast<int64_t>(self.seq); })
-      .def_property_readonly("tokens", view_of(&Transfer::tokens));
+      .def_property_readonly("tokens", view_of(&Transfer::tokens))
+      .def_property_readonly("salt",
+                             [](const Transfer& self) { return std::pair(self.salt.low, self.salt.high); });
 
   py::class_<TierStats>(m, "TierStats")
       .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
@@ -262,7 +274,7 @@ void bind_sched(py::module_ m) {
           "add",
           [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
              const Tokens& stop_tokens, int64_t min_tokens, int64_t priority, std::optional<int64_t> leader,
-             bool scores_prompt, int64_t client) {
+             bool scores_prompt, int64_t client, std::pair<uint64_t, uint64_t> salt) {
             auto prompt_ids = to_vector(prompt, "prompt");
             auto stop_ids = to_vector(stop_tokens, "stop_tokens");
             AddOptions options;
@@ -270,6 +282,7 @@ void bind_sched(py::module_ m) {
             options.priority = to_int32("priority", priority);
             options.scores_prompt = scores_prompt;
             options.client = client;
+            options.salt = {salt.first, salt.second};
             if (leader) options.leader = SeqId{*leader};
             const py::gil_scoped_release no_gil;
             self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), options);
@@ -277,7 +290,7 @@ void bind_sched(py::module_ m) {
           py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
           py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0, py::kw_only(),
           py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false,
-          py::arg("client") = 0)
+          py::arg("client") = 0, py::arg("salt") = std::pair<uint64_t, uint64_t>{})
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def(
@@ -331,13 +344,13 @@ void bind_sched(py::module_ m) {
           py::arg("tier"), py::kw_only(), py::arg("is_whole"))
       .def(
           "restore",
-          [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents,
-             const Tokens& tokens) {
+          [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents, const Tokens& tokens,
+             const Words& salts) {
             self.restore(to_int32("tier", tier), to_blocks(blocks, "blocks"), to_blocks(parents, "parents"),
-                         to_vector(tokens, "tokens"));
+                         to_vector(tokens, "tokens"), to_salts(salts));
           },
           py::arg("tier"), py::arg("blocks").noconvert(), py::arg("parents").noconvert(),
-          py::arg("tokens").noconvert())
+          py::arg("tokens").noconvert(), py::arg("salts").noconvert())
       .def(
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))

@@ -17,13 +17,13 @@ BlockId BlockManager::allocate() {
   return pool_.allocate();
 }
 
-void BlockManager::match(const std::vector<int32_t>& tokens, PrefixMatch& match) const {
+void BlockManager::match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const {
   if (!prefix_cache_) return;
   keep_known(match);
   std::vector<BlockId>& blocks = match.blocks;
   for (size_t begin = blocks.size() * block_tokens_; begin + block_tokens_ < tokens.size();
        begin += block_tokens_) {
-    const BlockId next = index_.find(blocks.empty() ? kNullBlock : blocks.back(), &tokens[begin]);
+    const BlockId next = index_.find(blocks.empty() ? kNullBlock : blocks.back(), &tokens[begin], salt);
     if (next == kNullBlock) return;
     blocks.push_back(next);
     match.stamps.push_back(index_.stamp(next));
@@ -90,13 +90,14 @@ std::vector<BlockId> BlockManager::hide(BlockId block) {
   return hidden;
 }
 
-void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens) {
+void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens,
+                           const Salt& salt) {
   if (!prefix_cache_) return;
   const BlockId parent = i == 0 ? kNullBlock : table[i - 1];
   const int32_t* content = &tokens[i * block_tokens_];
-  const BlockId known = index_.find(parent, content);
+  const BlockId known = index_.find(parent, content, salt);
   if (known == kNullBlock) {
-    index_.insert(table[i], parent, content);
+    index_.insert(table[i], parent, content, salt);
     return;
   }
   hold(known);
@@ -106,14 +107,15 @@ void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vec
 
 std::vector<BlockId> BlockManager::restore(const std::vector<BlockId>& blocks,
                                            const std::vector<BlockId>& parents,
-                                           const std::vector<int32_t>& tokens) {
+                                           const std::vector<int32_t>& tokens,
+                                           const std::vector<Salt>& salts) {
   std::vector<BlockId> taken;
   std::vector<bool> is_taken(static_cast<size_t>(pool_.num_blocks()) + 1, false);
   for (size_t i = blocks.size(); i-- > 0;) {
     const int32_t* content = &tokens[i * block_tokens_];
     const bool has_parent = parents[i] == kNullBlock || is_taken[index_of(parents[i])];
-    if (!has_parent || index_.find(parents[i], content) != kNullBlock) continue;
-    index_.insert(blocks[i], parents[i], content);
+    if (!has_parent || index_.find(parents[i], content, salts[i]) != kNullBlock) continue;
+    index_.insert(blocks[i], parents[i], content, salts[i]);
     is_taken[index_of(blocks[i])] = true;
   }
   for (const BlockId block : blocks) {
@@ -141,11 +143,11 @@ void BlockManager::check(const std::vector<int32_t>& owners) const {
 }
 
 void BlockManager::check_published(const std::vector<BlockId>& table, size_t num_published,
-                                   const std::vector<int32_t>& tokens) const {
+                                   const std::vector<int32_t>& tokens, const Salt& salt) const {
   if (!prefix_cache_) return;
   BlockId parent = kNullBlock;
   for (size_t i = 0; i < num_published; ++i) {
-    BALLAST_CHECK(index_.matches(table[i], parent, &tokens[i * block_tokens_]));
+    BALLAST_CHECK(index_.matches(table[i], parent, &tokens[i * block_tokens_], salt));
     parent = table[i];
   }
 }

@@ -34,12 +34,15 @@ class BlockManager {
 
   // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:
   // without a computed token there are no logits to sample from. Nothing is held yet. `match` is empty, or of
-  // an earlier look at the same tokens: then only what the cache has lost and gained since is looked at.
-  void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const;
+  // an earlier look at the same tokens and salt: then only what the cache has lost and gained since is looked
+  // at.
+  void match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const;
   // Leaves of a match of an earlier look what still serves.
   void keep_known(PrefixMatch& match) const;
   // The block that holds `content` [block_tokens] after `parent`, or kNullBlock.
-  BlockId find(BlockId parent, const int32_t* content) const { return index_.find(parent, content); }
+  BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
+    return index_.find(parent, content, salt);
+  }
   // How many blocks of a match nobody holds.
   int32_t num_unheld(const PrefixMatch& match) const;
   void hold(BlockId block);
@@ -59,21 +62,21 @@ class BlockManager {
   uint64_t num_hides() const { return index_.num_hides(); }
   // Of a list of blocks that follow each other, how many come before one that is hidden.
   size_t num_before_hidden(const std::vector<BlockId>& blocks) const;
-  // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents` and
-  // `tokens` [blocks, block_tokens] as published, children before their parents, the last to be evicted last.
-  // Returns those taken: of equal content one.
+  // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents`,
+  // `tokens` [blocks, block_tokens] and `salts` as published, children before their parents, the last to be
+  // evicted last. Returns those taken: of equal content one.
   std::vector<BlockId> restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                               const std::vector<int32_t>& tokens);
+                               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
 
   // Make block `i` of a request's table known to the cache, now that `tokens` fill it. When the same content
   // is already there the table takes that block and gives its own back. Blocks before `i` must be published.
-  void publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens);
+  void publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens, const Salt& salt);
 
   // `owners`: for each block id, how many tables hold it.
   void check(const std::vector<int32_t>& owners) const;
-  // Whether the first `num_published` blocks of a table are known under exactly these tokens.
+  // Whether the first `num_published` blocks of a table are known under exactly these tokens and this salt.
   void check_published(const std::vector<BlockId>& table, size_t num_published,
-                       const std::vector<int32_t>& tokens) const;
+                       const std::vector<int32_t>& tokens, const Salt& salt) const;
 
  private:
   bool is_held(BlockId block) const { return pool_.refs(block) > 0; }

@@ -15,8 +15,8 @@ PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens)
   buckets_.resize(num_buckets, kNullBlock);
 }
 
-uint32_t PrefixIndex::bucket_of(BlockId parent, const int32_t* tokens) const {
-  uint64_t hash = 0x9e3779b97f4a7c15u * (index_of(parent) + 1);
+uint32_t PrefixIndex::bucket_of(BlockId parent, const int32_t* tokens, const Salt& salt) const {
+  uint64_t hash = (0x9e3779b97f4a7c15u * (index_of(parent) + 1)) ^ salt.low;
   for (int32_t i = 0; i < block_tokens_; ++i) {
     hash = (hash ^ static_cast<uint32_t>(tokens[i])) * 0xff51afd7ed558ccdu;
     hash ^= hash >> 32;  // high bits come down: the bucket is taken from the low ones
@@ -24,31 +24,33 @@ uint32_t PrefixIndex::bucket_of(BlockId parent, const int32_t* tokens) const {
   return static_cast<uint32_t>(hash & (buckets_.size() - 1));
 }
 
-bool PrefixIndex::matches(BlockId block, BlockId parent, const int32_t* tokens) const {
+bool PrefixIndex::matches(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) const {
   const int32_t* own = &tokens_[index_of(block) * static_cast<size_t>(block_tokens_)];
-  return contains(block) && node(block).parent == parent && std::equal(tokens, tokens + block_tokens_, own);
+  return contains(block) && node(block).parent == parent && node(block).salt == salt &&
+         std::equal(tokens, tokens + block_tokens_, own);
 }
 
-BlockId PrefixIndex::find(BlockId parent, const int32_t* tokens) const {
-  BlockId block = buckets_[bucket_of(parent, tokens)];
-  while (block != kNullBlock && !matches(block, parent, tokens)) block = node(block).chain_next;
+BlockId PrefixIndex::find(BlockId parent, const int32_t* tokens, const Salt& salt) const {
+  BlockId block = buckets_[bucket_of(parent, tokens, salt)];
+  while (block != kNullBlock && !matches(block, parent, tokens, salt)) block = node(block).chain_next;
   return block;
 }
 
-void PrefixIndex::insert(BlockId block, BlockId parent, const int32_t* tokens) {
+void PrefixIndex::insert(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) {
   BALLAST_CHECK(block != kNullBlock && !contains(block));
-  BALLAST_CHECK(parent == kNullBlock || contains(parent));
+  BALLAST_CHECK(parent == kNullBlock || (contains(parent) && node(parent).salt == salt));
   Node& added = node(block);
   added.present = true;
   added.stamp = ++num_inserts_;
   added.parent = parent;
+  added.salt = salt;
   added.sibling_prev = kNullBlock;
   added.sibling_next = node(parent).first_child;
   if (added.sibling_next != kNullBlock) node(added.sibling_next).sibling_prev = block;
   node(parent).first_child = block;
   added.hidden = node(parent).hidden;
   if (!added.hidden) {
-    added.bucket = bucket_of(parent, tokens);
+    added.bucket = bucket_of(parent, tokens, salt);
     added.chain_prev = kNullBlock;
     added.chain_next = buckets_[added.bucket];
     if (added.chain_next != kNullBlock) node(added.chain_next).chain_prev = block;
@@ -133,7 +135,7 @@ void PrefixIndex::check() const {
     BALLAST_CHECK(each.present || (!each.parked && !each.hidden && each.first_child == kNullBlock));
     if (!each.present) continue;
     BALLAST_CHECK(each.parent == kNullBlock || contains(each.parent));
-    const BlockId found = find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)]);
+    const BlockId found = find(each.parent, &tokens_[id * static_cast<size_t>(block_tokens_)], each.salt);
     BALLAST_CHECK((found == BlockId{static_cast<int32_t>(id)}) != each.hidden);
     BALLAST_CHECK(!node(each.parent).parked || each.parked);
     BALLAST_CHECK(!node(each.parent).hidden || each.hidden);

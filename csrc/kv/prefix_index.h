@@ -1,4 +1,5 @@
-// Finds a full block by what it holds: its own tokens, and through its parent every token before them.
+// Finds a full block by what it holds: its own tokens, and through its parent every token before them. Blocks
+// with different salts are never equal.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace ballast {
 
-// One node a cached block. A node's key is its parent block and its block_tokens tokens; a hash only picks
-// the chain to search, parent and tokens are always compared. Equal content has one node at most that is not
+// One node a cached block. A node's key is its parent block, its block_tokens tokens and its salt; a hash
+// only picks the chain to search, the key is always compared. Equal content has one node at most that is not
 // hidden.
 //
 // A parent is known by its block id, so it must outlive its children: were it evicted first, the id would
@@ -21,12 +22,12 @@ class PrefixIndex {
   PrefixIndex(int32_t num_blocks, int32_t block_tokens);
 
   // The block holding `tokens` [block_tokens] after `parent` (kNullBlock: at the start), or kNullBlock.
-  BlockId find(BlockId parent, const int32_t* tokens) const;
-  void insert(BlockId block, BlockId parent, const int32_t* tokens);  // the key must be new
+  BlockId find(BlockId parent, const int32_t* tokens, const Salt& salt) const;
+  void insert(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt);  // a new key
   bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
   // Numbers the block's latest insert(): the same number later means the same content and the same parent.
   uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
-  bool matches(BlockId block, BlockId parent, const int32_t* tokens) const;
+  bool matches(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) const;
 
   void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
   void unpark(BlockId block);  // held again
@@ -51,6 +52,7 @@ class PrefixIndex {
     BlockId line_prev{}, line_next{};    // parked nodes, longest ago first
     BlockId first_child{};
     BlockId sibling_prev{}, sibling_next{};  // nodes of one parent
+    Salt salt;
     uint32_t bucket = 0;
     uint64_t stamp = 0;
     bool present = false, parked = false, hidden = false;
@@ -58,7 +60,7 @@ class PrefixIndex {
 
   Node& node(BlockId block) { return nodes_[index_of(block)]; }
   const Node& node(BlockId block) const { return nodes_[index_of(block)]; }
-  uint32_t bucket_of(BlockId parent, const int32_t* tokens) const;
+  uint32_t bucket_of(BlockId parent, const int32_t* tokens, const Salt& salt) const;
   void leave_chain(const Node& left);
   void leave_parent(const Node& left);
 

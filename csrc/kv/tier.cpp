@@ -13,10 +13,11 @@ Tier::Tier(const TierConfig& config, int32_t block_tokens)
       blocks_(config.num_blocks, block_tokens, true),
       is_stored_(static_cast<size_t>(config.num_blocks) + 1, false) {}
 
-bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, bool& is_sent) {
+bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, const Salt& salt,
+                  bool& is_sent) {
   const BlockId parent = table.empty() ? kNullBlock : table.back();
   const int32_t* content = &tokens[table.size() * block_tokens_];
-  BlockId block = blocks_.find(parent, content);
+  BlockId block = blocks_.find(parent, content, salt);
   is_sent = block == kNullBlock;
   if (!is_sent) {
     table.push_back(block);
@@ -27,7 +28,7 @@ bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& token
   block = blocks_.allocate();
   set_stored(block, false);
   table.push_back(block);
-  blocks_.publish(table, table.size() - 1, tokens);
+  blocks_.publish(table, table.size() - 1, tokens, salt);
   storing_.push_back({block, blocks_.stamp(block)});
   return true;
 }
@@ -44,8 +45,8 @@ void Tier::arrive(bool is_whole) {
     hide(sent.block);
 }
 
-BlockId Tier::first(const std::vector<int32_t>& tokens) const {
-  return tokens.size() < block_tokens_ ? kNullBlock : blocks_.find(kNullBlock, tokens.data());
+BlockId Tier::first(const std::vector<int32_t>& tokens, const Salt& salt) const {
+  return tokens.size() < block_tokens_ ? kNullBlock : blocks_.find(kNullBlock, tokens.data(), salt);
 }
 
 void Tier::hide(BlockId block) {
@@ -69,13 +70,16 @@ void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
 }
 
 void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                   const std::vector<int32_t>& tokens) {
+                   const std::vector<int32_t>& tokens, const std::vector<Salt>& salts) {
   if (num_known() != 0) throw std::invalid_argument("a tier that knows blocks already is restored");
-  if (parents.size() != blocks.size() || tokens.size() != blocks.size() * block_tokens_) {
-    throw std::invalid_argument("restored blocks, their parents and their tokens differ in number");
+  if (parents.size() != blocks.size() || tokens.size() != blocks.size() * block_tokens_ ||
+      salts.size() != blocks.size()) {
+    throw std::invalid_argument(
+        "restored blocks, their parents, their tokens and their salts differ in number");
   }
   std::vector<bool> is_known(is_stored_.size(), false);
   is_known[index_of(kNullBlock)] = true;
+  std::vector<Salt> salt_of(is_known.size());
   for (size_t i = blocks.size(); i-- > 0;) {
     const auto is_id = [&](BlockId id) { return id >= kNullBlock && index_of(id) < is_known.size(); };
     const std::string name = "restored block " + std::to_string(static_cast<int32_t>(blocks[i]));
@@ -87,9 +91,13 @@ void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId
       throw std::invalid_argument(name + ": its parent " + std::to_string(static_cast<int32_t>(parents[i])) +
                                   " does not come after it");
     }
+    if (parents[i] != kNullBlock && !(salt_of[index_of(parents[i])] == salts[i])) {
+      throw std::invalid_argument(name + ": its parent has another salt");
+    }
     is_known[index_of(blocks[i])] = true;
+    salt_of[index_of(blocks[i])] = salts[i];
   }
-  for (const BlockId block : blocks_.restore(blocks, parents, tokens)) set_stored(block, true);
+  for (const BlockId block : blocks_.restore(blocks, parents, tokens, salts)) set_stored(block, true);
 }
 
 }  // namespace ballast

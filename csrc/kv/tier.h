@@ -23,14 +23,17 @@ class Tier {
   Tier(const TierConfig& config, int32_t block_tokens);
 
   // Known blocks that `tokens` begins with, stored or not; see BlockManager::match.
-  void match(const std::vector<int32_t>& tokens, PrefixMatch& match) const { blocks_.match(tokens, match); }
+  void match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const {
+    blocks_.match(tokens, salt, match);
+  }
   // Whether there are so many on their way that it takes more when one has arrived, and not before.
   bool is_busy() const { return takes_more_ && num_storing() == config_.most_storing; }
   bool is_stored(BlockId block) const { return is_stored_[index_of(block)]; }
 
   // Holds one block more of what `tokens` begins with, after the `table` of those before it. Returns whether
   // there was one: it is known, or sent from now on. Then `is_sent`: somebody has to bring its content.
-  bool extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, bool& is_sent);
+  bool extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, const Salt& salt,
+              bool& is_sent);
   // The block that was sent first has arrived, or was lost: then it serves nobody, and nothing is sent any
   // more.
   void arrive(bool is_whole);
@@ -44,13 +47,13 @@ class Tier {
   void hide(BlockId block);  // its content is wrong: it serves nobody, nor does what follows it
   bool is_hidden(BlockId block) const { return blocks_.is_hidden(block); }
   // The known block that `tokens` begins with, or kNullBlock.
-  BlockId first(const std::vector<int32_t>& tokens) const;
+  BlockId first(const std::vector<int32_t>& tokens, const Salt& salt) const;
 
   // Takes in blocks that an earlier process has stored, last to be evicted last; children come before their
-  // parents. Nothing may be known yet. `tokens` [blocks, block_tokens]. Throws std::invalid_argument where
-  // ids repeat or parents are missing.
+  // parents. Nothing may be known yet. `tokens` [blocks, block_tokens], `salts` [blocks]. Throws
+  // std::invalid_argument where ids repeat, parents are missing or have another salt.
   void restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
 
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_known() const { return config_.num_blocks - blocks_.num_free(); }
@@ -59,8 +62,9 @@ class Tier {
 
   // `owners`: for each block id, how many tables hold it.
   void check(const std::vector<int32_t>& owners) const { blocks_.check(owners); }
-  void check_table(const std::vector<BlockId>& table, const std::vector<int32_t>& tokens) const {
-    blocks_.check_published(table, table.size(), tokens);
+  void check_table(const std::vector<BlockId>& table, const std::vector<int32_t>& tokens,
+                   const Salt& salt) const {
+    blocks_.check_published(table, table.size(), tokens, salt);
   }
 
  private:

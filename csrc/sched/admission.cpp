@@ -34,7 +34,7 @@ void Admission::admit(StepDraft& draft, const PromptLanes& lanes) {
 
 int32_t Admission::match(Request& request) const {
   if (!request.scores_prompt) {
-    state_.blocks.match(request.tokens, request.match);
+    state_.blocks.match(request.tokens, request.salt, request.match);
     state_.tiers.match(request, state_.planner, state_.num_decode);
   }
   const size_t num_blocks = request.match.blocks.size() + request.found.size();

@@ -52,6 +52,7 @@ struct Transfer {
   BlockId block = kNullBlock;
   BlockId parent = kNullBlock;       // of what is stored: the tier's block with the tokens before, or none
   std::vector<int32_t> tokens = {};  // of what is stored: [block_tokens]
+  Salt salt = {};                    // of what is stored
   SeqId seq{};                       // for whom is fetched, all in a row
 };
 

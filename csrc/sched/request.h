@@ -33,6 +33,7 @@ struct Request {
   Turn turn;                    // its client's turn, among requests of the same priority
   std::optional<SeqId> leader;  // has the same prompt and computes it first
   std::vector<int32_t> tokens;  // the prompt, then what was generated
+  Salt salt;                    // its blocks are shared only with requests of the same salt
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;
   int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts

@@ -23,7 +23,7 @@ void RequestBlocks::acquire(Request& request, int32_t num_tokens) {
 void RequestBlocks::publish(Request& request) {
   const int32_t num_full = request.num_computed / block_tokens_;
   for (; request.num_published < num_full; ++request.num_published) {
-    blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
+    blocks_.publish(request.blocks, static_cast<size_t>(request.num_published), request.tokens, request.salt);
   }
   tiers_.mirror(request);
 }

@@ -45,6 +45,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->client = options.client;
   request->leader = options.leader;
   request->scores_prompt = options.scores_prompt;
+  request->salt = options.salt;
   request->stop_tokens = std::move(stop_tokens);
   request->tiers.resize(state_.tiers.size());
   state_.queue.enter(request.get());
@@ -62,6 +63,9 @@ void Scheduler::check_leader(const std::string& name, const AddOptions& options)
   const std::string follows =
       name + " follows sequence " + std::to_string(static_cast<int64_t>(*options.leader));
   if (leader == state_.requests.end()) throw std::invalid_argument(follows + ", which is not live");
+  if (!(options.salt == leader->second->salt)) {
+    throw std::invalid_argument(follows + ", which has another salt");
+  }
   if (options.priority < leader->second->priority) {
     throw std::invalid_argument(follows + " of priority " + std::to_string(leader->second->priority) +
                                 " with priority " + std::to_string(options.priority) +
@@ -316,8 +320,8 @@ void Scheduler::stored(int32_t tier, bool is_whole) {
 }
 
 void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                        const std::vector<int32_t>& tokens) {
-  state_.tiers.restore(tier, blocks, parents, tokens);
+                        const std::vector<int32_t>& tokens, const std::vector<Salt>& salts) {
+  state_.tiers.restore(tier, blocks, parents, tokens, salts);
 }
 
 int32_t Scheduler::cached_tokens(SeqId seq) const {

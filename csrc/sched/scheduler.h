@@ -28,12 +28,13 @@ struct AddOptions {
   int64_t min_tokens = 0;  // stop tokens do not count before this many
   int32_t priority = 0;
   int64_t client = 0;  // within a priority, clients share the batch fairly
-  // A live sequence with the same prompt, of the same or a more urgent priority: this one is admitted when
-  // the leader's prompt is computed, and shares its blocks.
+  // A live sequence with the same prompt and salt, of the same or a more urgent priority: this one is
+  // admitted when the leader's prompt is computed, and shares its blocks.
   std::optional<SeqId> leader;
   // Every token of the prompt goes through the model, at most chunk_size per step: the prefix cache is not
   // read.
   bool scores_prompt = false;
+  Salt salt;  // blocks are shared only among sequences with the same salt
 };
 
 class QueueFullError : public std::runtime_error {
@@ -90,7 +91,7 @@ class Scheduler {
   void stored(int32_t tier, bool is_whole);
   // Takes in what an earlier process left in a tier, see Tier::restore; before anything runs.
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;

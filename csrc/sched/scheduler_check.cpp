@@ -26,7 +26,8 @@ void Scheduler::check_running(const Request& request) const {
   const auto& rows = steps_[request.lane].rows;
   const bool is_row = std::find(rows.begin(), rows.end(), &request) != rows.end();
   BALLAST_CHECK(is_row == request.is_planned());
-  state_.blocks.check_published(request.blocks, static_cast<size_t>(request.num_published), request.tokens);
+  state_.blocks.check_published(request.blocks, static_cast<size_t>(request.num_published), request.tokens,
+                                request.salt);
 }
 
 void Scheduler::check_waiting(const Request& request) {

@@ -35,6 +35,13 @@ LIMITS: dict[str, Any] = {
 }
 
 
+NO_SALT = (0, 0)
+
+
+def salts(*words: tuple[int, int]) -> NDArray[np.uint64]:
+    return np.array(words, np.uint64).reshape(-1, 2)
+
+
 def ids(*tokens: int) -> NDArray[np.int32]:
     return np.array(tokens, dtype=np.int32)
 
@@ -551,14 +558,40 @@ def test_wrong_use_of_tiers_is_refused() -> None:
     with pytest.raises(ValueError, match="tier 1 of 1"):
         scheduler.stored(1, is_whole=True)
     with pytest.raises(ValueError, match="restored block 9: ids are unique and run from 1 to 8"):
-        scheduler.restore(0, ids(9), ids(0), ids(1, 2, 3, 4))
+        scheduler.restore(0, ids(9), ids(0), ids(1, 2, 3, 4), salts(NO_SALT))
     with pytest.raises(ValueError, match="differ in number"):
-        scheduler.restore(0, ids(1), ids(0), ids(1, 2, 3))
-    scheduler.restore(0, ids(2, 1), ids(1, 0), ids(*range(8)))
+        scheduler.restore(0, ids(1), ids(0), ids(1, 2, 3), salts(NO_SALT))
+    with pytest.raises(ValueError, match="differ in number"):
+        scheduler.restore(0, ids(1), ids(0), ids(1, 2, 3, 4), salts())
+    with pytest.raises(ValueError, match="its parent has another salt"):
+        scheduler.restore(0, ids(2, 1), ids(1, 0), ids(*range(8)), salts((1, 2), NO_SALT))
+    scheduler.restore(0, ids(2, 1), ids(1, 0), ids(*range(8)), salts(NO_SALT, NO_SALT))
     with pytest.raises(ValueError, match="knows blocks already"):
-        scheduler.restore(0, ids(3), ids(0), ids(1, 2, 3, 4))
+        scheduler.restore(0, ids(3), ids(0), ids(1, 2, 3, 4), salts(NO_SALT))
     for tiers in ([(0, 1)], [(1, 0)]):
         with pytest.raises(ValueError, match="tiers=0"):
             new_scheduler(tiers=tiers)
     with pytest.raises(ValueError, match="tiers mirror the prefix cache"):
         new_scheduler(tiers=[(1, 1)], prefix_cache=False)
+
+
+def test_only_equal_salts_share_blocks() -> None:
+    scheduler = new_scheduler(tiers=[(8, 8)])
+    cached = {}
+    stored = []
+    for seq, salt in enumerate([NO_SALT, (1, 2), (1, 3), (1, 2), NO_SALT]):
+        scheduler.add(seq, ids(1, 2, 3, 4, 5), 1, ids(), salt=salt)
+        scheduler.plan()
+        stored += [each.salt for each in scheduler.take_transfers() if each.move == sched.Move.STORE]
+        cached[seq] = scheduler.cached_tokens(seq)
+        scheduler.commit(ids(9))
+        stored += [each.salt for each in scheduler.take_transfers() if each.move == sched.Move.STORE]
+    assert cached == {0: 0, 1: 0, 2: 0, 3: 4, 4: 4}
+    assert stored == [NO_SALT, (1, 2), (1, 3)], "one block each is stored in the tier"
+
+
+def test_a_leader_with_another_salt_is_refused() -> None:
+    scheduler = new_scheduler()
+    scheduler.add(1, ids(1, 2), 1, ids(), salt=(1, 2))
+    with pytest.raises(ValueError, match="follows sequence 1, which has another salt"):
+        scheduler.add(2, ids(1, 2), 1, ids(), leader=1)

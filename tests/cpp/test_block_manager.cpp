@@ -7,7 +7,9 @@
 
 using ballast::BlockId;
 using ballast::BlockManager;
+using ballast::kNoSalt;
 using ballast::PrefixMatch;
+using ballast::Salt;
 
 namespace {
 
@@ -20,13 +22,13 @@ Table allocate(BlockManager& blocks, size_t count) {
   return table;
 }
 
-void publish(BlockManager& blocks, Table& table, const Tokens& tokens) {
-  for (size_t i = 0; i < table.size(); ++i) blocks.publish(table, i, tokens);
+void publish(BlockManager& blocks, Table& table, const Tokens& tokens, const Salt& salt = kNoSalt) {
+  for (size_t i = 0; i < table.size(); ++i) blocks.publish(table, i, tokens, salt);
 }
 
-Table match(const BlockManager& blocks, const Tokens& tokens) {
+Table match(const BlockManager& blocks, const Tokens& tokens, const Salt& salt = kNoSalt) {
   PrefixMatch found;
-  blocks.match(tokens, found);
+  blocks.match(tokens, salt, found);
   return found.blocks;
 }
 
@@ -63,7 +65,7 @@ TEST(published_blocks_stay_when_released_and_others_are_free_at_once) {
   BlockManager blocks(4, 2, true);
   Table table = allocate(blocks, 3);
   const Table first_two{table[0], table[1]};
-  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5});
+  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5}, kNoSalt);
   blocks.release(table);
   EXPECT(table.empty());
   EXPECT_EQ(blocks.num_cached(), 2);
@@ -103,7 +105,7 @@ TEST(a_known_block_that_nobody_holds_is_taken_over_too) {
 TEST(a_discarded_table_serves_nobody_and_is_free_at_once) {
   BlockManager blocks(4, 2, true);
   Table table = allocate(blocks, 3);
-  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5});
+  for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5}, kNoSalt);
   blocks.discard(table);
   EXPECT(table.empty());
   EXPECT_EQ(blocks.num_cached(), 0);
@@ -119,7 +121,7 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   Table other{failed[0], failed[1]};
   blocks.hold(other);
   other.push_back(blocks.allocate());
-  blocks.publish(other, 2, {1, 2, 4});
+  blocks.publish(other, 2, {1, 2, 4}, kNoSalt);
   const Table kept = other;
   blocks.discard(failed);
   EXPECT(other == kept);
@@ -129,7 +131,7 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   check_owned(blocks, {&other});
 
   other.push_back(blocks.allocate());  // it goes on, for itself alone
-  blocks.publish(other, 3, {1, 2, 4, 5});
+  blocks.publish(other, 3, {1, 2, 4, 5}, kNoSalt);
   Table again = allocate(blocks, 2);
   publish(blocks, again, {1, 2});
   EXPECT(match(blocks, {1, 2, 4, 5, 9}) == again);
@@ -147,7 +149,7 @@ TEST(what_follows_a_discarded_table_is_free_at_once) {
   Table longer = table;
   blocks.hold(longer);
   longer.push_back(blocks.allocate());
-  blocks.publish(longer, 2, {1, 2, 3});
+  blocks.publish(longer, 2, {1, 2, 3}, kNoSalt);
   blocks.release(longer);
   EXPECT_EQ(blocks.num_cached(), 1);
   blocks.discard(table);
@@ -169,12 +171,12 @@ TEST(a_remembered_match_is_what_a_new_one_would_be) {
       Tokens own = tokens;
       for (int32_t& token : own) token += random() % 8 == 0;
       PrefixMatch known;
-      blocks.match(own, known);
+      blocks.match(own, kNoSalt, known);
       blocks.hold(known.blocks);
       table = known.blocks;
       while (table.size() < own.size() && blocks.num_available() > 0 && random() % 6 != 0) {
         table.push_back(blocks.allocate());
-        blocks.publish(table, table.size() - 1, own);
+        blocks.publish(table, table.size() - 1, own, kNoSalt);
       }
     } else if (random() % 8 == 0) {
       blocks.discard(table);
@@ -182,7 +184,7 @@ TEST(a_remembered_match_is_what_a_new_one_would_be) {
       blocks.release(table);
     }
     if (random() % 3 == 0) continue;  // several changes between two looks
-    blocks.match(tokens, remembered);
+    blocks.match(tokens, kNoSalt, remembered);
     const Table fresh = match(blocks, tokens);
     EXPECT(remembered.blocks == fresh);
     EXPECT_EQ(remembered.stamps.size(), fresh.size());
@@ -218,7 +220,7 @@ TEST(a_parent_shared_by_two_chains_outlives_both) {
   Table right{left[0]};
   blocks.hold(right);
   right.push_back(blocks.allocate());
-  blocks.publish(right, 1, {1, 3});
+  blocks.publish(right, 1, {1, 3}, kNoSalt);
   const BlockId root = left[0], left_leaf = left[1], right_leaf = right[1];
   blocks.release(left);
   blocks.release(right);

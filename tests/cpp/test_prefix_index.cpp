@@ -4,19 +4,22 @@
 
 using ballast::BlockId;
 using ballast::InvariantError;
+using ballast::kNoSalt;
 using ballast::kNullBlock;
 using ballast::PrefixIndex;
+using ballast::Salt;
 
 namespace {
 
 using Tokens = std::vector<int32_t>;
 
-BlockId find(const PrefixIndex& index, BlockId parent, const Tokens& tokens) {
-  return index.find(parent, tokens.data());
+BlockId find(const PrefixIndex& index, BlockId parent, const Tokens& tokens, const Salt& salt = kNoSalt) {
+  return index.find(parent, tokens.data(), salt);
 }
 
-void insert(PrefixIndex& index, int32_t block, BlockId parent, const Tokens& tokens) {
-  index.insert(BlockId{block}, parent, tokens.data());
+void insert(PrefixIndex& index, int32_t block, BlockId parent, const Tokens& tokens,
+            const Salt& salt = kNoSalt) {
+  index.insert(BlockId{block}, parent, tokens.data(), salt);
 }
 
 }  // namespace
@@ -29,6 +32,21 @@ TEST(a_block_is_found_by_its_tokens_and_its_parent) {
   EXPECT(find(index, BlockId{1}, {7, 8}) == BlockId{2});
   EXPECT(find(index, BlockId{2}, {7, 8}) == kNullBlock);
   EXPECT(find(index, kNullBlock, {8, 7}) == kNullBlock);
+  index.check();
+}
+
+TEST(equal_tokens_with_different_salts_are_different_blocks) {
+  PrefixIndex index(4, 2);
+  const Salt one{1, 2}, other{1, 3};
+  insert(index, 1, kNullBlock, {7, 8});
+  insert(index, 2, kNullBlock, {7, 8}, one);
+  EXPECT(find(index, kNullBlock, {7, 8}) == BlockId{1});
+  EXPECT(find(index, kNullBlock, {7, 8}, one) == BlockId{2});
+  EXPECT(find(index, kNullBlock, {7, 8}, other) == kNullBlock);
+  insert(index, 3, BlockId{2}, {9, 9}, one);
+  EXPECT(find(index, BlockId{2}, {9, 9}, one) == BlockId{3});
+  EXPECT(find(index, BlockId{2}, {9, 9}) == kNullBlock);
+  EXPECT_THROWS(insert(index, 4, BlockId{1}, {9, 9}, one), InvariantError);
   index.check();
 }
 

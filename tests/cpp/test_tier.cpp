@@ -5,26 +5,29 @@
 #include "kv/tier.h"
 
 using ballast::BlockId;
+using ballast::kNoSalt;
 using ballast::kNullBlock;
 using ballast::PrefixMatch;
+using ballast::Salt;
 using ballast::Tier;
 
 namespace {
 
 using Table = std::vector<BlockId>;
 using Tokens = std::vector<int32_t>;
+using Salts = std::vector<Salt>;
 
-Table match(const Tier& tier, const Tokens& tokens) {
+Table match(const Tier& tier, const Tokens& tokens, const Salt& salt = kNoSalt) {
   PrefixMatch found;
-  tier.match(tokens, found);
+  tier.match(tokens, salt, found);
   return found.blocks;
 }
 
 // Sends all full blocks of two tokens that there is room for; returns how many were sent.
-int extend(Tier& tier, Table& table, const Tokens& tokens) {
+int extend(Tier& tier, Table& table, const Tokens& tokens, const Salt& salt = kNoSalt) {
   int num_sent = 0;
   bool is_sent = false;
-  while (table.size() < tokens.size() / 2 && tier.extend(table, tokens, is_sent)) num_sent += is_sent;
+  while (table.size() < tokens.size() / 2 && tier.extend(table, tokens, salt, is_sent)) num_sent += is_sent;
   return num_sent;
 }
 
@@ -132,12 +135,12 @@ TEST(an_older_look_finds_what_has_taken_a_wrong_block_s_place) {
   const Tokens tokens{1, 2, 3, 4, 5, 6, 7};
   extend(tier, table, tokens);
   PrefixMatch older;
-  tier.match(tokens, older);
+  tier.match(tokens, kNoSalt, older);
   EXPECT(older.blocks == table);
   tier.hide(table[1]);
   extend(tier, again, tokens);
   EXPECT(again.size() == 3 && again[0] == table[0] && again[1] != table[1]);
-  tier.match(tokens, older);
+  tier.match(tokens, kNoSalt, older);
   EXPECT(older.blocks == again);
   check_owned(tier, {&table, &again});
 }
@@ -159,7 +162,7 @@ TEST(a_table_gives_up_what_follows_a_wrong_block) {
 TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
   Tier tier({4, 4}, 2);
   const Table blocks{BlockId{3}, BlockId{4}, BlockId{1}};
-  tier.restore(blocks, {BlockId{1}, BlockId{1}, kNullBlock}, {5, 6, 3, 4, 1, 2});
+  tier.restore(blocks, {BlockId{1}, BlockId{1}, kNullBlock}, {5, 6, 3, 4, 1, 2}, Salts(3));
   EXPECT(match(tier, {1, 2, 3, 4, 9}) == (Table{BlockId{1}, BlockId{4}}));
   EXPECT(match(tier, {1, 2, 5, 6, 9}) == (Table{BlockId{1}, BlockId{3}}));
   EXPECT(tier.is_stored(BlockId{3}) && !tier.is_stored(BlockId{2}));
@@ -171,13 +174,30 @@ TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
 }
 
 TEST(what_cannot_be_restored_is_refused) {
-  const auto refuses = [](const Table& blocks, const Table& parents, const Tokens& tokens) {
+  const auto refuses = [](const Table& blocks, const Table& parents, const Tokens& tokens,
+                          const Salts& salts) {
     Tier tier({2, 2}, 2);
-    EXPECT_THROWS(tier.restore(blocks, parents, tokens), std::invalid_argument);
+    EXPECT_THROWS(tier.restore(blocks, parents, tokens, salts), std::invalid_argument);
   };
-  refuses({BlockId{3}}, {kNullBlock}, {1, 2});
-  refuses({BlockId{1}}, {BlockId{2}}, {1, 2});
-  refuses({BlockId{1}}, {kNullBlock}, {1});
-  refuses({BlockId{1}, BlockId{1}}, {kNullBlock, kNullBlock}, {1, 2, 3, 4});
-  refuses({BlockId{1}, BlockId{2}}, {kNullBlock, BlockId{1}}, {1, 2, 3, 4});
+  refuses({BlockId{3}}, {kNullBlock}, {1, 2}, Salts(1));
+  refuses({BlockId{1}}, {BlockId{2}}, {1, 2}, Salts(1));
+  refuses({BlockId{1}}, {kNullBlock}, {1}, Salts(1));
+  refuses({BlockId{1}}, {kNullBlock}, {1, 2}, Salts(2));
+  refuses({BlockId{1}, BlockId{1}}, {kNullBlock, kNullBlock}, {1, 2, 3, 4}, Salts(2));
+  refuses({BlockId{1}, BlockId{2}}, {kNullBlock, BlockId{1}}, {1, 2, 3, 4}, Salts(2));
+  refuses({BlockId{2}, BlockId{1}}, {BlockId{1}, kNullBlock}, {3, 4, 1, 2}, {kNoSalt, {1, 1}});
+}
+
+TEST(a_tier_keeps_salts_apart_and_restores_them) {
+  const Salt one{1, 2};
+  Tier tier({4, 4}, 2);
+  Table plain, salted;
+  EXPECT_EQ(extend(tier, plain, {1, 2}), 1);
+  EXPECT_EQ(extend(tier, salted, {1, 2}, one), 1);
+  EXPECT(match(tier, {1, 2, 3}) == plain && match(tier, {1, 2, 3}, one) == salted);
+  EXPECT(plain != salted && match(tier, {1, 2, 3}, {1, 3}).empty());
+  Tier next({4, 4}, 2);
+  next.restore({BlockId{2}, BlockId{1}}, {kNullBlock, kNullBlock}, {1, 2, 1, 2}, {one, kNoSalt});
+  EXPECT(match(next, {1, 2, 3}) == Table{BlockId{1}} && match(next, {1, 2, 3}, one) == Table{BlockId{2}});
+  EXPECT(match(next, {1, 2, 3}, {1, 3}).empty());
 }

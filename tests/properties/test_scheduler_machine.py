@@ -13,6 +13,7 @@ from support.oracles.reference_scheduler import ReferenceScheduler
 STOP = 3
 TOKENS = st.integers(0, 2)
 CLIENTS = st.integers(0, 2)
+SALTS = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 
 @st.composite
@@ -57,12 +58,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             min_size=1,
             max_size=4,
         ),
-        scores_prompt=st.booleans(),
-        client=CLIENTS,
+        options=st.fixed_dictionaries({"scores_prompt": st.booleans(), "client": CLIENTS, "salt": SALTS}),
     )
-    def add(self, requests: list[tuple[list[int], int, int, int]], scores_prompt: bool, client: int) -> None:
+    def add(self, requests: list[tuple[list[int], int, int, int]], options: dict[str, Any]) -> None:
         for prompt, max_tokens, min_tokens, priority in requests:
-            self._add(prompt, max_tokens, min_tokens, priority=priority, scores_prompt=scores_prompt, client=client)
+            self._add(prompt, max_tokens, min_tokens, priority=priority, **options)
 
     @rule(
         prompt=st.lists(TOKENS, min_size=1, max_size=20),
@@ -71,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         of_followers=st.integers(-1, 1),
         clients=st.tuples(CLIENTS, CLIENTS),
+        salt=SALTS,
     )
     def add_several_choices(
         self,
@@ -80,11 +81,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         of_followers: int,
         clients: tuple[int, int],
+        salt: tuple[int, int],
     ) -> None:
         leader = self.next_seq
-        if self._add(prompt, max_tokens, 0, priority=priority, client=clients[0]):
+        if self._add(prompt, max_tokens, 0, priority=priority, client=clients[0], salt=salt):
             for _ in range(count):
-                self._add(prompt, max_tokens, 0, priority=of_followers, leader=leader, client=clients[1])
+                self._add(prompt, max_tokens, 0, priority=of_followers, leader=leader, client=clients[1], salt=salt)
 
     @rule(count=st.integers(2, 4), repeated=st.integers(1, 6), data=st.data())
     def exhaust_blocks(self, count: int, repeated: int, data: st.DataObject) -> None:

@@ -20,14 +20,23 @@ CONFIG: dict[str, Any] = {
 
 class Simulation:
     def __init__(
-        self, seed: int, num_requests: int, *, looks_ahead: bool = False, num_clients: int = 1, **options: Any
+        self,
+        seed: int,
+        num_requests: int,
+        *,
+        looks_ahead: bool = False,
+        num_clients: int = 1,
+        num_salts: int = 1,
+        **options: Any,
     ) -> None:
-        """`num_clients`: the first asks for as much as all others. `options`: of the scheduler's configuration,
+        """`num_clients`: the first asks for as much as all others. `num_salts`: number of salts among requests, no salt
+        included. `options`: of the scheduler's configuration,
         besides CONFIG."""
         self.random = random.Random(seed)
         self.reference = ReferenceScheduler(sched.SchedulerConfig(**(CONFIG | options)), looks_ahead)
         self.num_requests = num_requests
         self.num_clients = num_clients
+        self.num_salts = num_salts
         self.num_added = 0
         self.num_refused = 0
         self.digest = hashlib.sha256()
@@ -80,7 +89,10 @@ class Simulation:
         prompt = self.random.choice(self._system_prompts) + tail
         max_tokens = self.random.choice((1, 8, 40, 200))
         client = self.random.choice((0, self.random.randrange(self.num_clients))) if self.num_clients > 1 else 0
-        self.num_refused += not self.reference.add(seq, prompt, max_tokens, {STOP}, min_tokens=2, client=client)
+        salt = (0, self.random.randrange(self.num_salts)) if self.num_salts > 1 else (0, 0)
+        self.num_refused += not self.reference.add(
+            seq, prompt, max_tokens, {STOP}, min_tokens=2, client=client, salt=salt
+        )
 
     def _next_token(self, request: Expected) -> int:
         return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
@@ -221,3 +233,19 @@ def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     assert simulation.reference.scheduler.stats().used_tokens == 0
     assert totals.prefill_steps > 50
     assert totals.fetched_blocks > 200
+
+
+def test_different_salts_never_share_a_block_in_the_cache_or_in_tiers() -> None:
+    # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
+    simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])
+    simulation.run()
+    reference = simulation.reference
+    assert reference.scheduler.stats().used_tokens == 0
+    assert reference.totals.prefix_hit_tokens > 2_000
+    assert reference.totals.fetched_blocks > 300
+    assert len({record.salt for record in reference.tiers[-1].records.values()}) == 3
+    reference.restart()
+    assert reference.totals.restored_blocks > 200
+    simulation.num_requests += 300
+    simulation.run()
+    assert reference.totals.fetched_blocks > 200

@@ -129,7 +129,8 @@ def endpoints() -> Iterator[str]:
     yield ""
     yield from paragraph(
         'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame, '
-        "and `code` is one of [these](errors.md)."
+        "and `code` is one of [these](errors.md). Below `/v1/messages` errors are in Anthropic's form, and below "
+        '`/api/` in Ollama\'s: `{"error": "MESSAGE"}`.'
     )
     yield ""
     yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
@@ -142,6 +143,14 @@ def endpoints() -> Iterator[str]:
         "one the request gets the number of the range that is nearest to 0. Where nothing is allowed, the field is "
         "ignored. A field that was ignored is named in the reply's header `X-Ballast-Ignored` and in the log's "
         "`ignored_fields`. [What happens to each field](request-fields.md)."
+    )
+    yield ""
+    yield "## Citations"
+    yield ""
+    yield from paragraph(
+        "Text blocks of `/v1/messages` have `citations: []`, whole and streamed, since nothing is cited here. "
+        "Anthropic's published schema requires the key and takes a list or null; `@ai-sdk/anthropic` 3 takes a list or "
+        "no key, and fails on null. The empty list satisfies both."
     )
     yield ""
     yield "## Schemas"

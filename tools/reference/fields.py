@@ -12,6 +12,12 @@ from ballast.server.wire.anthropic.request import MessagesRequest
 from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
 from ballast.server.wire.known_fields import shape_of
 from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest
+from ballast.server.wire.ollama.request import (
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaNameRequest,
+    OllamaPullRequest,
+)
 from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.server.wire.parsing import StrictModel
 from ballast.server.wire.responses.request import ResponsesRequest
@@ -23,11 +29,15 @@ KINDS: Mapping[str, type[StrictModel]] = {
     "/v1/messages": MessagesRequest,
     "/completion": LlamaRequest,
     "/infill": InfillRequest,
+    "/api/chat": OllamaChatRequest,
+    "/api/generate": OllamaGenerateRequest,
+    "/api/show": OllamaNameRequest,
+    "/api/pull": OllamaPullRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
 
-COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion"}
+COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion", "/api/generate": "/api/chat"}
 """Path → that whose fields it has as well; only what differs is listed again."""
 
 Describe = Callable[[dict[str, Any]], str]
@@ -38,10 +48,10 @@ def request_fields(describe: Describe) -> Iterator[str]:
     yield "# Fields of requests"
     yield ""
     yield from paragraph(
-        "Those of OpenAI's two APIs, of Anthropic's, and what vLLM, SGLang and llama.cpp's server add to them. A field "
-        "is honoured; or has no effect, since the reply would be the same; or is refused with a 400 that names it, "
-        "since the reply would be another one and this server cannot make it. Null always passes, and so do the values "
-        "that a row names."
+        "The fields of OpenAI's, Anthropic's and Ollama's APIs, and what vLLM, SGLang and llama.cpp's server add. A "
+        "field is honoured; or has no effect, since the reply would be the same; or is refused with a 400 that names "
+        "it, since the reply would be another one and this server cannot make it. Null always passes, and so do the "
+        "values that a row names."
     )
     yield ""
     yield from paragraph(

@@ -32,7 +32,7 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
   request.found.clear();
   size_t end = request.match.blocks.size();
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    tiers_[t].match(request.tokens, request.tiers[t].match);
+    tiers_[t].match(request.tokens, request.salt, request.tiers[t].match);
     const std::vector<BlockId>& blocks = request.tiers[t].match.blocks;
     for (; end < blocks.size() && tiers_[t].is_stored(blocks[end]); ++end) {
       request.found.push_back(static_cast<int32_t>(t));
@@ -134,17 +134,18 @@ void TierMirror::mirror(Request& request) {
   if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    send(t, request.tiers[t], request.tokens, request.blocks, static_cast<size_t>(request.num_published));
+    send(t, request.tiers[t], request.tokens, request.salt, request.blocks,
+         static_cast<size_t>(request.num_published));
   }
 }
 
 // Sends what the first num_blocks of the cache's `blocks` hold of `tokens` to a tier, as far as it has room.
-void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
                       const std::vector<BlockId>& blocks, size_t num_blocks) {
   std::vector<BlockId>& table = to.blocks;
   tiers_[tier].release_hidden(table, to.num_hides);
   bool is_sent = false;
-  while (table.size() < num_blocks && tiers_[tier].extend(table, tokens, is_sent)) {
+  while (table.size() < num_blocks && tiers_[tier].extend(table, tokens, salt, is_sent)) {
     if (!is_sent) continue;
     const size_t position = table.size() - 1;
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
@@ -152,6 +153,7 @@ void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& to
     store.block = blocks[position];
     store.parent = position == 0 ? kNullBlock : table[position - 1];
     store.tokens = {begin, begin + config_.block_tokens};
+    store.salt = salt;
     transfers_.push_back(std::move(store));
   }
   for (; to.num_noted < std::min(table.size(), num_blocks); ++to.num_noted) {
@@ -176,6 +178,7 @@ void TierMirror::keep_unsent(const Request& request) {
   for (size_t t = 0; t < tiers_.size(); ++t) waits |= misses(request.tiers[t]) && tiers_[t].is_busy();
   const auto end = static_cast<std::ptrdiff_t>(num_blocks);
   Unsent unsent;
+  unsent.salt = request.salt;
   unsent.tokens.assign(request.tokens.begin(), request.tokens.begin() + end * config_.block_tokens);
   unsent.match.blocks.assign(request.blocks.begin(), request.blocks.begin() + end);
   for (const BlockId block : unsent.match.blocks) unsent.match.stamps.push_back(blocks_.stamp(block));
@@ -201,7 +204,7 @@ void TierMirror::send_unsent() {
     const std::vector<BlockId>& blocks = unsent->match.blocks;
     bool waits = false;
     for (size_t t = 0; t < tiers_.size(); ++t) {
-      send(t, unsent->tiers[t], unsent->tokens, blocks, blocks.size());
+      send(t, unsent->tiers[t], unsent->tokens, unsent->salt, blocks, blocks.size());
       waits |= unsent->tiers[t].blocks.size() < blocks.size() && tiers_[t].is_busy();
     }
     if (waits) {
@@ -229,8 +232,9 @@ void TierMirror::stored(int32_t tier, bool is_whole, const std::vector<Request*>
 }
 
 void TierMirror::restore(int32_t tier, const std::vector<BlockId>& blocks,
-                         const std::vector<BlockId>& parents, const std::vector<int32_t>& tokens) {
-  tiers_[checked(tier)].restore(blocks, parents, tokens);
+                         const std::vector<BlockId>& parents, const std::vector<int32_t>& tokens,
+                         const std::vector<Salt>& salts) {
+  tiers_[checked(tier)].restore(blocks, parents, tokens, salts);
 }
 
 void TierMirror::release(Request& request) {
@@ -240,7 +244,7 @@ void TierMirror::release(Request& request) {
 
 void TierMirror::forget(Request& request, bool is_published) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    const BlockId first = is_published ? tiers_[t].first(request.tokens) : kNullBlock;
+    const BlockId first = is_published ? tiers_[t].first(request.tokens, request.salt) : kNullBlock;
     if (first != kNullBlock) {
       tiers_[t].hide(first);
       transfers_.push_back({Move::kDrop, static_cast<int32_t>(t), first});
@@ -263,8 +267,8 @@ void TierMirror::check(const std::vector<Request*>& running) const {
   BALLAST_CHECK(unsent_.size() <= kMostUnsent);
   for (size_t t = 0; t < tiers_.size(); ++t) {
     std::vector<int32_t> owners(static_cast<size_t>(tiers_[t].num_blocks()) + 1, 0);
-    const auto own = [&](const TierTable& table, const std::vector<int32_t>& tokens) {
-      tiers_[t].check_table(table.blocks, tokens);
+    const auto own = [&](const TierTable& table, const std::vector<int32_t>& tokens, const Salt& salt) {
+      tiers_[t].check_table(table.blocks, tokens, salt);
       for (const BlockId block : table.blocks) ++owners[index_of(block)];
     };
     int32_t num_ahead = 0;
@@ -273,10 +277,10 @@ void TierMirror::check(const std::vector<Request*>& running) const {
       BALLAST_CHECK(request->tiers[t].num_coming <=
                     std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
       num_ahead += request->tiers[t].num_coming;
-      own(request->tiers[t], request->tokens);
+      own(request->tiers[t], request->tokens, request->salt);
     }
     BALLAST_CHECK(num_ahead == speeds_[t].num_ahead);
-    for (const Unsent& unsent : unsent_) own(unsent.tiers[t], unsent.tokens);
+    for (const Unsent& unsent : unsent_) own(unsent.tiers[t], unsent.tokens, unsent.salt);
     tiers_[t].check(owners);
   }
 }

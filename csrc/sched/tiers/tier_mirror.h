@@ -47,7 +47,7 @@ class TierMirror {
   // attempted.
   void stored(int32_t tier, bool is_whole, const std::vector<Request*>& running);
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
   // The cache is about to evict a block: counts what no tier has.
   void note_evicted(BlockId evicted);
 
@@ -63,14 +63,15 @@ class TierMirror {
  private:
   // Blocks of an ended request that tiers had no room for yet.
   struct Unsent {
-    std::vector<int32_t> tokens;   // of full blocks only
+    std::vector<int32_t> tokens;  // of full blocks only
+    Salt salt;
     PrefixMatch match;             // the cache's blocks, which no request holds
     std::vector<TierTable> tiers;  // as the request's
   };
   static constexpr size_t kMostUnsent = 64;
 
   size_t checked(int32_t tier) const;
-  void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens,
+  void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);
   void send_unsent();

@@ -170,6 +170,9 @@ class Transfer(PybindObject):
     def tokens(self) -> I32:
         """[block_tokens] of a STORE."""
     @property
+    def salt(self) -> tuple[int, int]:
+        """Of a STORE: as of `Scheduler.add`."""
+    @property
     def seq(self) -> int:
         """Of a FETCH: for whom. All of one sequence follow each other, by position."""
 
@@ -254,14 +257,16 @@ class Scheduler(PybindObject):
         leader: int | None = None,
         scores_prompt: bool = False,
         client: int = 0,
+        salt: tuple[int, int] = ...,
     ) -> None:
         """Queue a sequence. The lower `priority` is served first; within a priority, clients share the batch fairly,
         and within a client the earlier sequence is served first.
 
         `leader`, a live sequence with the same prompt, computes it first; this one then takes its full blocks from the
-        prefix cache. With `scores_prompt` every prompt token goes through the model, at most chunk_size per step.
-        Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority`, or prompt +
-        max_tokens can never fit; QueueFullError when max_queue requests wait."""
+        prefix cache. `salt`: two 64-bit words; blocks of the cache and of tiers are shared only among sequences with
+        the same salt. With `scores_prompt` every prompt token goes through the model, at most chunk_size per step.
+        Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority` or another
+        salt, or prompt + max_tokens can never fit; QueueFullError when max_queue requests wait."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
         False when the id is not live."""
@@ -309,11 +314,12 @@ class Scheduler(PybindObject):
         """The oldest STORE of a tier is over. If it was lost, nothing more is sent to the tier.
 
         ValueError when there is no such tier, RuntimeError when nothing is on its way to it."""
-    def restore(self, tier: int, blocks: I32, parents: I32, tokens: I32) -> None:
+    def restore(self, tier: int, blocks: I32, parents: I32, tokens: I32, salts: NDArray[np.uint64]) -> None:
         """Tell what an earlier process has left in a tier, before anything is added: `blocks` [n] with their `parents`
-        [n] and `tokens` [n · block_tokens], children before their parents, in the order in which they are given up.
+        [n], `tokens` [n · block_tokens] and `salts` [n, 2], children before their parents, in the order in which they
+        are given up.
 
-        ValueError when ids repeat or a parent is missing."""
+        ValueError when ids repeat, a parent is missing or has another salt."""
     def cached_tokens(self, seq: int) -> int:
         """Prompt tokens of a live sequence that the prefix cache and tiers served when it was first admitted, 0 before.
 

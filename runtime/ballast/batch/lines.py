@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ballast.errors import shown
 from ballast.server.wire.json_text import to_json
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 OWN_BEGIN = b'{"id":"batch_req_'
 """How every line of a file of replies begins."""
 

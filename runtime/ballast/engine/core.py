@@ -161,6 +161,7 @@ class EngineCore:
             leader=leader if leader in self._sequences else None,
             scores_prompt=request.prompt_logprobs is not None,
             client=request.client,
+            salt=request.salt,
         )
         self._sequences[seq] = sequence
         self._queued.add(seq)

@@ -258,9 +258,9 @@ class Engine:
             stream = RequestStream(seqs, self._abort)
             if not self.has_work:
                 self._last_progress = self._clock.now()  # silence counts from now: an idle engine makes no progress
-            leaders: dict[tuple[int, tuple[int, ...]], int] = {}
+            leaders: dict[tuple[int, tuple[int, ...], tuple[int, int]], int] = {}
             for index, (seq, request) in enumerate(zip(seqs, requests, strict=True)):
-                leader = leaders.setdefault((request.priority, request.prompt_ids), seq)
+                leader = leaders.setdefault((request.priority, request.prompt_ids, request.salt), seq)
                 seed = request.sampling.seed
                 live = _Live(
                     stream,

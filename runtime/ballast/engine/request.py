@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,6 +46,16 @@ class SamplingParams:
     """Restricts every choice. Takes precedence over `min_tokens` when both together leave no token."""
 
 
+NO_SALT = (0, 0)
+"""The salt of requests that name none."""
+
+
+def salt_of(text: str) -> tuple[int, int]:
+    """The salt of a client's secret: two words of a digest, from which it cannot be guessed."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. `id` is for logs and `/debug/state` and need not be unique."""
@@ -56,6 +67,9 @@ class Request:
     """Lower numbers are served first; equal ones by `client`."""
     client: int = 0
     """Who asks: within a priority clients take turns, and only within a client the first to come is served first."""
+    salt: tuple[int, int] = NO_SALT
+    """Blocks of the prefix cache, and of what is kept of it elsewhere, are shared only among requests with the same
+    salt; see `salt_of`."""
     prompt_logprobs: int | None = None
     """Report the prompt's log probabilities, with so many alternatives a token; None: none. The prefix cache is not
     read then."""

@@ -62,7 +62,7 @@ class TierMover:
         self._waited_s = 0.0
         for index, tier in enumerate(of.tiers):
             found = tier.restored()
-            scheduler.restore(index, found.blocks, found.parents, found.tokens)
+            scheduler.restore(index, found.blocks, found.parents, found.tokens, found.salts)
             now = scheduler.stats().tiers[index]
             log.info(
                 "KV tier",

@@ -15,9 +15,19 @@ from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.access import Access
-from ballast.server.http.anthropic_errors import AnthropicErrors
+from ballast.server.http.dialect_errors import DialectErrors
 from ballast.server.http.middleware import BodyLimit, RequestScope
-from ballast.server.routes import anthropic, chat_page, health, llama_cpp, openai, other_servers, responses, tokens
+from ballast.server.routes import (
+    anthropic,
+    chat_page,
+    health,
+    llama_cpp,
+    ollama,
+    openai,
+    other_servers,
+    responses,
+    tokens,
+)
 from ballast.server.service import Service
 from ballast.server.telemetry.tracing import Tracer
 from ballast.server.wire.errors import RequestTimeoutError, error_reply
@@ -37,6 +47,7 @@ def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
         responses.router,
         tokens.router,
         llama_cpp.router,
+        ollama.router,
         other_servers.router,
         chat_page.router,
         health.everywhere,
@@ -86,7 +97,7 @@ def _surround(app: FastAPI, service: Service, access: Access, tracer: Tracer | N
     limits = service.limits
     bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
     guarded = access.guard(bounded, KEYLESS_PATHS)
-    return RequestScope(AnthropicErrors(guarded, access.root_path), service.ended, tracer)
+    return RequestScope(DialectErrors(guarded, access.root_path), service.ended, tracer)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

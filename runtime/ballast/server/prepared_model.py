@@ -14,6 +14,7 @@ from ballast.engine.runner import Runner
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine
+from ballast.model.facts import ModelFacts, facts_of
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
@@ -39,6 +40,7 @@ class PreparedModel:
     """Of its tensors in the file."""
     planned_bytes: Mapping[str, int]
     """What the plan needs, by where: `host`, and `device` where there is one."""
+    facts: ModelFacts
 
 
 def prepare_model(config: Config) -> PreparedModel:
@@ -79,7 +81,7 @@ def prepare_model(config: Config) -> PreparedModel:
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 
     num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
-    return PreparedModel(config, spec, text, load, probe, num_bytes, sums(plan))
+    return PreparedModel(config, spec, text, load, probe, num_bytes, sums(plan), facts_of(gguf))
 
 
 def _log_quota(num_threads: int | None) -> None:

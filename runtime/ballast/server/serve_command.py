@@ -13,6 +13,7 @@ from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, Loader
 from ballast.host.isa import chosen_isa
 from ballast.log import configure_logging
+from ballast.model.facts import ModelFacts
 from ballast.server.app import create_admin_app, create_app
 from ballast.server.generation.request_builder import RequestBuilder
 from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
@@ -34,6 +35,7 @@ from ballast.text.loading import Text
 
 DEFAULT_LIMITS = ServerLimits()
 NOTHING_PLANNED: Mapping[str, int] = {}
+NO_FACTS = ModelFacts()
 
 _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
     "reasoning_content": ("reasoning_content",),
@@ -59,6 +61,7 @@ def serve(config: Config) -> int:
         model.probe,
         num_bytes=model.num_bytes,
         planned_bytes=model.planned_bytes,
+        facts=model.facts,
     )
     return 0
 
@@ -73,9 +76,11 @@ def run(
     limits: ServerLimits = DEFAULT_LIMITS,
     num_bytes: int = 0,
     planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
+    facts: ModelFacts = NO_FACTS,
 ) -> None:
     """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
-    reports where its weights are, which take `num_bytes` in the file; `planned_bytes` is what it needs, by where."""
+    reports where its weights are, which take `num_bytes` in the file; `planned_bytes` is what it needs, by where;
+    `facts` are what clients may know of it."""
     device = config.machine.device
     with text_executors(text, config.model) as (executor, chat_executor), tracing(config.tracing, device) as tracer:
         listeners = open_listeners(config.server)
@@ -99,6 +104,7 @@ def run(
                 limits,
                 planned_bytes,
                 tracer,
+                facts,
             )
 
         run_server(build, listeners, _tls(config.server), config.server, limits)
@@ -151,6 +157,7 @@ def make_apps(
     limits: ServerLimits = DEFAULT_LIMITS,
     planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
     tracer: Tracer | None = None,
+    facts: ModelFacts = NO_FACTS,
 ) -> Apps:
     """The applications around one engine, measured by `metrics`. `address` is the IP address that they listen on."""
     wants_key = config.server.api_key_file is not None
@@ -180,6 +187,7 @@ def make_apps(
         engine=engine,
         device=config.machine.device,
         planned_bytes=planned_bytes,
+        facts=facts,
         tracer=tracer,
         request_builder=RequestBuilder(
             text,

@@ -12,11 +12,12 @@ from starlette.requests import Request
 
 from ballast.config.whole_range import WholeRange
 from ballast.errors import RequestError
+from ballast.model.facts import ModelFacts
 from ballast.server.engine_port import EnginePort
 from ballast.server.generation.job import Job
 from ballast.server.generation.priority import granted_priority
 from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.generation.response import GenerationResponse, Reply, ResponseContext
+from ballast.server.generation.response import EVENT_STREAM, Framing, GenerationResponse, Reply, ResponseContext
 from ballast.server.generation.tokenize_queue import TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.limits import ServerLimits
@@ -61,6 +62,7 @@ class Service:
     access: Access
     admin_access: Access
     limits: ServerLimits = field(default_factory=ServerLimits)
+    facts: ModelFacts = field(default_factory=ModelFacts)
     device: str = "cpu"
     """Where the model is computed, once `auto` is decided: cpu, cuda or cuda:N."""
     planned_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -139,10 +141,18 @@ class Service:
         return await self.tokenize_queue.run(request, record, checked, is_chat=is_chat)
 
     def respond(
-        self, record: Record, job: Job, reply: Reply, *, stream: bool, names: Mapping[str, str] = NO_FIELDS
+        self,
+        record: Record,
+        job: Job,
+        reply: Reply,
+        *,
+        stream: bool,
+        names: Mapping[str, str] = NO_FIELDS,
+        framing: Framing = EVENT_STREAM,
     ) -> GenerationResponse:
         """The response that runs `job` and writes its result by `reply`. `names`: the client's, for what it is told of
-        its fields (`client_field_names`). Raises RequestError for a priority that the client may not ask for."""
+        its fields (`client_field_names`). `framing`: how a stream is sent. Raises RequestError for a priority that the
+        client may not ask for."""
         allowed = record.client_priority or self.client_priority
         if job.priority and allowed is None:
             record.ignored.add("priority")
@@ -159,7 +169,7 @@ class Service:
             self.request_timeout_s,
             self.limits.keep_alive_s,
         )
-        return GenerationResponse(context, job, reply, record, stream=stream)
+        return GenerationResponse(context, job, reply, record, stream=stream, framing=framing)
 
     def _turn_of(self, record: Record) -> int:
         """The client for whom a request takes its turn."""

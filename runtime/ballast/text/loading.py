@@ -13,6 +13,7 @@ from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.families.registry import RELEASES, is_own, release_of, source_of, templates_for, without_template
 from ballast.text.chat_template import ChatTemplate
+from ballast.text.fim import FimTokens, fim_tokens
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
@@ -30,6 +31,8 @@ class Text:
     tokenizer_source: str
     """For the log: where the tokenizer came from, and why from there."""
     template_source: str
+    fim: FimTokens | None = None
+    """The tokens of prompts that ask for what fills a gap; None if the model has none."""
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""
@@ -69,7 +72,7 @@ def load_text(
         return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
     found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
     template, template_source = _make_template(found, tokenizer)
-    return Text(tokenizer, template, tokenizer_source, template_source)
+    return Text(tokenizer, template, tokenizer_source, template_source, fim_tokens(tokenizer, metadata))
 
 
 def _load_tokenizer(

@@ -44,6 +44,13 @@ def request(name: str, url: str = TEXT, **body: Any) -> dict[str, Any]:
     return {"custom_id": name, "method": "POST", "url": url, "body": fields}
 
 
+def message(name: str, **body: Any) -> dict[str, Any]:
+    """A request of Anthropic's API."""
+    said = [{"role": "user", "content": "What is 1 + 1?"}]
+    fields = {"model": "m", "max_tokens": 16, "messages": said, **body}
+    return {"custom_id": name, "method": "POST", "url": "/v1/messages", "body": fields}
+
+
 def batch(folder: Path, *lines: Any) -> int:
     if lines:
         (folder / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -80,6 +87,9 @@ def test_what_cannot_be_answered_has_a_line_that_says_why(tmp_path: Path) -> Non
         request("vector", "/v1/embeddings", input="a"),
         request("stream", stream=True),
         {**request("responses", "/v1/responses"), "body": {"input": "What is 1 + 1?", "max_output_tokens": 16}},
+        message("message"),
+        message("hot message", temperature=9),
+        message("streamed message", stream=True),
     ]
     assert batch(tmp_path, *lines) == 1
     found = replies(tmp_path)
@@ -90,6 +100,13 @@ def test_what_cannot_be_answered_has_a_line_that_says_why(tmp_path: Path) -> Non
     assert "/v1/embeddings" in found["vector"]["error"]["message"]
     assert found["stream"]["error"]["code"] == "stream_not_supported"
     assert found["responses"]["response"]["body"]["object"] == "response"
+    answered = found["message"]["response"]
+    assert (answered["status_code"], answered["body"]["type"]) == (200, "message")
+    assert answered["body"]["content"][0]["type"] == "text"
+    refused = found["hot message"]["response"]
+    assert (refused["status_code"], refused["body"]["type"]) == (400, "error")
+    assert refused["body"]["error"]["type"] == "invalid_request_error"
+    assert found["streamed message"]["error"]["code"] == "stream_not_supported"
 
 
 def test_it_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState, Limits
 from ballast.engine.loading import load_runner
-from ballast.engine.request import Request, SamplingParams
+from ballast.engine.request import NO_SALT, Request, SamplingParams, salt_of
 from ballast.engine.runner import with_changes, with_tiers
 from ballast.engine.step_costs import Cost
 from ballast.model.metadata import read_spec
@@ -145,6 +145,25 @@ def test_another_process_goes_on_where_this_one_ended(
     assert texts([*replies, *later]) == texts(plain)
     # Of every conversation all full blocks of the prompt before, and of the reply but its last token.
     assert all(reply.cached_tokens >= 80 for reply in later)
+
+
+def test_another_process_serves_only_requests_of_the_same_salt(make_core: MakeCore, tmp_path: Path) -> None:
+    prompt = tuple(range(60))
+
+    def request(text: str | None) -> Request:
+        salt = NO_SALT if text is None else salt_of(text)
+        return Request("test", prompt, SamplingParams(max_tokens=8, temperature=0.0), salt=salt)
+
+    first = make_core(tmp_path)
+    before = [served(first, [request(text)])[0] for text in ("a", None, "a")]
+    assert [reply.cached_tokens for reply in before] == [0, 0, 48]
+    first.close()
+    second = make_core(tmp_path)
+    after = [served(second, [request(text)])[0] for text in ("b", "a", None)]
+    assert [reply.cached_tokens for reply in after] == [0, 48, 48]
+    assert fetched_tokens(second) == 96
+    assert len(set(texts([*before, *after]))) == 1
+    second.close()
 
 
 def test_what_is_preempted_comes_back_from_disk(

@@ -34,6 +34,7 @@ class Expected:
     leader: int | None = None
     scores_prompt: bool = False
     client: int = 0
+    salt: tuple[int, int] = (0, 0)
     turn: tuple[int, int] = (0, 0)
     """Its round, and its number within the round."""
     admitted_before: bool = False
@@ -68,11 +69,14 @@ class Expected:
         return sched.Finish.LENGTH if self.num_generated == self.max_tokens else sched.Finish.NONE
 
 
-def prefix_hashes(tokens: Sequence[int]) -> list[int]:
-    """One hash a token, of the token and everything before it."""
+NO_SALT = (0, 0)
+
+
+def prefix_hashes(tokens: Sequence[int], salt: tuple[int, int] = NO_SALT) -> list[int]:
+    """One hash per token, of the token, everything before it and the salt."""
     hashes: list[int] = []
     for token in tokens:
-        hashes.append(hash((hashes[-1] if hashes else 0, token)))
+        hashes.append(hash((hashes[-1] if hashes else hash(salt), token)))
     return hashes
 
 
@@ -126,6 +130,7 @@ class Record:
 
     parent: int
     tokens: tuple[int, ...]
+    salt: tuple[int, int]
     store: int
     """Number of the store."""
     parent_store: int
@@ -222,6 +227,7 @@ class ReferenceScheduler:
         leader: int | None = None,
         scores_prompt: bool = False,
         client: int = 0,
+        salt: tuple[int, int] = NO_SALT,
     ) -> bool:
         """Queue a request. False when the queue is full, the request can never fit or it would wait in front of its
         leader, as it must be refused then."""
@@ -239,6 +245,7 @@ class ReferenceScheduler:
                 leader=leader,
                 scores_prompt=scores_prompt,
                 client=client,
+                salt=salt,
             )
         except sched.QueueFullError:
             assert fits, "a request that never fits must be a ValueError, or its client will try again"
@@ -254,7 +261,7 @@ class ReferenceScheduler:
         self.live[seq] = Expected(
             seq,
             list(prompt),
-            prefix_hashes(prompt),
+            prefix_hashes(prompt, salt),
             len(prompt),
             max_tokens,
             min_tokens,
@@ -263,6 +270,7 @@ class ReferenceScheduler:
             leader,
             scores_prompt,
             client,
+            salt,
             self._turn(client, priority),
         )
         self._num_added += 1
@@ -417,7 +425,7 @@ class ReferenceScheduler:
                 tier.storing.append((each.tier_block, self._num_stores, content))
                 parent_store = tier.records[each.parent].store if each.parent else 0
                 tier.records[each.tier_block] = Record(
-                    each.parent, tuple(each.tokens.tolist()), self._num_stores, parent_store
+                    each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store
                 )
             elif each.move == sched.Move.DROP:
                 tier.records[each.tier_block].is_dropped = True
@@ -450,14 +458,14 @@ class ReferenceScheduler:
         for tier in self.tiers:
             on_their_way = {store for _, store, _ in tier.storing}
             children = {
-                (record.parent, record.parent_store, record.tokens): (block, record.store)
+                (record.parent, record.parent_store, record.tokens, record.salt): (block, record.store)
                 for block, record in tier.records.items()
                 if not record.is_dropped and record.store not in on_their_way
             }
             block, store, depth = 0, 0, 0
             while (depth + 1) * size < len(request.tokens):
                 content = tuple(request.tokens[depth * size : (depth + 1) * size])
-                if (found := children.get((block, store, content))) is None:
+                if (found := children.get((block, store, content, request.salt))) is None:
                     break
                 (block, store), depth = found, depth + 1
             end = max(end, depth)
@@ -549,6 +557,7 @@ class ReferenceScheduler:
             np.array(order, np.int32),
             np.array([kept.records[block].parent for block in order], np.int32),
             np.array([kept.records[block].tokens for block in order], np.int32).reshape(-1),
+            np.array([kept.records[block].salt for block in order], np.uint64).reshape(-1, 2),
         )
         self.totals.restored_blocks = len(order)
         self._check_between_steps()
@@ -822,14 +831,14 @@ class ReferenceScheduler:
 
 
 def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
-    """What the first token of a block must hold, by the tokens of the blocks before it."""
+    """What the first token of a block must hold, by the tokens of the blocks before it and its salt."""
     chain: list[tuple[int, ...]] = []
     parent = store.parent
     while parent:
         chain.insert(0, tier.records[parent].tokens)
         parent = tier.records[parent].parent
-    before = prefix_hashes([token for tokens in chain for token in tokens])
-    return hash((before[-1] if before else 0, int(store.tokens[0])))
+    before = [token for tokens in chain for token in tokens]
+    return prefix_hashes([*before, int(store.tokens[0])], store.salt)[-1]
 
 
 def _num_whole(tier: Tier) -> int:

@@ -25,7 +25,7 @@ from ballast.model.tiers.tier import NOTHING, Restored
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _PREFIX = "ballast-kv-"
 _SET_NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
@@ -45,6 +45,7 @@ def head_type(block_tokens: int) -> np.dtype[np.void]:
             ("write", "<u8"),
             ("parent_write", "<u8"),
             ("content_sum", "<u8"),
+            ("salt", "<u8", (2,)),
             ("parent", "<i4"),
             ("spare", "<i4"),
             ("tokens", "<i4", (block_tokens,)),
@@ -110,16 +111,21 @@ class BlockFile:
             return NOTHING
         blocks = np.array(order, np.int32)
         return Restored(
-            blocks, heads["parent"][blocks].astype(np.int32), heads["tokens"][blocks].astype(np.int32).ravel()
+            blocks,
+            heads["parent"][blocks].astype(np.int32),
+            heads["tokens"][blocks].astype(np.int32).ravel(),
+            heads["salt"][blocks].astype(np.uint64),
         )
 
-    def write(self, block: int, parent: int, tokens: NDArray[np.int32], content: NDArray[np.uint8]) -> None:
+    def write(
+        self, block: int, parent: int, tokens: NDArray[np.int32], salt: tuple[int, int], content: NDArray[np.uint8]
+    ) -> None:
         """Write a block [block_bytes]. Raises OSError; then the block holds nothing."""
         self.drop(block)
         _write(self._contents_file, content.data, (block - 1) * self._stride)
         head = self._heads[block : block + 1]
         self._last_write += 1
-        head["write"], head["parent"], head["tokens"] = self._last_write, parent, tokens
+        head["write"], head["parent"], head["tokens"], head["salt"] = self._last_write, parent, tokens, salt
         head["parent_write"] = self._heads["write"][parent] if parent else 0
         head["content_sum"] = kernels.checksum(content)
         head["sum"] = _sum(head)

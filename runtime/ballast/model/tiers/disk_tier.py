@@ -38,6 +38,7 @@ class _Store:
     block: int
     parent: int
     tokens: NDArray[np.int32]
+    salt: tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class DiskTier:
         rows = [self._free_rows.popleft() for _ in stores]
         copy = self._cache.copy_out([each.block for each in stores], [self._rows[row] for row in rows])
         for row, each in zip(rows, stores, strict=True):
-            self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy()))
+            self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy(), each.salt))
 
     def drop(self, block: int) -> None:
         """See KvTier."""
@@ -168,7 +169,7 @@ class DiskTier:
 
     def _write(self, store: _Store) -> None:
         _wait(store.copy)
-        self._file.write(store.block, store.parent, store.tokens, self._rows[store.row])
+        self._file.write(store.block, store.parent, store.tokens, store.salt, self._rows[store.row])
 
     def _drop_for_good(self, block: int) -> None:
         try:

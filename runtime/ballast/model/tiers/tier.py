@@ -21,9 +21,11 @@ class Restored:
     blocks: NDArray[np.int32]  # [n]
     parents: NDArray[np.int32]  # [n]
     tokens: NDArray[np.int32]  # [n · block_tokens]
+    salts: NDArray[np.uint64]  # [n, 2]
 
 
-NOTHING = Restored(*(np.empty(0, np.int32) for _ in range(3)))
+_NO_IDS = np.empty(0, np.int32)
+NOTHING = Restored(_NO_IDS, _NO_IDS, _NO_IDS, np.empty((0, 2), np.uint64))
 
 
 class Fetched(NamedTuple):

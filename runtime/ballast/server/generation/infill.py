@@ -1,52 +1,69 @@
-"""The prompt that asks a model of DeepSeek's for what stands between two texts."""
+"""Prompts that ask a model to fill the gap between two texts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ballast.errors import RequestError
+from ballast.server.generation.job import Job
 from ballast.server.wire.llama_cpp.request import InfillRequest
 from ballast.server.wire.parsing import refuse
-from ballast.text.tokenizer import Tokenizer
+from ballast.text.fim import FimTokens
+from ballast.text.loading import Text
 
-BEGIN, HOLE, END = "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"
 
-
-def infill_prompt(body: InfillRequest, tokenizer: Tokenizer) -> list[int]:
-    """BOS, other files, BEGIN, prefix, HOLE, suffix, END, prompt: the order in which llama.cpp puts them for a model
-    that has no tokens of repositories. What a client wrote is read as text alone.
-
-    Raises RequestError for a model whose vocabulary has no such tokens.
-    """
-    marks = {spelling: tokenizer.id_of(spelling) for spelling in (BEGIN, HOLE, END)}
-    if missing := [spelling for spelling, token_id in marks.items() if token_id is None]:
+def require_fim(text: Text, param: str | None = None) -> FimTokens:
+    """The model's tokens. Raises RequestError, for the field `param`, if it has none."""
+    if text.fim is None:
+        why = "this model's vocabulary has no tokens to fill gaps, such as <|fim_prefix|>, so it was not trained to"
+        way_out = "leave it out" if param else "/v1/completions continues texts"
         raise RequestError(
-            f"this model's vocabulary has no {missing[0]}, so it was not trained to fill gaps; /v1/completions "
-            "continues texts",
-            code="no_infill",
+            f"{param}: {why}; {way_out}" if param else f"{why}; {way_out}", param=param, code="no_infill"
         )
+    return text.fim
 
-    def text(value: object, path: str) -> list[int]:
+
+def filling(
+    prefix: Sequence[int],
+    suffix: Sequence[int],
+    text: Text,
+    fim: FimTokens,
+    *,
+    files: Sequence[int] = (),
+    may_begin: bool = True,
+) -> list[int]:
+    """The prompt for the gap between two texts, with a BOS if texts begin with one and `may_begin`. `files`: others,
+    put first."""
+    tokenizer = text.tokenizer
+    adds_bos = tokenizer.add_bos and may_begin
+    first = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
+    return [*first, *files, fim.prefix, *prefix, fim.suffix, *suffix, fim.middle]
+
+
+def ended_by(job: Job, ends: frozenset[int]) -> Job:
+    """The job with further tokens that end its text and are no part of it."""
+    sampling = replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends)
+    return replace(job, sampling=sampling, hidden_ids=job.hidden_ids | ends)
+
+
+def infill_prompt(body: InfillRequest, text: Text, fim: FimTokens) -> list[int]:
+    """BOS, other files, prefix, suffix, prompt: the order of llama.cpp for models without tokens of repositories. Texts
+    of clients are read as text alone."""
+
+    def ids(value: object, path: str) -> list[int]:
         if not isinstance(value, str):
             refuse(path, "must be a string")
-        return tokenizer.encode(value, parse_special=False)
+        return text.tokenizer.encode(value, parse_special=False)
 
     for n, each in enumerate(body.input_extra):
         if not isinstance(each.get("filename", ""), str):
             refuse(f"input_extra.{n}.filename", "must be a string")
-    begin, hole, end = (token_id for token_id in marks.values() if token_id is not None)
     files = [
         token_id
         for n, each in enumerate(body.input_extra)
-        for token_id in text(each.get("text"), f"input_extra.{n}.text")
+        for token_id in ids(each.get("text"), f"input_extra.{n}.text")
     ]
-    first = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    prefix, suffix = ids(body.input_prefix, "input_prefix"), ids(body.input_suffix, "input_suffix")
     (prompt,) = body.prompt
-    return [
-        *first,
-        *files,
-        begin,
-        *text(body.input_prefix, "input_prefix"),
-        hole,
-        *text(body.input_suffix, "input_suffix"),
-        end,
-        *text(prompt, "prompt"),
-    ]
+    return [*filling(prefix, suffix, text, fim, files=files), *ids(prompt, "prompt")]

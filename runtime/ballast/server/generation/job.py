@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ballast.engine.request import Request, SamplingParams
+from ballast.engine.request import NO_SALT, Request, SamplingParams
 from ballast.text.marks import Layout
 
 _UNDIVIDED = Layout()
@@ -56,6 +56,8 @@ class Job:
     """As the client asks for it, until the server grants one; None: as 0."""
     client: int = 0
     """Who asks; those of one number are one client."""
+    salt: tuple[int, int] = NO_SALT
+    """As that of the engine's requests."""
     report_progress: bool = False
     unheeded: tuple[str, ...] = ()
     """Fields of the request that ask for what this model does not do, and do no harm."""
@@ -84,6 +86,7 @@ class Job:
                 replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
                 self.priority or 0,
                 self.client,
+                self.salt,
                 prompt_logprobs=self._prompt_logprobs if is_first else None,
                 report_progress=is_first and self.report_progress,
             )

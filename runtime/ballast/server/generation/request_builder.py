@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn
 
 from ballast.engine.constraint import Constraint
@@ -21,11 +22,13 @@ from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
 from ballast.grammar.tools import strict_schemas, tool_calls
 from ballast.server.generation.chat_prompt import asked_to_think, continues_final, render_prompt, vain_fields
+from ballast.server.generation.infill import ended_by, filling, infill_prompt, require_fim
 from ballast.server.generation.job import Job, Prompt
 from ballast.server.generation.prompt_limits import asked_tokens, truncated
 from ballast.server.generation.request_template import text_with_template
 from ballast.server.generation.token_fields import with_token_rules
 from ballast.server.generation.tool_use import ToolUse, tool_use
+from ballast.server.wire.llama_cpp.request import InfillRequest
 from ballast.server.wire.openai.request import (
     MAX_CHOICES,
     ChatCompletionRequest,
@@ -186,11 +189,34 @@ class RequestBuilder:
         return Layout(marks_of(self.text.tokenizer, reply.thinking) | calling, start, read_calls)
 
     def completion(self, body: CompletionRequest) -> Job:
-        """The job of a text completion. Prompts of token ids are used unchanged. Raises RequestError, CapacityError."""
+        """The job of a text completion. Prompts of token ids are used unchanged; with a suffix, prompts are
+        the text before the gap. Raises RequestError, CapacityError."""
         self._check_choices(body.n or 1, len(body.prompt))
-        prompts = [self._prompt(prompt, body) for prompt in body.prompt]
+        fim = require_fim(self.text, "suffix") if body.suffix else None
+        if fim is None:
+            prompts = [self._prompt(prompt, body) for prompt in body.prompt]
+        else:
+            suffix = self._plain_ids(body.suffix or "", "suffix")
+            prefixes = (self._plain_ids(prompt, "prompt") for prompt in body.prompt)
+            may_begin = body.add_special_tokens is not False
+            gaps = (filling(prefix, suffix, self.text, fim, may_begin=may_begin) for prefix in prefixes)
+            prompts = [Prompt(tuple(gap)) for gap in gaps]
         job = self._job(body, prompts, "prompt", body.num_logprobs, echo=bool(body.echo))
-        return with_token_rules(self._constrain(job, body, body.form(), None), body, self.text.tokenizer)
+        job = with_token_rules(self._constrain(job, body, body.form(), None), body, self.text.tokenizer)
+        return job if fim is None else ended_by(job, fim.ends)
+
+    def infill(self, body: InfillRequest) -> Job:
+        """The job of a request to fill a gap, in llama.cpp's form. Raises RequestError, CapacityError."""
+        fim = require_fim(self.text)
+        ids = infill_prompt(body, self.text, fim)
+        return ended_by(self.completion(body.model_copy(update={"prompt": [ids]})), fim.ends)
+
+    def _plain_ids(self, text: str | list[int], field: str) -> list[int]:
+        """Token ids of one side of a gap. Spellings of control tokens in it are read as text."""
+        if not isinstance(text, str):
+            self.check_ids(field, text)
+            return text
+        return self._encode(text, field, partial(self.text.tokenizer.encode, parse_special=False), may_cut=False)
 
     def _prompt(self, prompt: str | list[int], body: CompletionRequest) -> Prompt:
         tokenizer = self.text.tokenizer
@@ -262,6 +288,7 @@ class RequestBuilder:
             },
             lowered_max_tokens=max_tokens if asked is not None and asked > max_tokens else None,
             priority=body.priority,
+            salt=body.salt,
             report_progress=bool(body.return_progress),
         )
 

@@ -23,16 +23,24 @@ from ballast.server.wire.piece import Piece, Whole
 from ballast.server.wire.usage import Counts, Progress
 from ballast.text.tokenizer import Tokenizer
 
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+"""Of all streams, besides their type."""
 QUICK_WEIGHT = 1000
 """Most tokens and alternatives that are written on the event loop itself: about a millisecond's work."""
 
-KEEP_ALIVE = b": keep-alive\n\n"
 JSON_HEADERS = [(b"content-type", b"application/json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How frames of a stream are sent."""
+
+    media_type: str
+    keep_alive: Callable[[], bytes]
+    """A frame that clients skip, for a stream that has been silent for long."""
+
+
+EVENT_STREAM = Framing("text/event-stream; charset=utf-8", lambda: b": keep-alive\n\n")
 
 
 class Reply(Protocol):
@@ -71,8 +79,8 @@ class ResponseContext:
     timeout_s: float
     """The longest that a request may take, from its arrival on; 0: any time."""
     keep_alive_s: float
-    """A stream that has been silent for so long sends a comment. If that happens before its first token, the status
-    line is out, and later errors travel in the stream."""
+    """A stream that has been silent for so long sends `Framing.keep_alive`. If that happens before its first token, the
+    status line is out, and later errors travel in the stream."""
 
 
 class GenerationResponse(Response):
@@ -81,13 +89,23 @@ class GenerationResponse(Response):
     An error before anything is sent is raised, and becomes an HTTP error. Later errors are sent in the stream.
     """
 
-    def __init__(self, context: ResponseContext, job: Job, reply: Reply, record: Record, *, stream: bool) -> None:
+    def __init__(
+        self,
+        context: ResponseContext,
+        job: Job,
+        reply: Reply,
+        record: Record,
+        *,
+        stream: bool,
+        framing: Framing = EVENT_STREAM,
+    ) -> None:
         super().__init__()
         self._context = context
         self._job = job
         self._reply = reply
         self._record = record
         self._stream = stream
+        self._framing = framing
         self._started = False
         self._last_sent = time.monotonic()
 
@@ -150,7 +168,7 @@ class GenerationResponse(Response):
             if first:
                 first = False
                 if not self._started:
-                    await self._start(send, STREAM_HEADERS)
+                    await self._start_stream(send)
                 frames = reply.opening(generation)
             frames += await _written(_weight(piece), reply.piece, piece, generation)
             if generation.progress is not None:
@@ -165,22 +183,22 @@ class GenerationResponse(Response):
 
     @contextlib.asynccontextmanager
     async def _keep_alive(self, send: Send) -> AsyncIterator[None]:
-        """Send a comment, which clients skip, whenever the stream has been silent for long."""
+        """Send a frame that clients skip whenever the stream has been silent for long."""
 
-        async def send_comments() -> None:
+        async def send_frames() -> None:
             while True:
                 silent_s = time.monotonic() - self._last_sent
                 if silent_s < self._context.keep_alive_s:
                     await asyncio.sleep(self._context.keep_alive_s - silent_s)
                     continue
                 if not self._started:
-                    await self._start(send, STREAM_HEADERS)
-                await self._send_part(send, KEEP_ALIVE)
+                    await self._start_stream(send)
+                await self._send_part(send, self._framing.keep_alive())
 
         async def send_until_gone() -> None:
             # `cancel_on_disconnect` reports a client that has gone.
             with contextlib.suppress(ClientGoneError):
-                await send_comments()
+                await send_frames()
 
         sending = asyncio.create_task(send_until_gone())
         try:
@@ -192,6 +210,9 @@ class GenerationResponse(Response):
         piece = await generation.next_piece()
         self._record.fields.setdefault("first_token_s", round(time.monotonic() - self._record.started, 4))
         return piece
+
+    async def _start_stream(self, send: Send) -> None:
+        await self._start(send, [(b"content-type", self._framing.media_type.encode()), *STREAM_HEADERS])
 
     async def _start(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         self._started = True

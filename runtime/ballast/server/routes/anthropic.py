@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -14,21 +13,15 @@ from ballast.server.routes.context import begin, json_response
 from ballast.server.wire.anthropic.reply import AnthropicReply
 from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages, to_chat
 from ballast.server.wire.field_names import client_field_names
-from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR, describes
+from ballast.server.wire.openapi import describes
 from ballast.server.wire.schemas import AnthropicError, AnthropicMessage, TokenCount
 
 router = APIRouter()
 
 
-def _with_anthropics_errors(route: dict[str, Any]) -> dict[str, Any]:
-    for status, description in (EVERY_ERROR | BODY_ERRORS).items():
-        route["responses"][status] = {"description": description, "model": AnthropicError}
-    return route
-
-
 @router.post(
     "/v1/messages",
-    **_with_anthropics_errors(describes(AnthropicMessage, body=MessagesRequest, streams=True)),
+    **describes(AnthropicMessage, body=MessagesRequest, streams=True, error=AnthropicError),
 )
 async def messages(request: Request) -> Response:
     """Answer a conversation, in Anthropic's words."""
@@ -47,7 +40,7 @@ async def messages(request: Request) -> Response:
     return service.respond(record, job, reply, stream=bool(body.stream), names=body.error_names)
 
 
-@router.post("/v1/messages/count_tokens", **_with_anthropics_errors(describes(TokenCount, body=MessagesRequest)))
+@router.post("/v1/messages/count_tokens", **describes(TokenCount, body=MessagesRequest, error=AnthropicError))
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a message has."""
     service, record = begin(request, "count_tokens")

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, RootModel
 from starlette.responses import Response
 
-from ballast.server.generation.infill import infill_prompt
 from ballast.server.generation.job import Job
 from ballast.server.generation.response import GenerationResponse
 from ballast.server.routes.context import begin
@@ -53,12 +52,12 @@ async def _answer(request: Request, endpoint: str, kind: type[LlamaRequest]) -> 
 
     def work(data: bytes) -> tuple[LlamaRequest, str, Job]:
         body = parse_llama(kind, data, service.engine.limits.max_model_tokens, record.ignored)
-        if isinstance(body, InfillRequest):
-            body = body.model_copy(update={"prompt": [infill_prompt(body, builder.text.tokenizer)]})
-        return body, service.model_name(body.model), builder.completion(body)
+        job = builder.infill(body) if isinstance(body, InfillRequest) else builder.completion(body)
+        return body, service.model_name(body.model), job
 
     body, model, job = await service.on_body(request, record, work, generates=True)
-    prompts = [prompt if isinstance(prompt, str) else "" for prompt in body.prompt]
+    is_shown = not isinstance(body, InfillRequest)
+    prompts = [prompt if is_shown and isinstance(prompt, str) else "" for prompt in body.prompt]
     reply = LlamaReply(
         model,
         [prompts[job.prompt_of(choice)] for choice in range(job.num_choices)],

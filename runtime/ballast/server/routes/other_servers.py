@@ -86,9 +86,9 @@ async def ping(request: Request) -> Response:
     return _health(request)
 
 
-@router.post("/ping", include_in_schema=False)
+@router.post("/ping", **describes(Status, is_open=True))
 async def post_ping(request: Request) -> Response:
-    """As GET."""
+    """As GET /ping."""
     return _health(request)
 
 
@@ -167,5 +167,8 @@ async def _no_embeddings(request: Request) -> Response:
     )
 
 
-for _path in ("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"):
+for _path in (
+    *("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
+    *("/api/embed", "/api/embeddings"),
+):
     router.add_api_route(_path, _no_embeddings, methods=["POST"], include_in_schema=False)

@@ -1,4 +1,4 @@
-"""The route of OpenAI's Responses API, which is translated to a chat request."""
+"""The routes of OpenAI's Responses API, which are translated to chat requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ballast.server.generation.job import Job
-from ballast.server.routes.context import begin
+from ballast.server.routes.context import begin, json_response
 from ballast.server.wire.client_tools import CalledTool
 from ballast.server.wire.field_names import RESPONSES_FIELDS, client_field_names
 from ballast.server.wire.openapi import describes
 from ballast.server.wire.responses.reply import ResponsesReply
 from ballast.server.wire.responses.request import ResponsesRequest, parse_responses, to_chat
-from ballast.server.wire.schemas import ResponseObject
+from ballast.server.wire.schemas import InputTokens, ResponseObject
 
 router = APIRouter()
 
@@ -39,3 +39,20 @@ async def responses(request: Request) -> Response:
     reply_id = f"resp_{body.request_id or uuid.uuid4().hex}"
     reply = ResponsesReply(reply_id, int(time.time()), model, body, called, token_bytes)
     return service.respond(record, job, reply, stream=bool(body.stream), names=RESPONSES_FIELDS)
+
+
+@router.post("/responses/input_tokens", include_in_schema=False)
+@router.post("/v1/responses/input_tokens", **describes(InputTokens, body=ResponsesRequest))
+async def input_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a response has."""
+    service, record = begin(request, "count_tokens")
+
+    def work(data: bytes) -> int:
+        body = parse_responses(data, service.engine.limits.max_model_tokens, record.ignored)
+        service.model_name(body.model)
+        with client_field_names(RESPONSES_FIELDS):
+            chat, _ = to_chat(body, record.ignored)
+            return len(service.request_builder.chat_prompt(chat).ids)
+
+    num_tokens = await service.on_body(request, record, work, is_chat=True)
+    return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})

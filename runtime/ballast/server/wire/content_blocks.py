@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import orjson
 
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, Reasoning
 
@@ -23,6 +25,15 @@ class Block:
     """The text; for a call, its arguments."""
     call_id: str = ""
     name: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """A call's arguments as an object. Text that is no JSON object goes under a key that no schema has."""
+        try:
+            value = orjson.loads(self.text)
+        except orjson.JSONDecodeError:
+            value = None
+        return value if isinstance(value, dict) else {"_unparsed": self.text}
 
 
 class Blocks:

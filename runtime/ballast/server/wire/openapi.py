@@ -59,21 +59,27 @@ def describes(
     *,
     body: type[BaseModel] | None = None,
     streams: bool = False,
+    stream_type: str = "text/event-stream",
+    error: type[BaseModel] | None = None,
     unready: type[BaseModel] | None = None,
     is_open: bool = False,
 ) -> dict[str, Any]:
     """Arguments of a route that answers with `reply` and reads `body` itself.
 
-    `streams`: it can stream events. `unready`: its answer with status 503 if that is no error. `is_open`: it answers
-    whoever asks.
+    `streams`: it can stream events, or objects if `stream_type` says so. `error`: its errors, if they are not those of
+    OpenAI's API. `unready`: its answer with status 503 if that is no error. `is_open`: it needs no key.
     """
-    content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}} if streams else {}
+    part = EVENT if stream_type == "text/event-stream" else {"type": "object"}
+    content: dict[str, Any] = {stream_type: {"schema": part}} if streams else {}
     success: dict[str, Any] = {"description": "Success"}
     if isinstance(reply, str):
         content[reply] = {"schema": {"type": "string"}}
     else:
         success["model"] = reply
     route: dict[str, Any] = {"responses": {200: success | ({"content": content} if content else {})}}
+    if error is not None:
+        for status, description in (EVERY_ERROR | (BODY_ERRORS if body is not None else {})).items():
+            route["responses"][status] = {"description": description, "model": error}
     if unready is not None:
         route["responses"][503] = {"description": EVERY_ERROR[503], "model": unready}
     if isinstance(reply, str):
@@ -94,9 +100,9 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     for operations in described["paths"].values():
-        for method, operation in operations.items():
+        for operation in operations.values():
             _hoist_body(operation, schemas)
-            _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if method == "post" else {}))
+            _add_errors(operation, EVERY_ERROR | (BODY_ERRORS if "requestBody" in operation else {}))
             if operation.get("security") == []:
                 for status in ("401", "403", "421"):
                     del operation["responses"][status]

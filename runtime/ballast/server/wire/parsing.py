@@ -12,11 +12,20 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails
 
 from ballast.errors import ContextLengthError, RequestError
 from ballast.server.wire.field_rules import Rule
+from ballast.server.wire.field_schemas import add_rules
 
 MAX_DEPTH = 64
 MAX_NODES = 150_000
@@ -61,6 +70,12 @@ class StrictModel(BaseModel):
 
     other_fields: ClassVar[Mapping[str, Rule]] = {}
     """What happens to fields that it does not have; one that is neither here nor there is not known."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        add_rules(handler.resolve_ref_schema(schema), cls.other_fields)
+        return schema
 
     @model_validator(mode="before")
     @classmethod

@@ -140,6 +140,13 @@ class ResponseObject(_Open):
     usage: dict[str, Any]
 
 
+class InputTokens(BaseModel):
+    """Reply of POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class ModelCard(BaseModel):
     """One name under which the model is served."""
 

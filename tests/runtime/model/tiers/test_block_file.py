@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ballast.engine.request import NO_SALT
 from ballast.model.tiers.block_file import BlockFile, BlockFileError, head_type, kept_bytes, remove_others, stride_of
 
 KEY, OTHER = "0" * 32, "1" * 32
@@ -43,7 +44,7 @@ def filled(folder: Path) -> Path:
     """3 → 5 → 7 and 3 → 6, written in the order 3, 5, 6, 7."""
     with opened(folder) as file:
         for block, parent in ((3, 0), (5, 3), (6, 3), (7, 5)):
-            file.write(block, parent, tokens(block), content(block))
+            file.write(block, parent, tokens(block), NO_SALT, content(block))
         return file.path
 
 
@@ -69,17 +70,32 @@ def test_another_process_finds_what_was_written(tmp_path: Path) -> None:
         assert read(file, 1) is None
 
 
+def test_blocks_come_back_with_their_salts(tmp_path: Path) -> None:
+    salt = (2**64 - 1, 7)
+    with opened(tmp_path) as file:
+        file.write(3, 0, tokens(3), salt, content(3))
+        file.write(5, 3, tokens(5), salt, content(5))
+        file.write(6, 0, tokens(3), NO_SALT, content(6))
+    with opened(tmp_path) as file:
+        found = file.restored()
+    assert dict(zip(found.blocks.tolist(), map(tuple, found.salts.tolist()), strict=True)) == {
+        3: salt,
+        5: salt,
+        6: NO_SALT,
+    }
+
+
 def test_what_follows_a_block_that_was_written_over_is_gone(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
-        file.write(5, 0, tokens(50), content(50))
+        file.write(5, 0, tokens(50), NO_SALT, content(50))
     assert restored(tmp_path) == [6, 3, 5]
 
 
 def test_what_follows_a_block_that_came_again_is_gone(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
-        file.write(5, 3, tokens(5), content(5))
+        file.write(5, 3, tokens(5), NO_SALT, content(5))
     assert restored(tmp_path) == [6, 5, 3], "7 was written after another 5"
 
 
@@ -161,10 +177,10 @@ def test_other_sets_are_removed_unless_somebody_uses_them(tmp_path: Path) -> Non
 def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
     assert kept_bytes(tmp_path, KEY) == 0
     with opened(tmp_path, OTHER) as other:
-        other.write(1, 0, tokens(1), content(1))
+        other.write(1, 0, tokens(1), NO_SALT, content(1))
         assert kept_bytes(tmp_path, KEY) == 0
     with opened(tmp_path) as own:
-        own.write(1, 0, tokens(1), content(1))
+        own.write(1, 0, tokens(1), NO_SALT, content(1))
         assert kept_bytes(tmp_path, KEY) >= BLOCK_BYTES
 
 
@@ -197,7 +213,7 @@ def test_a_write_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (6 * stride_of(BLOCK_BYTES) + 100, hard))
         try:
             with pytest.raises(OSError, match="too large"):
-                file.write(7, 5, tokens(70), content(70))
+                file.write(7, 5, tokens(70), NO_SALT, content(70))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert read(file, 7) is None
@@ -214,7 +230,7 @@ KILLED_WRITER = """
     number = 0
     while True:
         block = 1 + number % test.NUM_BLOCKS
-        file.write(block, 0, test.tokens(number), test.content(number))
+        file.write(block, 0, test.tokens(number), test.NO_SALT, test.content(number))
         number += 1
 """
 

@@ -115,10 +115,16 @@ def test_however_an_agent_shows_reasoning_it_is_sent(server, display, ignored):
     assert "".join(shown) == "Where?"
 
 
-def test_a_reply_without_citations_has_no_such_key(server):
-    body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "say hello"}]}
-    for stream in (False, True):
-        assert "citations" not in post(server, "/v1/messages", body | {"stream": stream}).text
+def test_a_text_has_an_empty_list_of_citations(server):
+    """Anthropic's schema requires a list or null; @ai-sdk/anthropic takes a list or no key, but not null."""
+    body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "say thought"}]}
+    *_, whole = post(server, "/v1/messages", body).json()["content"]
+    assert whole == {"type": "text", "text": "It is 4.", "citations": []}
+    streamed = events(post(server, "/v1/messages", body | {"stream": True}))
+    *_, begun = [each["content_block"] for each in streamed if each["type"] == "content_block_start"]
+    assert begun == {"type": "text", "text": "", "citations": []}
+    again = body | {"messages": [*body["messages"], {"role": "assistant", "content": [whole]}, *body["messages"]]}
+    assert post(server, "/v1/messages", again).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from ballast.server.generation.infill import BEGIN, END, HOLE, infill_prompt
+from ballast.server.generation.infill import infill_prompt, require_fim
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
 from ballast.server.wire.openai.request import to_sampling
@@ -120,7 +120,10 @@ def test_a_gap_is_refused_where_the_model_has_no_tokens_for_it(server):
     body = {"input_prefix": "a", "input_suffix": "b"}
     reply = httpx.post(server.url + "/infill", json=body, timeout=60)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_infill")
-    assert "<｜fim▁begin｜>" in reply.json()["error"]["message"]
+    assert "no tokens to fill gaps" in reply.json()["error"]["message"]
+
+
+BEGIN, HOLE, END = "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"
 
 
 def test_the_prompt_for_a_gap():
@@ -128,6 +131,6 @@ def test_the_prompt_for_a_gap():
     tokenizer = text.tokenizer
     body = {"input_prefix": "ab", "input_suffix": BEGIN, "prompt": "c", "input_extra": [{"filename": "f", "text": "x"}]}
     read = parse_llama(InfillRequest, json.dumps(body).encode(), 100, IgnoredFields())
-    ids = infill_prompt(read, tokenizer)
+    ids = infill_prompt(read, text, require_fim(text))
     assert tokenizer.decode(ids[1:], skip_control=False) == f"x{BEGIN}ab{HOLE}{BEGIN}{END}c"
     assert (ids[0], ids.count(tokenizer.id_of(BEGIN))) == (tokenizer.bos_id, 1), "a client's text is no control token"

@@ -224,3 +224,20 @@ def test_an_input_that_is_too_long_is_refused_in_the_clients_words(client: opena
     with pytest.raises(openai.BadRequestError, match="or lower max_output_tokens") as refused:
         client.responses.create(model="m", input="x " * 100_000, max_output_tokens=5)
     assert refused.value.param == "input"
+
+
+def test_input_tokens_are_those_of_the_response(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"input": [{"role": "user", "content": "say hello"}], "instructions": "Be brief."}
+    for more in ({}, {"tools": [WEATHER]}, {"reasoning": NO_THOUGHT}):
+        counted = client.responses.input_tokens.count(model="m", **asked, **more)
+        assert counted.object == "response.input_tokens"
+        whole = client.responses.create(model="m", max_output_tokens=1, **asked, **more)
+        assert whole.usage is not None
+        assert counted.input_tokens == whole.usage.input_tokens
+
+
+def test_what_cannot_be_counted_is_refused_by_name(client: openai.OpenAI) -> None:
+    for fields, param in (({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"), ({}, "input")):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.post("/responses/input_tokens", body={"model": "m", **fields}, cast_to=object)
+        assert refused.value.param == param

@@ -48,7 +48,7 @@ def test_every_operation_keeps_to_its_description(server, mode):
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) >= 13
     for operation in operations:
-        if mode is schemathesis.GenerationMode.NEGATIVE and operation.method == "get":
+        if mode is schemathesis.GenerationMode.NEGATIVE and not operation.body:
             continue  # nothing to get wrong
 
         @BOUNDED

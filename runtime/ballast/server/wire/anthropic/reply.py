@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
 from ballast.server.wire.content_blocks import Block, Blocks, Step, blocks_of
 from ballast.server.wire.json_text import named_event, to_json
 from ballast.server.wire.piece import Piece, Whole
@@ -135,7 +133,8 @@ def _begun_block(block: Block) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
         case "text":
-            return {"type": "text", "text": ""}
+            # Anthropic's schema wants the key, with a list or null; @ai-sdk/anthropic wants no key or a list.
+            return {"type": "text", "text": "", "citations": []}
         case "call":
             call = {"id": block.call_id, "name": block.name, "input": {}, "caller": {"type": "direct"}}
             return {"type": "tool_use", **call}
@@ -159,16 +158,7 @@ def _whole_block(block: Block) -> dict[str, Any]:
         case "text":
             return {**begun, "text": block.text}
         case "call":
-            return {**begun, "input": _arguments(block.text)}
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """A call's arguments as an object. Text that is no JSON object goes under a key that no schema has."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = None
-    return value if isinstance(value, dict) else {"_unparsed": text}
+            return {**begun, "input": block.arguments}
 
 
 def error_detail(status: int, body: Mapping[str, Any]) -> dict[str, str]:

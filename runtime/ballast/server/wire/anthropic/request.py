@@ -12,11 +12,12 @@ from ballast.server.wire.anthropic.documents import TYPES, document_text, is_tex
 from ballast.server.wire.anthropic.other_fields import BLOCK, MESSAGE, MESSAGES_RULES, THINKING, TOOL, TOOL_CHOICE
 from ballast.server.wire.client_tools import anthropic_function, skip
 from ballast.server.wire.field_names import MESSAGES_FIELDS
-from ballast.server.wire.field_rules import Holds
+from ballast.server.wire.field_rules import Holds, Shape
+from ballast.server.wire.field_schemas import MoreSchema, items
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
-from ballast.server.wire.openai.request import ChatCompletionRequest
+from ballast.server.wire.openai.request import MAX_SALT_CHARS, MAX_STOP_CHARS, MAX_STOP_STRINGS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
     Objects,
@@ -34,6 +35,19 @@ _SHOWN = ("summarized", "updates")
 """Of `thinking.display`: ways to show reasoning, which is sent in full here."""
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+_MESSAGE_ITEMS = items("role", "content", role={"enum": ["user", "assistant", "system"]})
+_SYSTEM_ITEMS = items("type", type={"enum": ["text", *TYPES]})
+_STOP_ITEMS = MoreSchema({"items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}})
+_TOOL_ITEMS = items("name")
+
+
+def _typed(fields: Shape, *types: str) -> MoreSchema:
+    """The schema of an object that says its type; one without any known field says nothing, and is taken as missing."""
+    said = {"required": ["type"], "properties": {"type": {"enum": types}}}
+    says_nothing = {"not": {"anyOf": [{"required": [name]} for name in fields.known]}}
+    return MoreSchema({"anyOf": [said, says_nothing]})
 
 
 class OutputFormat(StrictModel):
@@ -56,22 +70,26 @@ class MessagesRequest(StrictModel):
     other_fields = MESSAGES_RULES
 
     model: str
-    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
+    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE), _MESSAGE_ITEMS]
     max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
-    system: Annotated[str | Objects | None, Holds(BLOCK)] = None
-    stop_sequences: Strings | None = None
+    system: Annotated[str | Annotated[Objects, _SYSTEM_ITEMS] | None, Holds(BLOCK)] = None
+    stop_sequences: Annotated[Strings, Field(max_length=MAX_STOP_STRINGS), _STOP_ITEMS] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0), WHOLE] | None = None
-    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
-    tool_choice: Annotated[dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
-    thinking: Annotated[dict[str, Any] | None, Holds(THINKING)] = None
+    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS), _TOOL_ITEMS] | None, Holds(TOOL)] = None
+    tool_choice: Annotated[
+        Annotated[dict[str, Any], _typed(TOOL_CHOICE, *_CHOICES, "tool")] | None, Holds(TOOL_CHOICE)
+    ] = None
+    thinking: Annotated[Annotated[dict[str, Any], _typed(THINKING, *_THINKING)] | None, Holds(THINKING)] = None
     """Reasoning ends after `budget_tokens`; `max_tokens` bounds reasoning and answer together. `display: omitted`
     leaves it out of the reply; with other values it is sent in full."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """An older name of output_config.format."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """As that of chat completions."""
 
     @property
     def error_names(self) -> Mapping[str, str]:
@@ -119,6 +137,7 @@ def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequ
         "tools": _tools(body.tools or (), ignored),
         "thinking": _thinking(body.thinking or {"type": "adaptive"}),
         "thinking_token_budget": _budget(body.thinking or {}),
+        "cache_salt": body.cache_salt,
         "include_reasoning": _shows_reasoning(body.thinking or {}, ignored),
         "continue_final_message": messages[-1]["role"] == "assistant",
         **_tool_choice(body.tool_choice or {"type": "auto"}),

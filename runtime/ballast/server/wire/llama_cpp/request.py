@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, SkipValidation, field_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, SkipValidation, field_validator
+from pydantic_core import CoreSchema
 
 from ballast.server.wire.field_rules import Holds, NoEffect, Refused, Rule, shape
+from ballast.server.wire.field_schemas import InPlaceSchema, items
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.other_fields import TEXT_RULES
@@ -16,6 +18,21 @@ from ballast.server.wire.parsing import WHOLE, Objects, check_lengths, parse_jso
 
 NEVER = -100.0
 """The bias of a token that may not come: the lowest that there is."""
+
+
+_PAIRS: Mapping[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "array",
+        "prefixItems": [
+            {"type": "integer", "minimum": 0},
+            {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": False}]},
+        ],
+        "minItems": 2,
+        "maxItems": 2,
+    },
+}
+"""`logit_bias` as llama.cpp's clients send it."""
 
 
 class LlamaRequest(CompletionRequest):
@@ -55,6 +72,12 @@ class LlamaRequest(CompletionRequest):
             return value
         return {str(token): NEVER if bias is False else bias for token, bias in value}
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = super().__get_pydantic_json_schema__(core_schema, handler)
+        handler.resolve_ref_schema(schema)["properties"]["logit_bias"]["anyOf"].append(_PAIRS)
+        return schema
+
     @property
     def num_logprobs(self) -> int | None:
         """As that of CompletionRequest."""
@@ -67,14 +90,19 @@ def _prompt(value: Any) -> Any:
     raise ValueError("must be a string")
 
 
+_EXTRA = items("text", text={"type": "string"}, filename={"type": "string"})
+
+
 class InfillRequest(LlamaRequest):
     """Body of POST /infill."""
 
-    prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompt)] = Field([""])
+    prompt: Annotated[
+        SkipValidation[list[str | list[int]]], BeforeValidator(_prompt), InPlaceSchema({"type": "string"})
+    ] = Field([""])
     """A text that the filling begins with."""
     input_prefix: str
     input_suffix: str
-    input_extra: Annotated[Objects, Holds(shape("filename", "text"))] = Field([])
+    input_extra: Annotated[Objects, Holds(shape("filename", "text")), _EXTRA] = Field([])
     """Other files, which stand before the prefix."""
 
 

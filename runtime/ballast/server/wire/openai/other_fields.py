@@ -33,7 +33,6 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "store": _RECORDS,
     "user": _RECORDS,
     # vLLM
-    "cache_salt": Refused("the prefix cache is shared by all clients, and no request has a part of its own"),
     "early_stopping": NoEffect("acts only with use_beam_search"),
     "ec_transfer_params": Refused(_NO_SPLIT, ({},)),
     "guided_decoding_backend": NoEffect("there is one, llguidance"),
@@ -63,7 +62,6 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "custom_params": NoEffect("acts only with custom_logit_processor"),
     "data_parallel_rank": Refused("this server has one engine", (0,)),
     "disagg_prefill_dp_rank": Refused(_NO_SPLIT),
-    "extra_key": _RECORDS,
     "images_config": _ONLY_TEXT,
     "lora_path": Refused(_NO_LORA, ("", [])),
     "max_dynamic_patch": _ONLY_TEXT,
@@ -155,5 +153,4 @@ TEXT_RULES: Mapping[str, Rule] = {
     "separate_reasoning": NoEffect("a text is not divided into reasoning and answer"),
     "thinking_token_budget": Refused("a text is not divided into reasoning and answer; see chats", (-1,)),
     "prompt_embeds": Refused("prompts are texts or token ids"),
-    "suffix": Refused("this server continues texts, and fills no gaps", ("",)),
 }

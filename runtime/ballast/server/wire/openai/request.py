@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SkipValidation
 
-from ballast.engine.request import SamplingParams
+from ballast.engine.request import NO_SALT, SamplingParams, salt_of
 from ballast.errors import RequestError, shown
 from ballast.server.wire.field_rules import Holds, NoEffect
+from ballast.server.wire.field_schemas import InPlaceSchema, MoreSchema
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.chat_tools import (
@@ -20,7 +22,7 @@ from ballast.server.wire.openai.chat_tools import (
     skip_foreign_tools,
 )
 from ballast.server.wire.openai.file_parts import read_files
-from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
+from ballast.server.wire.openai.message_fields import MESSAGE, MESSAGE_ITEMS, TOOL, TOOL_ITEMS
 from ballast.server.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.server.wire.openai.response_format import FormFields
 from ballast.server.wire.openai.thinking import ReasoningChoice, ReasoningEffort, ThinkingSwitch
@@ -40,6 +42,25 @@ RANDOM_SEED = -1
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
+MAX_SALT_CHARS = 1024
+
+
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+STOP_SCHEMA = {
+    "anyOf": [
+        _STOP_STRING,
+        {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP_STRINGS},
+        {"type": "null"},
+    ]
+}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        _IDS,
+        {"type": "array", "items": {"anyOf": [{"type": "string"}, _IDS]}, "minItems": 1, "maxItems": MAX_CHOICES},
+    ]
+}
 
 
 def _strings(value: Any) -> Any:
@@ -126,6 +147,7 @@ class GenerationRequest(FormFields):
         Field(fail_fast=True),
         BeforeValidator(_strings),
         Field(max_length=MAX_STOP_STRINGS),
+        InPlaceSchema(STOP_SCHEMA),
     ] = Field([])
     """A stop string ends the text. It does not match inside tool calls."""
     stop_token_ids: (
@@ -138,12 +160,19 @@ class GenerationRequest(FormFields):
             dict[int, Annotated[float, Field(ge=-100, le=100)]],
             Field(max_length=MAX_LOGIT_BIAS),
             BeforeValidator(_token_ids_as_keys),
+            MoreSchema({"propertyNames": {"pattern": f"^[0-9]{{1,{MAX_ID_DIGITS}}}$"}}),
         ]
         | None
     ) = None
 
     allowed_token_ids: (
-        Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS), WHOLE_ITEMS] | None
+        Annotated[
+            list[int],
+            Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_IDS),
+            WHOLE_ITEMS,
+            MoreSchema({"items": {"type": "integer", "minimum": 0}}),
+        ]
+        | None
     ) = None
     """The reply is made of these tokens alone; one that ends it must be among them."""
     bad_words: (
@@ -159,7 +188,7 @@ class GenerationRequest(FormFields):
     add_special_tokens: bool | None = None
     """Whether the tokenizer's BOS is put in front of the prompt: by default of texts, and not of chats, whose template
     writes it."""
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1), WHOLE, MoreSchema({"not": {"const": 0}})] | None = None
     """Only so many tokens of the prompt are kept; -1: as many as leave room for max_tokens."""
     truncation_side: Literal["left", "right"] | None = None
     """Where truncate_prompt_tokens cuts; left, the default, keeps the prompt's end."""
@@ -174,6 +203,18 @@ class GenerationRequest(FormFields):
     """Log probabilities name a token token_id:5 instead of spelling it."""
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The reply's id ends with it."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """The prefix cache, and its copies in host memory and on disk, are shared only with requests that send the same
+    text. A client that keeps it secret hides from others, who could measure it, whether a prompt was sent before."""
+    extra_key: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    """SGLang's: as cache_salt. With both, both must be the same."""
+
+    @property
+    def salt(self) -> tuple[int, int]:
+        """The salt of its blocks in the prefix cache."""
+        if self.cache_salt is None and self.extra_key is None:
+            return NO_SALT
+        return salt_of(orjson.dumps([self.cache_salt, self.extra_key]).decode())
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -183,7 +224,10 @@ class ChatCompletionRequest(GenerationRequest):
 
     _custom_tools: frozenset[str] = PrivateAttr(default=frozenset())
 
-    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE)]
+    messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE), MESSAGE_ITEMS]
+    max_tokens: Annotated[int, Field(ge=-1), WHOLE, MoreSchema({"not": {"const": 0}})] | None = None
+    """More than --max_new_tokens is lowered to that, and X-Ballast-Max-Tokens says so. -1: as many as fit, as without
+    it."""
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template: str | None = None
     """A Jinja template in place of the model's own; only with --trust_request_chat_template."""
@@ -205,7 +249,7 @@ class ChatCompletionRequest(GenerationRequest):
     logprobs: bool | None = None
     """One entry per generated token, including the end token and the tokens of a stop string."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
+    tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS), TOOL_ITEMS] | None, Holds(TOOL)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -255,7 +299,7 @@ class CompletionRequest(GenerationRequest):
 
     other_fields = TEXT_RULES
 
-    prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompts)]
+    prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompts), InPlaceSchema(PROMPT_SCHEMA)]
     """Checked by _prompts alone, since there may be millions of ids."""
 
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
@@ -263,6 +307,9 @@ class CompletionRequest(GenerationRequest):
     string; their text_offset is the end of the text."""
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
+    suffix: str | None = None
+    """The text after the gap that the reply fills; only for models whose vocabulary has tokens for it. Empty: there is
+    none, and the prompt is continued."""
 
     may_have_no_reply: ClassVar[bool] = False
     """Whether max_tokens may be 0 without echo: the prompt is computed then, and stays in the prefix cache."""
@@ -333,6 +380,9 @@ def check_together(body: GenerationRequest) -> None:
                 "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
                 param="best_of",
             )
+        if body.suffix and (body.echo or body.truncate_prompt_tokens is not None):
+            other = "echo" if body.echo else "truncate_prompt_tokens"
+            raise RequestError(f"suffix: excludes {other}; leave one of them out", param="suffix")
         if body.max_tokens == 0 and not body.echo and not body.may_have_no_reply:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 

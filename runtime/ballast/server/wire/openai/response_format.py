@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import orjson
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ballast.errors import RequestError, shown
 from ballast.grammar import source
@@ -107,6 +107,15 @@ class StructuredOutputs(StrictModel):
         "structural_tag": Refused("see tools, and a grammar of Lark for other forms"),
         "whitespace_pattern": Refused("the white space of JSON is bounded by the server"),
     }
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+                for name in ("json", "json_object", "regex", "choice", "grammar")
+            ]
+        }
+    )
 
     json_: Annotated[Json | None, Field(alias="json")] = None
     json_object: Literal[True] | None = None

@@ -28,7 +28,6 @@ RESPONSES_RULES: Mapping[str, Rule] = {
     "store": NoEffect("nothing is stored, and replies say so"),
     "stream_options": NoEffect("only about padding of chunks, which are never padded"),
     # vLLM
-    "cache_salt": Refused("the prefix cache is shared by all clients, and no request has a part of its own"),
     "enable_response_messages": Refused("responses hold items, and no tokens", (False,)),
     "mm_processor_kwargs": NoEffect("about images, audio and video, which are refused where they are sent"),
     "previous_input_messages": Refused(_NO_STORE, ([],)),

@@ -4,6 +4,7 @@ chat request."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -11,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from ballast.errors import RequestError
 from ballast.server.wire.client_tools import CalledTool, custom_arguments, custom_function, skip
 from ballast.server.wire.field_rules import Holds, NoEffect
+from ballast.server.wire.field_schemas import MoreSchema, inlined
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
@@ -56,8 +58,24 @@ _PASSED_ON = (
     *("seed", "top_k", "stop", "logit_bias", "repetition_penalty", "ignore_eos", "priority", "structured_outputs"),
     *("skip_special_tokens", "include_stop_str_in_output", "chat_template_kwargs", "request_id"),
     *("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids", "thinking_token_budget"),
+    *("cache_salt", "extra_key"),
 )
 """Fields that vLLM and the Open Responses specification add to this API, and that are read as those of a chat."""
+
+
+_as_chats = partial(inlined, ChatCompletionRequest)
+_INPUT_ITEMS = MoreSchema(
+    {
+        "items": {
+            "type": "object",
+            "anyOf": [
+                {"required": ["role", "content"], "properties": {"role": {"enum": list(_ROLES)}}},
+                {"required": ["type"], "properties": {"type": {"type": "string", "not": {"const": "message"}}}},
+            ],
+        }
+    }
+)
+_CHOICE_TYPES = MoreSchema({"required": ["type"], "properties": {"type": {"enum": [*_CALLED_TOOLS, "allowed_tools"]}}})
 
 
 class TextOptions(StrictModel):
@@ -93,18 +111,20 @@ class ResponsesRequest(StrictModel):
     other_fields = RESPONSES_RULES
 
     model: str | None = None
-    input: Annotated[str | Objects, BeforeValidator(_input), Holds(ITEM)]
+    input: Annotated[str | Annotated[Objects, Field(min_length=1), _INPUT_ITEMS], BeforeValidator(_input), Holds(ITEM)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS)] | None, Holds(TOOL)] = None
-    tool_choice: Annotated[str | dict[str, Any] | None, Holds(TOOL_CHOICE)] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | Annotated[dict[str, Any], _CHOICE_TYPES] | None, Holds(TOOL_CHOICE)
+    ] = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: Strings | None = None
+    include: Annotated[Strings, MoreSchema({"items": {"enum": sorted(_INCLUDED)}})] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     """auto: an input that is too long loses its beginning, as in vLLM."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
@@ -114,23 +134,25 @@ class ResponsesRequest(StrictModel):
     user: Any = None
     """Repeated in the response."""
 
-    seed: Any = None
-    top_k: Any = None
-    stop: Any = None
-    logit_bias: Any = None
-    repetition_penalty: Any = None
-    ignore_eos: Any = None
-    priority: Any = None
-    structured_outputs: Any = None
-    skip_special_tokens: Any = None
-    include_stop_str_in_output: Any = None
-    chat_template_kwargs: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    min_p: Any = None
-    min_tokens: Any = None
-    stop_token_ids: Any = None
-    thinking_token_budget: Any = None
+    seed: Annotated[Any, _as_chats("seed")] = None
+    top_k: Annotated[Any, _as_chats("top_k")] = None
+    stop: Annotated[Any, _as_chats("stop")] = None
+    logit_bias: Annotated[Any, _as_chats("logit_bias")] = None
+    repetition_penalty: Annotated[Any, _as_chats("repetition_penalty")] = None
+    ignore_eos: Annotated[Any, _as_chats("ignore_eos")] = None
+    priority: Annotated[Any, _as_chats("priority")] = None
+    structured_outputs: Annotated[Any, _as_chats("structured_outputs")] = None
+    skip_special_tokens: Annotated[Any, _as_chats("skip_special_tokens")] = None
+    include_stop_str_in_output: Annotated[Any, _as_chats("include_stop_str_in_output")] = None
+    chat_template_kwargs: Annotated[Any, _as_chats("chat_template_kwargs")] = None
+    presence_penalty: Annotated[Any, _as_chats("presence_penalty")] = None
+    frequency_penalty: Annotated[Any, _as_chats("frequency_penalty")] = None
+    min_p: Annotated[Any, _as_chats("min_p")] = None
+    min_tokens: Annotated[Any, _as_chats("min_tokens")] = None
+    stop_token_ids: Annotated[Any, _as_chats("stop_token_ids")] = None
+    thinking_token_budget: Annotated[Any, _as_chats("thinking_token_budget")] = None
+    cache_salt: Annotated[Any, _as_chats("cache_salt")] = None
+    extra_key: Annotated[Any, _as_chats("extra_key")] = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The response's id ends with it."""
 

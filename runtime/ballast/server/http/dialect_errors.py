@@ -1,6 +1,9 @@
-"""Translates errors on the paths of Anthropic's API to its envelope."""
+"""Translates errors on the paths of other APIs than OpenAI's to their envelopes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 from starlette.datastructures import MutableHeaders
@@ -9,12 +12,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ballast.server.request_record import Record
 from ballast.server.wire.anthropic.reply import error_detail
 from ballast.server.wire.json_text import to_json
+from ballast.server.wire.ollama.reply import error_object
 
-PATHS = "/v1/messages"
+Translate = Callable[[int, Mapping[str, Any], Record], Mapping[str, Any]]
+"""The body of an error, from its status, its body in OpenAI's envelope, and the request's record."""
 
 
-class AnthropicErrors:
-    """Middleware that puts every error on these paths into Anthropic's envelope, wherever it was raised."""
+def _anthropics(status: int, body: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
+    return {"type": "error", "error": error_detail(status, body), "request_id": record.request_id}
+
+
+def _ollamas(status: int, body: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
+    del status, record
+    return error_object(body)
+
+
+ENVELOPES: Mapping[str, Translate] = {"/v1/messages": _anthropics, "/api/": _ollamas}
+"""By the beginning of the path."""
+
+
+class DialectErrors:
+    """Middleware that puts every error on these paths into the envelope of its API, wherever it was raised."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app = app
@@ -22,7 +40,9 @@ class AnthropicErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or not scope["path"].removeprefix(self._root_path).startswith(PATHS):
+        path = scope["path"].removeprefix(self._root_path) if scope["type"] == "http" else ""
+        envelope = next((each for beginning, each in ENVELOPES.items() if path.startswith(beginning)), None)
+        if envelope is None:
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -40,8 +60,7 @@ class AnthropicErrors:
             if message.get("more_body"):
                 return
             record: Record = scope["state"]["record"]
-            error = error_detail(start["status"], orjson.loads(b"".join(parts) or b"{}"))
-            body = to_json({"type": "error", "error": error, "request_id": record.request_id})
+            body = to_json(envelope(start["status"], orjson.loads(b"".join(parts) or b"{}"), record))
             MutableHeaders(scope=start)["content-length"] = str(len(body))
             await send(start)
             await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -58,12 +58,12 @@ class JsonCalls(BracketedCalls):
 
     def _end(self) -> list[Part]:
         if self._value is not None and not self._has_arguments:
-            return [*self._arguments("{}"), *self._cut()]
-        return self._cut()
+            return [*self._arguments("{}"), *self._end_early(is_cut=False)]
+        return self._end_early(is_cut=False)
 
-    def _cut(self) -> list[Part]:
+    def _end_early(self, *, is_cut: bool) -> list[Part]:
         if self._value is None:
-            return self._whole() or self._as_content(self._text)
+            return self._whole() or ([] if is_cut else self._as_content(self._text))
         return self._as_content(self._text.strip().removeprefix("}").strip())
 
     def _whole(self) -> list[Part]:

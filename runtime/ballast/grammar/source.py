@@ -76,9 +76,11 @@ def grammar(text: str, param: str) -> Source:
         raise RequestError(f"{param}: the grammar cannot be read: {shown(str(error), 200)}", param=param) from None
 
 
-def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:
-    """A schema as part of a Lark grammar. Raises RequestError as `json_schema` does."""
-    return f"%json {_with_options(schema, param, strict).decode()}"
+def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool, blanks: bool = True) -> str:
+    """A schema as part of a Lark grammar. Without `blanks` there is no white space between JSON's tokens; alternatives
+    of text and JSON need that, since llguidance sees the tokens of only one of them otherwise. Raises RequestError as
+    `json_schema` does."""
+    return f"%json {_with_options(schema, param, strict, blanks=blanks).decode()}"
 
 
 def quoted(text: str) -> str:
@@ -86,9 +88,10 @@ def quoted(text: str) -> str:
     return orjson.dumps(text).decode()
 
 
-def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
-    _check_size(schema, param)
-    options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
+def _with_options(schema: Mapping[str, Any], param: str, strict: bool, *, blanks: bool = True) -> bytes:
+    check_size(schema, param)
+    white_space = {"whitespace_pattern": WHITESPACE} if blanks else {"whitespace_flexible": False}
+    options = {**white_space, "lenient": not strict}
     data = orjson.dumps({**schema, "x-guidance": options})
     if len(data) > MAX_SCHEMA_BYTES:
         raise RequestError(
@@ -97,7 +100,7 @@ def _with_options(schema: Mapping[str, Any], param: str, strict: bool) -> bytes:
     return data
 
 
-def _check_size(schema: Mapping[str, Any], param: str) -> None:
+def check_size(schema: Mapping[str, Any], param: str) -> None:
     """Check the counts that cost most before anything is compiled. Ends with the first that is too large."""
     num_properties = num_values = 0
     rest: list[tuple[Any, int]] = [(schema, 1)]

@@ -79,7 +79,7 @@ def can_be_written(form: str, call: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(call=values, strict=st.booleans())
 def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict[str, Any], strict: bool) -> None:
     assume(can_be_written(form, call))
@@ -93,7 +93,7 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(call=values)
 def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
     call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
@@ -176,7 +176,7 @@ def spoken(form: str, seed: int) -> str | None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=st.integers(0, 2**32))
 def test_what_the_grammar_of_a_call_allows_is_read_as_arguments_that_fit(form: str, seed: int) -> None:
     text = spoken(form, seed)

@@ -1,6 +1,6 @@
 """The grammar of calls in tags with a mark in each, as DeepSeek V3.2 writes them.
 
-Of a value that may be a string the tag says whether it is one.
+A tag says whether its value is a string.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a grammar says of functions whose calls are pairs of a key and a value."""
+"""Functions whose calls are pairs of a key and a value, as grammars of calls need them."""
 
 from __future__ import annotations
 

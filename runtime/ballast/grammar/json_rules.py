@@ -193,7 +193,7 @@ class JsonRules:
         name = self._name("array")
         self.lines.append(f"{name}_item: {self.value(items)} ws")
         times = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-        filled = f'{name}_item ("," ws {name}_item){times}'
+        filled = f"{name}_item" + (f' ("," ws {name}_item){times}' if most != 1 else "")
         self.lines.append(f'{name}: "[" ws ' + (filled if least else f"({filled})?") + ' "]"')
         return name
 

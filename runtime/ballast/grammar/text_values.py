@@ -1,4 +1,4 @@
-"""What the value of an argument may be where strings are bare text and other values are JSON."""
+"""The values of an argument in forms where strings are bare text and other values are JSON."""
 
 from __future__ import annotations
 

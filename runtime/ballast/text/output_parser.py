@@ -58,7 +58,7 @@ class OutputParser:
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
         """The parts that were held back. Call once, at the end. `is_cut`: the reply reached its token limit."""
-        parts = [] if self._calls.open else self._begin_unopened()
+        parts = [] if self._calls.open else self._begin_unopened(is_closed=False)
         if self._calls.open:
             return [*parts, *self._calls.finish(is_cut=is_cut)]
         held, self._held = self._held, ""
@@ -89,7 +89,7 @@ class OutputParser:
         if self._calls.open or (mark in _OPENS_CALLS):
             parts = [] if self._calls.open else self._leave_reasoning()
             return [*parts, *self._calls.mark(mark)]
-        if mark is Mark.END_CALL and (parts := self._begin_unopened()):
+        if mark is Mark.END_CALL and (parts := self._begin_unopened(is_closed=True)):
             return [*parts, *self._calls.mark(mark)]
         undecided = self._start in (Start.EITHER, Start.EITHER_REASONING)
         if mark is Mark.THINK and (undecided or (self._start is Start.REASONING and self._at_edge)):
@@ -98,10 +98,10 @@ class OutputParser:
             self._start, self._held, self._at_edge = Start.CONTENT, "", True
         return []
 
-    def _begin_unopened(self) -> list[Part]:
+    def _begin_unopened(self, *, is_closed: bool) -> list[Part]:
         """The beginning of a call whose opening mark is missing; nothing where the text before is none."""
         call = self._held[self._calls.unopened_at(self._held) :]
-        if not self._calls.is_unopened_call(call):
+        if not self._calls.is_unopened_call(call, is_closed=is_closed):
             return []
         return [*self._leave_reasoning(), *self._calls.mark(Mark.CALL), *self._calls.text(call)]
 

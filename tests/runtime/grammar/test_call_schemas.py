@@ -1,6 +1,6 @@
 """Calls of tools whose schemas restrict arguments, in every form.
 
-What fits the schema is allowed and read. What does not is refused.
+Values that fit are allowed and read. Others are refused.
 """
 
 from __future__ import annotations

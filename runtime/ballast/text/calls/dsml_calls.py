@@ -74,7 +74,7 @@ class DsmlCalls:
         found = _OPENING.search(text)
         return len(text) if found is None else found.start()
 
-    def is_unopened_call(self, text: str) -> bool:
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
         """See `CallReader`."""
         return False
 

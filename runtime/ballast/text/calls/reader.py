@@ -28,9 +28,9 @@ class CallReader(Protocol):
         opening mark is missing. The length of the text if it cannot."""
         ...
 
-    def is_unopened_call(self, text: str) -> bool:
-        """Whether text that `unopened_at` held back is a call without its opening mark, if END_CALL or the end of the
-        reply follows."""
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
+        """Whether text that `unopened_at` held back is a call without its opening mark. `is_closed`: END_CALL follows;
+        otherwise the end of the reply does."""
         ...
 
     def text(self, text: str) -> list[Part]:
@@ -72,7 +72,7 @@ class BracketedCalls(ABC):
         """See `CallReader`."""
         return len(text)
 
-    def is_unopened_call(self, text: str) -> bool:
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
         """See `CallReader`."""
         return False
 
@@ -95,7 +95,7 @@ class BracketedCalls(ABC):
             self._begin()
             return parts
         if mark is Mark.END_CALL:
-            return [*self._begin_unopened(), *self._ended()]
+            return [*self._begin_unopened(is_closed=True), *self._ended()]
         return self._inner_mark(mark) if self._is_inside else []
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
@@ -103,11 +103,11 @@ class BracketedCalls(ABC):
         if not self.open:
             return []
         self.open = False
-        parts = [*self._begin_unopened(), *self._release()]
+        parts = [*self._begin_unopened(is_closed=False), *self._release()]
         return [*parts, *self._end_early(is_cut=is_cut)] if self._is_inside else parts
 
-    def _begin_unopened(self) -> list[Part]:
-        if not self.is_unopened_call(self._held):
+    def _begin_unopened(self, *, is_closed: bool) -> list[Part]:
+        if not self.is_unopened_call(self._held, is_closed=is_closed):
             return []
         self._is_inside, held, self._held = True, self._held, ""
         self._begin()

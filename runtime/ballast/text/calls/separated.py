@@ -73,7 +73,7 @@ class SeparatedCalls:
         found = _SPELLED_SO_FAR.search(text)
         return len(text) if found is None else found.start()
 
-    def is_unopened_call(self, text: str) -> bool:
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
         """See `CallReader`."""
         return False
 

@@ -31,7 +31,7 @@ _UNOPENED = re.compile(
     rf"|<function=[^<>\n]{{0,256}}\Z|{beginnings('<function=', 1)}\Z"
 )
 _UNOPENED_IS_OVER = re.compile(r"(?:</parameter>|<function=[^<>\n]*>)\s*</function>\s*\S")
-"""A text about calls goes on after the function's closing tag."""
+"""A text about calls continues after the function's closing tag."""
 
 
 class _State(Enum):
@@ -56,7 +56,7 @@ class TaggedCalls(BracketedCalls):
                 return found.start()
         return len(text)
 
-    def is_unopened_call(self, text: str) -> bool:
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
         """See `CallReader`."""
         found = _UNOPENED.match(text)
         return found is not None and found["more"] is not None
@@ -167,7 +167,7 @@ class TaggedCalls(BracketedCalls):
         return [*self._value(value), *self._arguments(self._pairs.end_value())]
 
     def _certain_value(self) -> list[Part]:
-        """Pass on what is part of a string, whatever follows."""
+        """Pass on the text that is certainly part of a string."""
         if self._state is not _State.VALUE or not self._pairs.is_string:
             return []
         certain, self._text = self._text[: self._looked_at], self._text[self._looked_at :]

@@ -65,5 +65,5 @@ def begun_at(text: str) -> int:
 
 
 def is_in_string(text: str) -> bool:
-    """Whether JSON that begins with `text` goes on within a string."""
+    """Whether JSON that begins with `text` continues within a string."""
     return text.lstrip()[:1] in ("[", "{", '"') and sum(each[0] == '"' for each in _QUOTES.finditer(text)) % 2 == 1

@@ -50,7 +50,7 @@ def written(tags: str, end: str = "</function>\n") -> str:
         (written(tag("path", "a\n<parameter=path>\nb")), {"path": "a\n<parameter=path>\nb"}),
         (written(tag("path", "\n\na\n\n")), {"path": "\n\na\n\n"}),
         (written(tag("path", "")), {"path": ""}),
-        # The closing tag is on the line of the value, or follows at once.
+        # The closing tag is on the line of the value, or directly after the opening tag.
         (written("<parameter=path>\nfoo</parameter>\n"), {"path": "foo"}),
         (written("<parameter=path>foo</parameter>\n"), {"path": "foo"}),
         (written("<parameter=path>foo</parameter>", "</function>"), {"path": "foo"}),
@@ -106,7 +106,7 @@ CALL = f"<function=read>\n{tag('path', 'a')}</function>\n"
         (f"{C}\n{CALL}{END_C}\n{CALL}{END_C}{C}\n{CALL}{END_C}", "", ["a", "a", "a"]),
         (CALL, "", ["a"]),
         (f"<function=read><parameter=path>a</parameter>{END_C}", "", ["a"]),
-        # Text about calls, and functions that nobody declared.
+        # Text about calls, and functions that are not declared.
         ("Use <function=read> to read", "Use <function=read> to read", []),
         ("a < b, <funct", "a < b, <funct", []),
         (f"```\n{CALL}```\nThis is how.", f"```\n{CALL}```\nThis is how.", []),
@@ -118,6 +118,27 @@ def test_a_call_of_a_declared_function_may_lack_its_opening_tag(text: str, conte
     message = CODER.read(TOOLS, [text])
     assert (message.content, [json.loads(call.arguments)["path"] for call in message.calls]) == (content, paths)
     assert CODER.read(TOOLS, list(text)) == message
+
+
+JSON_CALL = '{"name": "read", "arguments": {"path": "a"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "num_calls"),
+    [
+        (f"{JSON_CALL}\n{END_C}", "", 1),
+        (f"I look.\n{JSON_CALL}{END_C}\n{JSON_CALL}{END_C}", "I look.\n", 2),
+        (f"{C}\n{JSON_CALL}\n{END_C}\n{JSON_CALL}\n{END_C}", "", 2),
+        (JSON_CALL, JSON_CALL, 0),
+        (f"{JSON_CALL.replace('read', 'other')}{END_C}", JSON_CALL.replace("read", "other"), 0),
+        ('{"name": "Ada"}', '{"name": "Ada"}', 0),
+        ('a {"na', 'a {"na', 0),
+    ],
+)
+def test_a_call_as_json_may_lack_its_opening_tag_if_it_is_closed(text: str, content: str, num_calls: int) -> None:
+    message = FORMS["Qwen3"].read(TOOLS, [text])
+    assert (message.content, [call.arguments for call in message.calls]) == (content, ['{"path": "a"}'] * num_calls)
+    assert FORMS["Qwen3"].read(TOOLS, list(text)) == message
 
 
 def test_without_tools_the_tags_of_a_call_are_content() -> None:

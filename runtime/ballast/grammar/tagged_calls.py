@@ -29,16 +29,16 @@ def tagged_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *
         yield from function.lines
         yield from _inner(function, param, has_unheld_keys=any_arguments)
         head = quoted(f"<function={function.name}>")
-        yield f"call_{function.number}: NEWLINE? {head} NEWLINE? tags_{function.number}{function.order.none_used}"
+        yield f"call_{function.number}: BLANK? {head} BLANK? tags_{function.number}{function.order.none_used}"
 
 
 def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator[str]:
     """The rule `tags_<number>`: the tags of arguments in any order, and the function's closing tag."""
     n, order = function.number, function.order
     tags, text, unclosed = f"tags_{n}", f"text_{n}", f"unclosed_{n}"
-    ways = [f'("</function>" NEWLINE?)? {order.all_given}']
-    unclosed_ways = [f"NEWLINE? {order.all_given}", f'"\\n</function>" NEWLINE? {order.all_given}']
-    text_ways = [f"text_end {tags}{order.same}", f"TEXT {order.all_given}"]
+    ways = [f'("</function>" BLANK?)? {order.all_given}']
+    unclosed_ways = [f"NEWLINE? {order.all_given}", f'"\\n</function>" BLANK? {order.all_given}']
+    text_ways = [f"text_end BLANK? {tags}{order.same}", f"TEXT {order.all_given}"]
     for pair in function.pairs:
         if not is_key(pair.key):
             if has_unheld_keys:

@@ -67,6 +67,11 @@ def written(tags: str, end: str = "</function>\n") -> str:
         (written("<parameter=path>\nfoo\n<parameter=end_line>\n3\n"), {"path": "foo", "end_line": 3}),
         (written("<parameter=end_line>\n3\n<parameter=path>\nfoo\n"), {"end_line": 3, "path": "foo"}),
         (written("<parameter=mode>\nslow\n<parameter=path>\nfoo\n", ""), {"mode": "slow", "path": "foo"}),
+        # White space between tags.
+        (
+            f"{C}\n\n<function=read>\n\n{tag('path', 'foo')}\n\n{tag('end_line', '3')}\n</function>\n\n{END_C}",
+            {"path": "foo", "end_line": 3},
+        ),
         # The function's closing tag is missing.
         (written(tag("path", "foo"), ""), {"path": "foo"}),
         (written("<parameter=path>\nfoo", ""), {"path": "foo"}),

@@ -53,7 +53,7 @@ def dsml_calls(
                     f"{LONGEST_KEY} characters can, without line breaks and double quotation marks",
                     param=path,
                 )
-            yield from terminals_of(value, rule, quoted("</"))
+            yield from terminals_of(value.terminals, rule, quoted("</"))
             texts = " | ".join(map(quoted, value.texts))
             others = " | ".join([*(quoted(dumps(each, ensure_ascii=False)) for each in value.choices), *value.json])
             strings = ["TEXT"] if value.is_any_text else [f"{rule.upper()}_{n}" for n in range(len(value.terminals))]

@@ -10,7 +10,7 @@ from ballast.families.marks import Mark
 from ballast.grammar.functions import Function, functions_of
 from ballast.grammar.source import quoted
 from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import TextValue
+from ballast.grammar.text_values import TextValue, bare_terminals
 
 
 def keyed_calls(
@@ -27,8 +27,9 @@ def keyed_calls(
     for function in functions_of(offered, param, any_arguments=any_arguments):
         yield from function.lines
         for each in function.pairs:
-            yield f"{each.rule}: {pair(quoted(each.key), ' | '.join(_ways(each.value, each.rule)))}"
-            yield from terminals_of(each.value, each.rule)
+            terminals = bare_terminals(each.value, function.parameters.types_of(each.key))
+            yield f"{each.rule}: {pair(quoted(each.key), ' | '.join(_ways(each.value, each.rule, len(terminals))))}"
+            yield from terminals_of(terminals, each.rule)
         yield from other_key(function)
         other = pair(f"OTHER_{function.number}", "TEXT")
         yield from function.inner((each.rule for each in function.pairs), other)
@@ -45,9 +46,9 @@ def other_key(function: Function, word: str = WORD) -> Iterator[str]:
     yield f"OTHER_{function.number}: {word}" + (f" & ~({declared})" if declared else "")
 
 
-def terminals_of(value: TextValue, rule: str, end: str = "") -> Iterator[str]:
-    """The terminals `<RULE>_0`, `<RULE>_1` … of the strings of a value, with `end` after each."""
-    for n, expression in enumerate(value.terminals):
+def terminals_of(expressions: Iterable[str], rule: str, end: str = "") -> Iterator[str]:
+    """The terminals `<RULE>_0`, `<RULE>_1` … with `end` after each."""
+    for n, expression in enumerate(expressions):
         yield f"{rule.upper()}_{n}: ({expression}) {end}"
 
 
@@ -56,7 +57,7 @@ def listed(value: TextValue) -> list[str]:
     return [quoted(each) for each in value.texts] + [quoted(dumps(each, ensure_ascii=False)) for each in value.choices]
 
 
-def _ways(value: TextValue, rule: str) -> list[str]:
+def _ways(value: TextValue, rule: str, num_terminals: int) -> list[str]:
     if value.is_any_text:
         return ["TEXT"]
-    return [*listed(value), *(f"{rule.upper()}_{n}" for n in range(len(value.terminals))), *value.json]
+    return [*listed(value), *(f"{rule.upper()}_{n}" for n in range(num_terminals)), *value.json]

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ballast.errors import RequestError, shown
-from ballast.grammar.functions import Function, functions_of
-from ballast.grammar.key_order import KeyOrder
+from ballast.grammar.functions import Function, Pair, functions_of
 from ballast.grammar.keyed_calls import WORD, listed
 from ballast.grammar.source import quoted
 from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import TextValue
+from ballast.grammar.text_values import bare_terminals
 from ballast.text.calls.tags import BEFORE_NEXT, BLANK, ENDS_VALUE, LONGEST_KEY, is_key
 
 
@@ -49,6 +48,7 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
                 f"{LONGEST_KEY} characters can, without line breaks, angle brackets and white space at its ends",
                 param=path,
             )
+        terminals = bare_terminals(pair.value, function.parameters.types_of(pair.key))
         used, is_free = order.used(pair.key), order.is_free(pair.key)
         ways.append(f"{quoted(f'<parameter={pair.key}>')} {pair.rule}{used} {is_free}")
         if pair.key in order.tracked:
@@ -56,8 +56,9 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
             yield f"NEXT_{pair.rule.upper()}: BEFORE_NEXT {quoted(f'<parameter={pair.key}>')}"
             text_ways.append(f"next_{pair.rule} {pair.rule}{used} {is_free}")
             unclosed_ways.append(f"{quoted(f'{chr(10)}<parameter={pair.key}>')} {pair.rule}{used} {is_free}")
-        yield f"{pair.rule}{order.same}: {' | '.join(_values(pair.value, pair.rule, text, tags, unclosed, order))}"
-        for at, expression in enumerate(pair.value.terminals):
+        values = _values(pair, function, len(terminals))
+        yield f"{pair.rule}{order.same}: {' | '.join(values)}"
+        for at, expression in enumerate(terminals):
             yield from _closed_terminal(f"{pair.rule}_{at}", expression)
     if function.takes_others:
         declared = " | ".join(quoted(pair.key) for pair in function.pairs)
@@ -76,16 +77,17 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
         yield f"{unclosed}{order.same}: {' | '.join(unclosed_ways)}"
 
 
-def _values(value: TextValue, rule: str, text: str, tags: str, unclosed: str, order: KeyOrder) -> Iterator[str]:
+def _values(pair: Pair, function: Function, num_terminals: int) -> Iterator[str]:
     """The ways to write a value and what follows it."""
-    if value.is_any_text:
-        yield f"{text}{order.same}"
+    n, same = function.number, function.order.same
+    if pair.value.is_any_text:
+        yield f"text_{n}{same}"
         return
-    if ways := " | ".join([*listed(value), *value.json]):
-        yield f"NEWLINE? ({ways}) CLOSE BLANK? {tags}{order.same}"
-        yield f"NEWLINE? ({ways}) {unclosed}{order.same}"
-    for at in range(len(value.terminals)):
-        yield f"{rule}_{at} BLANK? {tags}{order.same}"
+    if ways := " | ".join([*listed(pair.value), *pair.value.json]):
+        yield f"NEWLINE? ({ways}) CLOSE BLANK? tags_{n}{same}"
+        yield f"NEWLINE? ({ways}) unclosed_{n}{same}"
+    for at in range(num_terminals):
+        yield f"{pair.rule}_{at} BLANK? tags_{n}{same}"
 
 
 def _closed_terminal(rule: str, expression: str) -> Iterator[str]:

@@ -12,6 +12,14 @@ from ballast.grammar.string_terminals import HELD, terminal
 from ballast.text.calls.argument_values import STRING, resolved, type_names
 
 _DEEPEST = 16
+_JSON_TEXT = {
+    "null": "null",
+    "boolean": "true|false",
+    "integer": "-?(0|[1-9][0-9]*)",
+    "number": r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?",
+    "object": r"\{(?s:.*)\}",
+    "array": r"\[(?s:.*)\]",
+}
 
 
 @dataclass(slots=True)
@@ -35,6 +43,14 @@ def text_value(schema: object, root: Mapping[str, Any], rules: JsonRules, path: 
     found = TextValue()
     _add(found, schema, root, rules, path, strict=strict, depth=_DEEPEST)
     return found
+
+
+def bare_terminals(value: TextValue, types: frozenset[str]) -> list[str]:
+    """Expressions of terminals for the restricted strings of a value of these types, and for its JSON if text does not
+    say which of both it is: the lexer takes the longest text, and JSON may end where a string may continue."""
+    if not value.terminals or not (value.json or value.choices):
+        return value.terminals
+    return [*value.terminals, f"/{'|'.join(pattern for name, pattern in _JSON_TEXT.items() if name in types)}/"]
 
 
 def _add(

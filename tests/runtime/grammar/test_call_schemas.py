@@ -36,6 +36,16 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "least length": ({**STRING, "minLength": 1}, ["a", "a\nb\n"], [""]),
     "optional pattern": ({"anyOf": [{**STRING, "pattern": "^a+$"}, NULL]}, ["aa", None], ["b"]),
     "pattern and length": ({**STRING, "pattern": "^a", "maxLength": 3}, ["abc"], ["abcd", "b"]),
+    "long string or others": (
+        {"anyOf": [{**STRING, "minLength": 5}, INTEGER, NULL, {"type": "array", "items": INTEGER}]},
+        ["abcde", 12, None, [1]],
+        ["abc"],
+    ),
+    "short string or object": (
+        {"anyOf": [{**STRING, "maxLength": 2}, {"type": "object"}]},
+        ["ab", {"b": "c"}],
+        ["abc"],
+    ),
     "date": ({**STRING, "format": "date"}, ["2026-11-27"], ["2026-13-01", "today"]),
     "time and zone": (
         {**STRING, "format": "date-time"},

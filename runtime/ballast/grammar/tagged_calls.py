@@ -49,15 +49,17 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
                 param=path,
             )
         terminals = bare_terminals(pair.value, function.parameters.types_of(pair.key))
-        used, is_free = order.used(pair.key), order.is_free(pair.key)
-        ways.append(f"{quoted(f'<parameter={pair.key}>')} {pair.rule}{used} {is_free}")
+        value = text if pair.value.is_any_text else pair.rule
+        after = f"{value}{order.used(pair.key)} {order.is_free(pair.key)}"
+        ways.append(f"{quoted(f'<parameter={pair.key}>')} {after}")
         if pair.key in order.tracked:
             yield f"next_{pair.rule}[lazy]: NEXT_{pair.rule.upper()}"
             yield f"NEXT_{pair.rule.upper()}: BEFORE_NEXT {quoted(f'<parameter={pair.key}>')}"
-            text_ways.append(f"next_{pair.rule} {pair.rule}{used} {is_free}")
-            unclosed_ways.append(f"{quoted(f'{chr(10)}<parameter={pair.key}>')} {pair.rule}{used} {is_free}")
-        values = _values(pair, function, len(terminals))
-        yield f"{pair.rule}{order.same}: {' | '.join(values)}"
+            text_ways.append(f"next_{pair.rule} {after}")
+            unclosed_ways.append(f"{quoted(f'{chr(10)}<parameter={pair.key}>')} {after}")
+        if pair.value.is_any_text:
+            continue
+        yield f"{pair.rule}{order.same}: {' | '.join(_values(pair, function, len(terminals)))}"
         for at, expression in enumerate(terminals):
             yield from _closed_terminal(f"{pair.rule}_{at}", expression)
     if function.takes_others:
@@ -78,11 +80,8 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
 
 
 def _values(pair: Pair, function: Function, num_terminals: int) -> Iterator[str]:
-    """The ways to write a value and what follows it."""
+    """The ways to write a value that is not any text, and what follows it."""
     n, same = function.number, function.order.same
-    if pair.value.is_any_text:
-        yield f"text_{n}{same}"
-        return
     if ways := " | ".join([*listed(pair.value), *pair.value.json]):
         yield f"NEWLINE? ({ways}) CLOSE BLANK? tags_{n}{same}"
         yield f"NEWLINE? ({ways}) unclosed_{n}{same}"

@@ -164,6 +164,23 @@ def endpoints() -> Iterator[str]:
         "reference that leads nowhere. The reply's header `X-Ballast-Ignored` names what was left out of "
         "`response_format`."
     )
+    yield ""
+    yield "## Tool calls"
+    yield ""
+    yield from paragraph(
+        "The arguments of a call, and the keys of objects in them, come in any order; each declared key comes at most "
+        "once, and the required ones come. References such as `#`, `#/$defs/x` and `#/properties/x/items` are relative "
+        "to the tool's `parameters`. One that leads nowhere is refused for a `strict` tool; otherwise the value is any "
+        "JSON. Where a model writes strings as bare text (GLM, Qwen3-Coder, DeepSeek V3.2), a `strict` tool's "
+        "`pattern`, `minLength`, `maxLength` and `format` are enforced as well."
+    )
+    yield ""
+    yield from paragraph(
+        "Qwen3-Coder ends a string with `</parameter>` on a line of its own, so a string cannot contain such a line. A "
+        "call that the model writes with missing or misplaced tags is read if what it says is clear. A call that "
+        "reaches `max_tokens` has incomplete JSON as its arguments and the finish reason `length`; nothing of its tags "
+        "is content."
+    )
 
 
 def statuses(operation: dict[str, Any]) -> str:

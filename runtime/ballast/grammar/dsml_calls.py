@@ -1,6 +1,6 @@
 """The grammar of calls in tags with a mark in each, as DeepSeek V3.2 writes them.
 
-Keys come in the schema's order. Of a value that may be a string the tag says whether it is one.
+A tag says whether its value is a string.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 from ballast.errors import RequestError, shown
 from ballast.families.marks import Mark
-from ballast.grammar.keyed_calls import ANY_TEXT, choices_of, functions_of, value_schema
-from ballast.grammar.source import embedded_schema, quoted
-from ballast.text.calls.argument_values import STRING, types_of
+from ballast.grammar.functions import functions_of
+from ballast.grammar.keyed_calls import other_key, terminals_of
+from ballast.grammar.source import quoted
+from ballast.grammar.string_terminals import ANY_TEXT
 from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"
@@ -41,12 +42,10 @@ def dsml_calls(
         return f"{quoted('false' + chr(34) + '>')} {rule} {quoted('</')}"
 
     yield f"TEXT: /{ANY_TEXT}<\\//"  # with the beginning of the closing tag, up to its mark
-    yield f"any_json: {embedded_schema({}, param, strict=False)}"
-    yield f"any_pair: {pair(_KEY, text('TEXT'), json('any_json'))}"
-    schemas = {n: function.get("parameters") or {} for n, function in offered}
     for function in functions_of(offered, param, any_arguments=any_arguments):
-        schema = schemas[function.number]
-        for rule, key, value, _ in function.pairs:
+        yield from function.lines
+        pairs = []
+        for rule, key, value in function.pairs:
             if not is_key(key):
                 path = f"{param}.{function.number}.function.parameters.properties"
                 raise RequestError(
@@ -54,21 +53,15 @@ def dsml_calls(
                     f"{LONGEST_KEY} characters can, without line breaks and double quotation marks",
                     param=path,
                 )
-            types, choices = types_of(schema, key), choices_of(schema, key)
-            texts = [quoted(each) for each in choices if isinstance(each, str)]
-            others = [quoted(dumps(each, ensure_ascii=False)) for each in choices if not isinstance(each, str)]
-            values = []
-            if STRING not in types:
-                yield f"value_{rule}: {value}"
-                values.append(json(f"value_{rule}"))
-            elif not choices:
-                values.append(text("TEXT"))
-                if types != {STRING}:
-                    yield f"json_{rule}: {value_schema(schema, key, param, strict=False)}"
-                    values.append(json(f"json_{rule}"))
-            else:
-                values += [text(f"({' | '.join(texts)}) {quoted('</')}")] if texts else []
-                values += [json(f"({' | '.join(others)})")] if others else []
+            yield from terminals_of(value.terminals, rule, quoted("</"))
+            texts = " | ".join(map(quoted, value.texts))
+            others = " | ".join([*(quoted(dumps(each, ensure_ascii=False)) for each in value.choices), *value.json])
+            strings = ["TEXT"] if value.is_any_text else [f"{rule.upper()}_{n}" for n in range(len(value.terminals))]
+            strings += [f"({texts}) {quoted('</')}"] if texts and not value.is_any_text else []
+            values = [*map(text, strings), *([json(f"({others})")] if others else [])]
             yield f"{rule}: {pair(quoted(key), *values)}"
+            pairs.append(rule)
+        yield from other_key(function, _KEY)
+        yield from function.inner(pairs, pair(f"OTHER_{function.number}", text("TEXT"), json("json")))
         head = quoted(f"invoke name={quoted(function.name)}>" + chr(10))
-        yield f"call_{function.number}: {head} {function.inner} NEWLINE?"
+        yield f"call_{function.number}: {head} inner_{function.number} NEWLINE?"

@@ -47,7 +47,7 @@ def json_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> Sourc
     A part of the schema that llguidance cannot enforce is refused when the grammar is compiled if `strict`, and left
     out otherwise.
     """
-    _check_size(schema, param, strict=strict)
+    check_size(schema, param, strict=strict)
     if strict:
         return _json_source(schema, param, strict=True)
     found = enforceable(schema, MAX_SCHEMA_DEPTH)
@@ -90,11 +90,13 @@ def grammar(text: str, param: str) -> Source:
         raise RequestError(f"{param}: the grammar cannot be read: {shown(str(error), 200)}", param=param) from None
 
 
-def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> str:
-    """A schema as part of a Lark grammar. `strict` and errors are as those of `json_schema`."""
-    _check_size(schema, param, strict=strict)
+def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool, blanks: bool = True) -> str:
+    """A schema as part of a Lark grammar. `strict` and errors are as those of `json_schema`. Without `blanks` there is
+    no white space between JSON's tokens; alternatives of text and JSON need that, since llguidance sees the tokens of
+    only one of them otherwise."""
+    check_size(schema, param, strict=strict)
     held = schema if strict else enforceable(schema, MAX_SCHEMA_DEPTH).schema
-    return f"%json {_with_options(held, strict=strict)}"
+    return f"%json {_with_options(held, strict=strict, blanks=blanks)}"
 
 
 def quoted(text: str) -> str:
@@ -106,12 +108,12 @@ def _json_source(schema: Mapping[str, Any], param: str, *, strict: bool) -> Sour
     return Source(param, LLMatcher.grammar_from_json_schema(_with_options(schema, strict=strict)))
 
 
-def _with_options(schema: Mapping[str, Any], *, strict: bool) -> str:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
-    return orjson.dumps({**schema, "x-guidance": options}).decode()
+def _with_options(schema: Mapping[str, Any], *, strict: bool, blanks: bool = True) -> str:
+    white_space = {"whitespace_pattern": WHITESPACE} if blanks else {"whitespace_flexible": False}
+    return orjson.dumps({**schema, "x-guidance": {**white_space, "lenient": not strict}}).decode()
 
 
-def _check_size(schema: Mapping[str, Any], param: str, *, strict: bool) -> None:
+def check_size(schema: Mapping[str, Any], param: str, *, strict: bool) -> None:
     """Check the counts that cost most before anything is compiled. Ends with the first that is too large."""
     num_properties = num_values = 0
     rest: list[tuple[Any, int]] = [(schema, 1)]

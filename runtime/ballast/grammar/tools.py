@@ -18,8 +18,10 @@ from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.grammar.dsml_calls import BEFORE_TAGS, dsml_calls
-from ballast.grammar.keyed_calls import keyed_calls, tagged_calls
-from ballast.grammar.source import Source, embedded_schema, json_schema, lark, quoted
+from ballast.grammar.json_rules import JsonRules, common_rules
+from ballast.grammar.keyed_calls import keyed_calls
+from ballast.grammar.source import Source, json_schema, lark, quoted
+from ballast.grammar.tagged_calls import tagged_calls
 from ballast.text.tokenizer import Tokenizer
 
 _BETWEEN: Mapping[CallStyle, str] = {
@@ -32,7 +34,6 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "tagged": "(NEWLINE? call)*",
     "dsml": "(NEWLINE call)*",
 }
-_ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
 
 def tool_calls(
@@ -65,7 +66,7 @@ def tool_calls(
         *([] if or_else is None else [f"reply: {or_else}"]),
         *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else ""),
         f"NEWLINE: {quoted(chr(10))}",
-        f"arguments: {embedded_schema(_ANY_ARGUMENTS, param, strict=True)}",
+        *common_rules(param),
     ]
     if form == "dsml":
         return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
@@ -74,10 +75,11 @@ def tool_calls(
     if form == "keyed":
         return lark("\n".join([*lines, *keyed_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     for n, function in offered:
-        arguments, schema, strict = "arguments", function.get("parameters"), bool(function.get("strict"))
+        arguments, schema, strict = "json_object", function.get("parameters"), bool(function.get("strict"))
         if schema and (strict or not any_arguments):
-            arguments = f"arguments_{n}"
-            lines.append(f"{arguments}: {embedded_schema(schema, f'{param}.{n}.function.parameters', strict=strict)}")
+            of_tool = JsonRules(f"t{n}", schema, f"{param}.{n}.function.parameters", strict=strict)
+            arguments = of_tool.arguments()
+            lines += of_tool.lines
         ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
         lines.append(f"call_{n}: {' | '.join(ways)}")
     return lark("\n".join(lines), param)

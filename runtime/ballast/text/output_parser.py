@@ -55,11 +55,12 @@ class OutputParser:
                 parts += self._calls.text(piece) if self._calls.open else self._text(piece)
         return parts
 
-    def finish(self) -> list[Part]:
-        """The parts that were held back. Call once, at the end."""
-        held, self._held = self._held, ""
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """The parts that were held back. Call once, at the end. `is_cut`: the reply reached its token limit."""
+        parts = [] if self._calls.open else self._begin_unopened(is_closed=False)
         if self._calls.open:
-            return self._calls.finish()
+            return [*parts, *self._calls.finish(is_cut=is_cut)]
+        held, self._held = self._held, ""
         return [self._part(held)] if held else []
 
     def _text(self, text: str) -> list[Part]:
@@ -81,12 +82,13 @@ class OutputParser:
 
     def _shown_until(self, text: str) -> int:
         """How much of `text` is no part of calls that may follow."""
-        found = None if self._calls.opening is None else self._calls.opening.search(text)
-        return len(text) if found is None else found.start()
+        return self._calls.unopened_at(text)
 
     def _mark(self, mark: Mark) -> list[Part]:
         if self._calls.open or (mark in OPENS_CALLS):
             parts = [] if self._calls.open else self._leave_reasoning()
+            return [*parts, *self._calls.mark(mark)]
+        if mark is Mark.END_CALL and (parts := self._begin_unopened(is_closed=True)):
             return [*parts, *self._calls.mark(mark)]
         undecided = self._start in (Start.EITHER, Start.EITHER_REASONING)
         if mark is Mark.THINK and (undecided or (self._start is Start.REASONING and self._at_edge)):
@@ -94,6 +96,13 @@ class OutputParser:
         elif mark is Mark.END_THINK and self._start is not Start.CONTENT:
             self._start, self._held, self._at_edge = Start.CONTENT, "", True
         return []
+
+    def _begin_unopened(self, *, is_closed: bool) -> list[Part]:
+        """The beginning of a call whose opening mark is missing; nothing where the text before is none."""
+        call = self._held[self._calls.unopened_at(self._held) :]
+        if not self._calls.is_unopened_call(call, is_closed=is_closed):
+            return []
+        return [*self._leave_reasoning(), *self._calls.mark(Mark.CALL), *self._calls.text(call)]
 
     def _leave_reasoning(self) -> list[Part]:
         """Tool calls begin. They end the reasoning, whose last line breaks are dropped."""

@@ -70,7 +70,7 @@ class Choice:
         more, more_tokens = self._decode(output)
         parts = self._parser.push(text + more)
         if self.finish_reason is not None:
-            parts += self._parser.finish()
+            parts += self._parser.finish(is_cut=self.finish_reason == "length")
             if self.finish_reason == "stop" and self._parser.num_calls and not self._job.is_call_forced:
                 self.finish_reason = "tool_calls"
         shown = (*tokens, *more_tokens)

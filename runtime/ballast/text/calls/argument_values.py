@@ -5,37 +5,66 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 STRING = "string"
-_ANY = frozenset({STRING, "number", "integer", "boolean", "null", "object", "array"})
+ANY_TYPE = frozenset({STRING, "number", "integer", "boolean", "null", "object", "array"})
 _DEEPEST = 16
-"""Schemas within schemas that are looked at for a type."""
+"""Limit of nested schemas and of references to references."""
 _COMBINED = ("anyOf", "oneOf", "allOf")
 
 
 def types_of(parameters: Mapping[str, Any] | None, key: str) -> frozenset[str]:
     """The JSON types that the value of `key` may have; all where the schema does not say."""
     root = parameters if isinstance(parameters, Mapping) else {}
-    return _types(schema_of(root, key), root, _DEEPEST) or _ANY
+    return _types(schema_of(root, key), root, _DEEPEST) or ANY_TYPE
+
+
+def types_in(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that `schema`, a part of `root`, allows; all where it does not say."""
+    return _types(schema, root, _DEEPEST) or ANY_TYPE
 
 
 def schema_of(parameters: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What the schema says of the value of `key`, with what it refers to; empty where that is nothing."""
-    properties = parameters.get("properties")
-    schema = properties.get(key) if isinstance(properties, Mapping) else None
+    """The schema of the value of `key`, with its references resolved; empty where there is none."""
+    properties = resolved(parameters, parameters).get("properties")
+    return resolved(properties.get(key) if isinstance(properties, Mapping) else None, parameters)
+
+
+def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`schema`, a part of `root`, merged with the schema that it refers to; empty for anything but an object. A
+    reference that leads nowhere stays."""
     for _ in range(_DEEPEST):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             break
-        found = _referred(schema["$ref"], parameters)
+        found = referred(schema["$ref"], root)
+        if found is True:
+            found = {}
         if not isinstance(found, Mapping):
             break
         schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
     return schema if isinstance(schema, Mapping) else {}
 
 
+def referred(reference: str, root: Mapping[str, Any]) -> object:
+    """The part of `root` that a JSON pointer such as `#/$defs/x` names; None for any other reference."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    node: object = root
+    for step in unquote(reference).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(name)
+        elif isinstance(node, list) and name.isascii() and name.isdigit() and int(name) < len(node):
+            node = node[int(name)]
+        else:
+            return None
+    return node
+
+
 def as_json(text: str, types: frozenset[str]) -> str:
     """The value as JSON text: a string where only that is allowed, else what the text is as JSON where its type is
-    allowed, else a string again."""
+    allowed, else a string again. Quotation marks are part of a string unless the schema allows every type."""
     if types != {STRING}:
         bare = text.strip()
         try:
@@ -43,7 +72,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
         except (ValueError, RecursionError):
             pass
         else:
-            if _type_names(value) & types:
+            if type_names(value) & types and (not isinstance(value, str) or types == ANY_TYPE):
                 return bare
     return json.dumps(text, ensure_ascii=False)
 
@@ -54,17 +83,17 @@ def _types(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[str
         return frozenset()
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return _types(_referred(reference, root), root, depth - 1)
+        return _types(referred(reference, root), root, depth - 1)
     named = schema.get("type")
     if isinstance(named, str):
-        return frozenset({named}) & _ANY
+        return frozenset({named}) & ANY_TYPE
     if isinstance(named, Sequence):
-        return frozenset(name for name in named if isinstance(name, str)) & _ANY
+        return frozenset(name for name in named if isinstance(name, str)) & ANY_TYPE
     if "const" in schema:
-        return _type_names(schema["const"])
+        return type_names(schema["const"])
     values = schema.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str):
-        return frozenset().union(*map(_type_names, values))
+        return frozenset().union(*map(type_names, values))
     for word in _COMBINED:
         parts = schema.get(word)
         if isinstance(parts, Sequence) and not isinstance(parts, str):
@@ -75,15 +104,7 @@ def _types(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[str
     return frozenset()
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> object:
-    """What a reference within the schema leads to; None for any other."""
-    node: object = root
-    for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ("",):
-        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
-    return node
-
-
-def _type_names(value: object) -> frozenset[str]:
+def type_names(value: object) -> frozenset[str]:
     """The names that the type of a JSON value has."""
     match value:
         case None:

@@ -53,8 +53,6 @@ class DsmlCalls:
     """The parser of one reply's calls, from the first mark to the reply's end: after the tag that closes all of them,
     others and content may follow."""
 
-    opening: re.Pattern[str] | None = _OPENING
-
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
@@ -71,6 +69,15 @@ class DsmlCalls:
         self._foreign: list[str] = []
         """Text within the call that is no part of it."""
 
+    def unopened_at(self, text: str) -> int:
+        """See `CallReader`."""
+        found = _OPENING.search(text)
+        return len(text) if found is None else found.start()
+
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
+        """See `CallReader`."""
+        return False
+
     def text(self, text: str) -> list[Part]:
         """See `CallReader`."""
         self._text += text
@@ -85,12 +92,14 @@ class DsmlCalls:
             self.open, self._state, self._text = True, _State.BETWEEN, ""
         return self.text(mark) if mark is Mark.TAG else []
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
         """See `CallReader`."""
         if not self.open:
             return []
         self.open = False
-        rest, self._text = self._text, ""
+        rest, self._text = _without_tag(self._text) if is_cut else self._text, ""
+        if is_cut and self._state is _State.CALL:
+            return _content("".join(self._foreign) + rest)
         match self._state:
             case _State.BETWEEN:
                 return _content(rest)
@@ -209,6 +218,14 @@ def _attributes(tag: re.Match[str]) -> dict[str, str]:
 def _may_be_tag(text: str, begin: int) -> bool:
     """Whether the text from `begin` on may become a tag with what follows."""
     return len(text) - begin < _LONGEST_TAG and _TAG_SO_FAR.fullmatch(text, begin) is not None
+
+
+def _without_tag(text: str) -> str:
+    """`text` without the tag at its end that is not complete."""
+    mark = text.rfind(Mark.TAG)
+    end = len(text) if mark < 0 else mark
+    begin = end - _begun(text, end)
+    return text[:begin] if mark < 0 or _may_be_tag(text, begin) else text
 
 
 def _begun(text: str, end: int) -> int:

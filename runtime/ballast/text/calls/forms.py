@@ -19,7 +19,7 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
     """Makes readers of calls of `tools`, which are as in OpenAI's requests."""
     match style:
         case "json":
-            return JsonCalls
+            return partial(JsonCalls, tools=tools)
         case "dsml":
             return DsmlCalls
         case "keyed":

@@ -2,26 +2,53 @@
 
     CALL newline {"name": "f", "arguments": {"a": 1}} newline END_CALL
 
-Arguments are passed on as they arrive, unchanged; missing ones become `{}`.
+Arguments are passed on as they arrive, unchanged; missing ones become `{}`. A call of a declared function may lack CALL
+if END_CALL follows.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ballast.families.marks import Mark
 from ballast.text.calls.json_value import JsonValue
-from ballast.text.calls.reader import NAME, BracketedCalls
-from ballast.text.reply_parts import Part
+from ballast.text.calls.reader import NAME, BracketedCalls, NewId
+from ballast.text.calls.tags import beginnings
+from ballast.text.reply_parts import Part, new_call_id
 
+_QUOTED_NAME, _QUOTED_ARGUMENTS = '"name"', '"arguments"'
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:')
+_BLANK = r"\s{0,20}"
+_UNOPENED = re.compile(
+    rf'\{{{_BLANK}(?:{beginnings(_QUOTED_NAME)}\Z|"name"{_BLANK}(?:\Z|:{_BLANK}(?:\Z|"[\w.:/-]{{0,256}}\Z|'
+    rf'"(?P<name>[\w.:/-]{{1,256}})"{_BLANK}(?:\Z|,{_BLANK}(?:{beginnings(_QUOTED_ARGUMENTS)}\Z|'
+    rf'"arguments"{_BLANK}(?:\Z|(?P<more>:)))))))'
+)
 _LONGEST_HEAD = 4096
 """Characters of a call in which its name is looked for before it has ended."""
 
 
 class JsonCalls(BracketedCalls):
     """The parser of one reply's calls."""
+
+    def __init__(self, new_id: NewId = new_call_id, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """`tools` as in OpenAI's requests."""
+        super().__init__(new_id)
+        self._names = frozenset(tool["function"]["name"] for tool in tools)
+
+    def unopened_at(self, text: str) -> int:
+        """See `CallReader`."""
+        found = (each for each in _UNOPENED.finditer(text) if each["name"] is None or each["name"] in self._names)
+        first = next(found, None) if self._names else None
+        return len(text) if first is None else first.start()
+
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
+        """See `CallReader`."""
+        found = _UNOPENED.match(text)
+        return is_closed and found is not None and found["more"] is not None
 
     def _begin(self) -> None:
         self._text = ""
@@ -58,12 +85,12 @@ class JsonCalls(BracketedCalls):
 
     def _end(self) -> list[Part]:
         if self._value is not None and not self._has_arguments:
-            return [*self._arguments("{}"), *self._cut()]
-        return self._cut()
+            return [*self._arguments("{}"), *self._end_early(is_cut=False)]
+        return self._end_early(is_cut=False)
 
-    def _cut(self) -> list[Part]:
+    def _end_early(self, *, is_cut: bool) -> list[Part]:
         if self._value is None:
-            return self._whole() or self._as_content(self._text)
+            return self._whole() or ([] if is_cut else self._as_content(self._text))
         return self._as_content(self._text.strip().removeprefix("}").strip())
 
     def _whole(self) -> list[Part]:

@@ -12,7 +12,8 @@ from enum import Enum, auto
 from typing import Any
 
 from ballast.families.marks import Mark
-from ballast.text.calls.pairs import Pairs, parameters_of
+from ballast.text.calls.pairs import Pairs
+from ballast.text.calls.parameters import Parameters, parameters_of
 from ballast.text.calls.reader import NAME, BracketedCalls, NewId
 from ballast.text.reply_parts import Part, new_call_id
 
@@ -33,14 +34,14 @@ class KeyedCalls(BracketedCalls):
     def __init__(self, new_id: NewId = new_call_id, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools` as in OpenAI's requests: their schemas say which values are strings."""
         super().__init__(new_id)
-        self._parameters = parameters_of(tools)
+        self._functions = parameters_of(tools)
 
     def _begin(self) -> None:
         self._state = _State.NAME
         self._name = ""
         self._key: str | None = None
         """Of the pair whose value comes next."""
-        self._pairs = Pairs(None)
+        self._pairs = Pairs(Parameters())
         self._stray = ""
         """Text within the call that is neither key nor value."""
 
@@ -82,10 +83,12 @@ class KeyedCalls(BracketedCalls):
             return [*parts, *self._as_content(self._stray)]
         return [*parts, *self._arguments(self._pairs.end()), *self._as_content(self._stray.strip())]
 
-    def _cut(self) -> list[Part]:
+    def _end_early(self, *, is_cut: bool) -> list[Part]:
         match self._state:
             case _State.NAME:
-                return self._as_content(self._name)
+                return [] if is_cut else self._as_content(self._name)
+            case _State.KEY | _State.PAIRS if is_cut:
+                return self._as_content(self._stray.strip())
             case _State.VALUE:
                 return [*self._arguments(self._pairs.cut_value()), *self._as_content(self._stray.strip())]
             case _State.BROKEN:
@@ -106,7 +109,7 @@ class KeyedCalls(BracketedCalls):
             case _State.NAME:
                 name = self._name.strip()
                 if NAME.fullmatch(name):
-                    self._state, self._pairs = _State.PAIRS, Pairs(self._parameters.get(name))
+                    self._state, self._pairs = _State.PAIRS, Pairs(self._functions.get(name, Parameters()))
                     return [self._announced(name)]
                 self._state, self._stray = _State.BROKEN, self._name
         return []

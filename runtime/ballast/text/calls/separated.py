@@ -4,6 +4,8 @@
     V3.1:          CALLS CALL name SEPARATOR arguments END_CALL … END_CALLS
     Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_CALLS
 
+Kimi may spell the marks around all calls, with `call` for `calls`. Such a tag is no content next to a call.
+
 The text before the separator tells the forms apart. Text that cannot be parsed as a call becomes content, unchanged,
 so do text between calls and what there is of a call that ends with the reply before its name is known. Marks are never
 shown. Arguments are passed on unchanged, valid JSON or not; missing ones become `{}`.
@@ -16,11 +18,17 @@ from enum import Enum, auto
 
 from ballast.families.marks import Mark
 from ballast.text.calls.reader import NAME, NewId
+from ballast.text.calls.tags import beginnings
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
 _NUMBERED = re.compile(r"(functions\.)?([\w-]{1,128})(:\d{1,9})?", re.ASCII)
 """A call that the model numbers itself. The whole is its id, which later prompts hold. Models forget either end of it;
 no function's own name has one."""
+_SPELLED = re.compile(r"<\|tool_calls?_section_(?:begin|end)\|>")
+_SPELLED_SO_FAR = re.compile(
+    r"(?:<\|tool_calls?_section_begin\|>\s{0,20}|<\|tool_calls?_section_[a-z]{0,5}\|?|"
+    rf"{beginnings('<|tool_calls_section_', 1)}|{beginnings('<|tool_call_section_', 1)})\Z"
+)
 _FENCE = re.compile(r"```[ \t]*\w*[ \t]*\n?")
 
 
@@ -41,8 +49,6 @@ class _State(Enum):
 class SeparatedCalls:
     """The parser of one reply's calls, from a mark that opens them to the mark that closes them."""
 
-    opening: re.Pattern[str] | None = None
-
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
@@ -50,7 +56,7 @@ class SeparatedCalls:
         self._new_id = new_id
         self._state = _State.BETWEEN
         self._frame = ""
-        """White space since the last call, text or mark of the frame."""
+        """White space and the beginning of a spelled mark, since the last call, text or mark of the frame."""
         self._numbered: set[str] = set()
         """Ids that the model gave to calls of this reply."""
         self._call = ""
@@ -62,14 +68,20 @@ class SeparatedCalls:
         self._num_emitted = 0
         """Characters of the current call's arguments that were emitted."""
 
+    def unopened_at(self, text: str) -> int:
+        """See `CallReader`."""
+        found = _SPELLED_SO_FAR.search(text)
+        return len(text) if found is None else found.start()
+
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
+        """See `CallReader`."""
+        return False
+
     def text(self, text: str) -> list[Part]:
         """Take more text."""
         match self._state:
             case _State.BETWEEN:
-                words = text.rstrip()
-                parts = self._as_content(words) if words else []
-                self._frame += text[len(words) :]
-                return parts
+                return self._between(_SPELLED.sub("", self._frame + text))
             case _State.BROKEN:
                 return [Content(text)]
             case _State.HEAD:
@@ -111,17 +123,30 @@ class SeparatedCalls:
             case _:
                 return []
 
-    def finish(self) -> list[Part]:
-        """The reply has ended, in any state."""
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """See `CallReader`."""
         if not self.open:
             return []
         self.open = False
-        if self._state in (_State.FENCE, _State.ARGUMENTS):
-            return self._last_arguments()
-        return self._as_content(self._call) if self._state in (_State.HEAD, _State.NAME) else []
+        match self._state:
+            case _State.FENCE | _State.ARGUMENTS if not is_cut:
+                return self._last_arguments()
+            case _State.HEAD | _State.NAME if not is_cut:
+                return self._as_content(self._call)
+            case _State.BETWEEN if not is_cut and self._frame.strip():
+                return self._as_content("")
+            case _:
+                return []
+
+    def _between(self, text: str) -> list[Part]:
+        """Text between calls is content up to white space and what may become a spelled mark."""
+        shown = text[: self.unopened_at(text)].rstrip()
+        self._frame = text[len(shown) :]
+        return [Content(shown)] if shown else []
 
     def _end_frame(self) -> list[Part]:
-        parts, self._frame = self._end_call(), ""
+        parts = [] if self._state is not _State.BETWEEN or not self._frame.strip() else self._as_content("")
+        parts, self._frame = [*parts, *self._end_call()], ""
         return parts
 
     def _as_content(self, text: str) -> list[Part]:

@@ -2,8 +2,8 @@
 
     CALL newline <function=name> newline <parameter=k> newline v newline </parameter> newline … </function> END_CALL
 
-Values are bare text; their types are the schema's (`pairs`). One line break after a value's opening tag and one before
-its closing tag are no part of it.
+Values are bare text; their types are the schema's (`pairs`), and `tags` says where they end. A call of a declared
+function may lack CALL: it is one if END_CALL or the end of the reply follows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from enum import Enum, auto
 from typing import Any
 
 from ballast.families.marks import Mark
-from ballast.text.calls.pairs import Pairs, parameters_of
+from ballast.text.calls.pairs import Pairs
+from ballast.text.calls.parameters import Parameters, parameters_of
 from ballast.text.calls.reader import NAME, BracketedCalls, NewId
+from ballast.text.calls.tags import beginnings, begun_at, is_in_string, next_end, without_end
 from ballast.text.reply_parts import Part, new_call_id
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]*)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]*)>\n?")
+_PARAMETER = re.compile(r"<parameter=([^<>\n]*)>")
 _OPENS_VALUE = "<parameter="
-_CLOSES_VALUE = "</parameter>"
 _LONGEST_HEAD = 4096
 """Characters of a call in which its name is looked for before it has ended."""
+_AFTER_NAME = rf"\s{{0,64}}(?:{beginnings('<parameter=')}|{beginnings('</function>')})\Z"
+_UNOPENED = re.compile(
+    r"<function=(?P<name>[^<>\n]{1,256})>(?:\s{0,64}(?P<more><parameter=|</function>)|" + _AFTER_NAME + ")"
+    rf"|<function=[^<>\n]{{0,256}}\Z|{beginnings('<function=', 1)}\Z"
+)
+_UNOPENED_IS_OVER = re.compile(r"(?:</parameter>|<function=[^<>\n]*>)\s*</function>\s*\S")
+"""A text about calls continues after the function's closing tag."""
 
 
 class _State(Enum):
@@ -38,13 +46,31 @@ class TaggedCalls(BracketedCalls):
     def __init__(self, new_id: NewId = new_call_id, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools` as in OpenAI's requests: their schemas say which values are strings."""
         super().__init__(new_id)
-        self._parameters = parameters_of(tools)
+        self._functions = parameters_of(tools)
+
+    def unopened_at(self, text: str) -> int:
+        """See `CallReader`."""
+        for found in _UNOPENED.finditer(text) if self._functions else ():
+            is_declared = found["name"] is None or found["name"] in self._functions
+            if is_declared and not _UNOPENED_IS_OVER.search(text, found.start()):
+                return found.start()
+        return len(text)
+
+    def is_unopened_call(self, text: str, *, is_closed: bool) -> bool:
+        """See `CallReader`."""
+        found = _UNOPENED.match(text)
+        return found is not None and found["more"] is not None
 
     def _begin(self) -> None:
         self._state = _State.NAME
         self._text = ""
         """What is not read yet."""
-        self._pairs = Pairs(None)
+        self._parameters = Parameters()
+        self._pairs = Pairs(self._parameters)
+        self._at_start = False
+        """Whether nothing of the value has been passed on."""
+        self._looked_at = 0
+        """The index in a value's text up to which no end was found."""
         self._stray = ""
         """Text within the call that belongs to no tag."""
 
@@ -53,45 +79,45 @@ class TaggedCalls(BracketedCalls):
 
     def _inner_text(self, text: str) -> list[Part]:
         self._text += text
-        parts: list[Part] = []
-        while (more := self._read(is_last=False)) is not None:
-            parts += more
-        return [*parts, *self._certain_value()]
+        return [*self._read_all(), *self._certain_value()]
 
     def _end(self) -> list[Part]:
-        parts = self._rest()
+        parts = self._read_all()
         if self._state is _State.NAME:
             return [*parts, *self._as_content(self._text)]
         if self._state is _State.VALUE:
-            parts += self._end_value(self._text)
-            self._text = ""
-        rest = f"{self._stray}{self._text}".replace("</function>", "", 1).strip()
+            value, _ = without_end(self._text)
+            parts += self._end_value(value, "")
+        rest = f"{self._stray}{self._text}".replace("</function>", "", 1).replace("</parameter>", "").strip()
         return [*parts, *self._arguments(self._pairs.end()), *self._as_content(rest)]
 
-    def _cut(self) -> list[Part]:
-        parts = self._rest()
+    def _end_early(self, *, is_cut: bool) -> list[Part]:
+        parts = self._read_all()
         match self._state:
             case _State.NAME:
-                return [*parts, *self._as_content(self._text)]
-            case _State.VALUE:
-                parts += self._arguments(self._pairs.value(self._text) + self._pairs.cut_value())
-                return [*parts, *self._as_content(self._stray)]
+                return [*parts, *([] if is_cut else self._as_content(self._text))]
+            case _State.PAIRS if is_cut and "</function>" not in self._text:
+                rest = f"{self._stray}{self._text[: begun_at(self._text)]}"
+                return [*parts, *self._as_content(rest.strip())]
+            case _State.VALUE if is_cut or "</function>" not in without_end(self._text)[1]:
+                parts += self._value(self._text[: begun_at(self._text)] if is_cut else self._text)
+                return [*parts, *self._arguments(self._pairs.cut_value()), *self._as_content(self._stray)]
             case _:
                 return [*parts, *self._end()]
 
-    def _rest(self) -> list[Part]:
+    def _read_all(self) -> list[Part]:
         parts: list[Part] = []
-        while (more := self._read(is_last=True)) is not None:
+        while (more := self._read()) is not None:
             parts += more
         return parts
 
-    def _read(self, *, is_last: bool) -> list[Part] | None:
+    def _read(self) -> list[Part] | None:
         """The parts of the next tag; None where it is not whole."""
         match self._state:
             case _State.NAME:
                 return self._read_name()
             case _State.PAIRS:
-                return self._read_parameter(is_last=is_last)
+                return self._read_parameter()
             case _State.VALUE:
                 return self._read_value()
 
@@ -101,45 +127,55 @@ class TaggedCalls(BracketedCalls):
             return None
         name = found[1].strip()
         self._text = self._text[found.end() :]
-        self._state, self._pairs = _State.PAIRS, Pairs(self._parameters.get(name))
+        self._state, self._parameters = _State.PAIRS, self._functions.get(name, Parameters())
+        self._pairs = Pairs(self._parameters)
         return [self._announced(name)]
 
-    def _read_parameter(self, *, is_last: bool) -> list[Part] | None:
+    def _read_parameter(self) -> list[Part] | None:
         at = self._text.find(_OPENS_VALUE)
         if at < 0:
             return None
         self._stray += self._text[:at].strip()
         self._text = self._text[at:]
         found = _PARAMETER.match(self._text)
-        if found is None:
-            return None
-        if found.end() == len(self._text) and not self._text.endswith("\n") and not is_last:
-            return None  # the line break may come yet
-        self._text, self._state = self._text[found.end() :], _State.VALUE
-        return self._arguments(self._pairs.begin_value(found[1].strip()))
+        return None if found is None else self._begin_value(found[1].strip(), self._text[found.end() :])
+
+    def _begin_value(self, key: str, rest: str) -> list[Part]:
+        self._state, self._text, self._at_start, self._looked_at = _State.VALUE, rest, True, 0
+        return self._arguments(self._pairs.begin_value(key))
 
     def _read_value(self) -> list[Part] | None:
-        value, closed, rest = self._text.partition(_CLOSES_VALUE)
-        if not closed:
-            return None
-        self._text = rest
-        return self._end_value(value)
+        begin = self._looked_at
+        while found := next_end(self._text, begin):
+            if self._ends_value(found):
+                value, rest = self._text[: found.start()], self._text[found.end() :]
+                parts = self._end_value(value, rest)
+                return parts if found[1] is None else [*parts, *self._begin_value(found[1].strip(), rest)]
+            begin = found.start() + 1
+        self._looked_at = max(begin, begun_at(self._text))
+        return None
 
-    def _end_value(self, value: str) -> list[Part]:
-        self._state = _State.PAIRS
-        return self._arguments(self._pairs.value(value.removesuffix("\n")) + self._pairs.end_value())
+    def _ends_value(self, found: re.Match[str]) -> bool:
+        if found[1] is None:
+            return found.start() > 0 or not self._at_start
+        if not self._parameters.may_begin(found[1].strip(), self._pairs.keys):
+            return False
+        return self._pairs.may_be_string or not is_in_string(self._text[: found.start()])
+
+    def _end_value(self, value: str, rest: str) -> list[Part]:
+        self._state, self._text = _State.PAIRS, rest
+        return [*self._value(value), *self._arguments(self._pairs.end_value())]
 
     def _certain_value(self) -> list[Part]:
-        """Pass on what can be no part of a line break and the closing tag."""
-        if self._state is not _State.VALUE:
+        """Pass on the text that is certainly part of a string."""
+        if self._state is not _State.VALUE or not self._pairs.is_string:
             return []
-        held = _held(self._text)
-        certain, self._text = self._text[: len(self._text) - held], self._text[len(self._text) - held :]
-        return self._arguments(self._pairs.value(certain))
+        certain, self._text = self._text[: self._looked_at], self._text[self._looked_at :]
+        self._looked_at = 0
+        return self._value(certain)
 
-
-def _held(text: str) -> int:
-    """The length of the longest end of `text` that may begin a line break and the closing tag."""
-    end = f"\n{_CLOSES_VALUE}"
-    begins = [length for length in range(1, len(end)) if text.endswith((end[:length], _CLOSES_VALUE[:length]))]
-    return max(begins, default=0)
+    def _value(self, text: str) -> list[Part]:
+        """`text` is part of the value."""
+        if text and self._at_start:
+            self._at_start, text = False, text.removeprefix("\n")
+        return self._arguments(self._pairs.value(text))

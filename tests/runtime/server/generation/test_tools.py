@@ -271,7 +271,7 @@ def test_no_mark_of_a_call_is_ever_content(v3: ServerProcess) -> None:
     assert both_ways(v3, "ends", tools=[WEATHER]).choices[0].message.content == "I looked."
     for max_tokens in (1, 2, 5, 12):
         (cut,) = both_ways(v3, "call", tools=[WEATHER], max_tokens=max_tokens).choices
-        assert "functionweather".startswith(cut.message.content or ""), "what was written of the name is not lost"
+        assert not cut.message.content
         assert (cut.message.tool_calls, cut.finish_reason) == (None, "length")
 
 

@@ -1,0 +1,41 @@
+"""Keys that come in any order, each at most once, and the required ones at least once.
+
+A rule of the grammar carries 64 bits, one for each key that was used (llguidance's parametric rules). Required keys
+have the first bits. Optional keys beyond the last bit may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOrder:
+    """The keys of one object or call."""
+
+    required: tuple[str, ...]
+    tracked: tuple[str, ...]
+    """The keys that have a bit, `required` first."""
+
+    @property
+    def none_used(self) -> str:
+        """What follows the name of a rule before the first key."""
+        return "::0x0" if self.tracked else ""
+
+    @property
+    def same(self) -> str:
+        """What follows the name of a rule that takes over the keys used so far."""
+        return "::_" if self.tracked else ""
+
+    @property
+    def all_given(self) -> str:
+        """The condition of an alternative that ends the keys."""
+        return f"%if is_ones([0:{len(self.required)}])" if self.required else ""
+
+    def used(self, key: str) -> str:
+        """What follows the name of a rule after the use of `key`."""
+        return f"::set_bit({self.tracked.index(key)})" if key in self.tracked else self.same
+
+    def is_free(self, key: str) -> str:
+        """The condition of an alternative that uses `key`."""
+        return f"%if bit_clear({self.tracked.index(key)})" if key in self.tracked else ""

@@ -1,0 +1,190 @@
+"""Grammar and reader of each form of tool calls agree: a call that the grammar allows is read as the call that it says,
+in one piece, in many, and cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ballast.families.marks import Mark
+from support.models.call_forms import FORMS, tool
+
+STRING = {"type": "string"}
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": STRING,
+        "start": {"type": "integer"},
+        "note": {"anyOf": [STRING, {"type": "null"}]},
+        "unit": {"enum": ["c", "f", None]},
+        "tree": {"$ref": "#/$defs/node"},
+        "again": {"$ref": "#/properties/tree/items"},
+        "sure": {"type": "boolean"},
+    },
+    "required": ["path", "sure"],
+    "additionalProperties": False,
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"a": STRING, "b": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    },
+}
+PARAMETERS["properties"]["again"] = {"$ref": "#/properties/rows/items"}
+PARAMETERS["properties"]["rows"] = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+MARKUP = (
+    *("</parameter>", "\n</parameter>", "</parameter>\n", "<parameter=path>", "<parameter=zzz>", "</function>"),
+    *("<tool_call>", "</tool_call>", "<function=f>", "<arg_key>", "</arg_value>", "</arg_key>", "<arg_value>"),
+    *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_begin|>", "<｜tool▁call▁end｜>"),
+    *("</｜DSML｜parameter>", "</", "<", "```", "\n```", '"', "'", "\\", "{", "}", '{"a": 1}', "null", "12", "true"),
+    *("\n", "\n\n", " ", "\t", "", "é", "👩‍🚀", "中", "a", "b"),
+)
+strings = st.lists(st.sampled_from(MARKUP), max_size=5).map("".join)
+nodes = st.recursive(
+    st.fixed_dictionaries({"a": strings}),
+    lambda inner: st.fixed_dictionaries({"a": strings, "b": st.lists(inner, max_size=2)}),
+    max_leaves=3,
+)
+rows = st.lists(st.integers(-3, 10**9), max_size=3)
+values = st.fixed_dictionaries(
+    {"path": strings, "sure": st.booleans()},
+    optional={
+        "start": st.integers(-5, 10**6),
+        "note": st.none() | strings,
+        "unit": st.sampled_from(["c", "f", None]),
+        "tree": nodes,
+        "again": rows,
+        "rows": st.lists(rows, max_size=2),
+    },
+).flatmap(lambda drawn: st.permutations(sorted(drawn)).map(lambda keys: {key: drawn[key] for key in keys}))
+
+
+def can_be_written(form: str, call: dict[str, Any]) -> bool:
+    """Whether the form has a text for each value: bare text cannot tell null from "null", and Qwen3-Coder's values end
+    with a closing tag on a line of its own or with a tag that opens an argument that the call does not have yet."""
+    if form in ("GLM", "Qwen3-Coder") and isinstance(call.get("note"), str) and call["note"].strip() == "null":
+        return False
+    bare = [value for value in call.values() if isinstance(value, str)]
+    ends = ("\n</parameter>\n", "\n<parameter=path>", "</parameter><parameter=path>")
+    is_next = any("<parameter=path>" in json.dumps(value) for value in call.values())
+    return form != "Qwen3-Coder" or not (is_next or any(end in f"{text}\n" for text in bare for end in ends))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=40, deadline=None)
+@given(call=values, strict=st.booleans())
+def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict[str, Any], strict: bool) -> None:
+    assume(can_be_written(form, call))
+    one, tools = FORMS[form], tool(PARAMETERS, strict=strict)
+    text = one.write("f", call)
+    assert one.refused_at(tools, text) is None
+    message = one.read(tools, [text])
+    assert (message.content, [each.name for each in message.calls]) == ("", ["f"])
+    assert list(json.loads(message.calls[0].arguments).items()) == list(call.items())
+    assert one.read(tools, list(text)) == message
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=10, deadline=None)
+@given(call=values)
+def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
+    call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
+    assume(can_be_written(form, call))
+    one, tools = FORMS[form], tool(PARAMETERS)
+    text = one.write("f", call)
+    whole = one.read(tools, [text]).calls[0].arguments
+    begin = 4 if form == "DeepSeek V3.2" else 0  # up to there the text may be content
+    for end in range(begin, len(text)):
+        message = one.read(tools, [text[:end]], is_cut=True)
+        assert message.content.strip() == "", text[:end]
+        assert all(whole.startswith(cut.arguments) for cut in message.calls), text[:end]
+        if end % 7 == 0:
+            assert one.read(tools, list(text[:end]), is_cut=True) == message
+
+
+MARKS = frozenset(map(str, Mark))
+SNIPPETS = (
+    *("\n</parameter>\n", "</parameter>", "\n<parameter=n>", "</parameter>\n<parameter=t>", "<parameter=t>\n"),
+    *(
+        "<parameter=o>",
+        "</function>",
+        "</function>\n",
+        "\n",
+        "3",
+        "null",
+        '"',
+        "{",
+        "}",
+        "]",
+        '"n": ',
+        '"t": ',
+        ", ",
+        "a",
+    ),
+    *(f'{Mark.TAG}parameter name="t" string="true">', "</", *sorted(MARKS)),
+)
+CLOSING = (*sorted(MARKS), "\n</parameter>\n", "</function>", '"', "}", "]", "</", "3", "null")
+SPOKEN = tool(
+    {
+        "type": "object",
+        "properties": {
+            "t": STRING,
+            "n": {"type": "integer"},
+            "o": {"anyOf": [{"type": "object", "properties": {"n": STRING, "t": STRING}}, {"type": "null"}]},
+        },
+        "required": ["n"],
+        "additionalProperties": False,
+    },
+    strict=True,
+)
+
+
+def spoken(form: str, seed: int) -> str | None:
+    """A random reply under the grammar; None for one that does not end."""
+    one, rng, said = FORMS[form], np.random.default_rng(seed), ""
+    state = one.start(SPOKEN, parallel=False)
+    known = [each for each in SNIPPETS if MARKS.isdisjoint(each) or one.marks.keys() & set(each)]
+    snippets = [(each, one.ids(each)) for each in known]
+    closing = [way for each in CLOSING for way in snippets if way[0] == each]
+    letters = {one.ids(letter)[0]: letter for letter in 'ab1{}[]"<>/:,=. \nfunctioparmetruesldg_|`jskvDML'}
+    for step in range(300):
+        allowed = one.allowed(state)
+        if allowed[one.tokenizer.eos_id] and (step > 60 or rng.random() < 0.3):
+            return said
+        ways = [way for way in snippets if allowed[way[1][0]]] if rng.random() < 0.7 else []
+        if step > 30:
+            ways = [way for way in closing if allowed[way[1][0]]][:1]
+        if not ways:
+            ways = [(letters[token], [token]) for token in np.flatnonzero(allowed).tolist() if token in letters]
+        if not ways:
+            return None
+        text, ids = ways[rng.integers(len(ways))]
+        for letter, token in zip(text, ids, strict=True):
+            if not one.allowed(state)[token]:
+                break
+            state.accept(token)
+            said += letter
+    return None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(seed=st.integers(0, 2**32))
+def test_what_the_grammar_of_a_call_allows_is_read_as_arguments_that_fit(form: str, seed: int) -> None:
+    text = spoken(form, seed)
+    assume(text is not None)
+    assert text is not None
+    one, schema = FORMS[form], SPOKEN[0]["function"]["parameters"]
+    message = one.read(SPOKEN, [text])
+    assert (message.content.strip(), [call.name for call in message.calls]) == ("", ["f"]), text
+    arguments = json.loads(message.calls[0].arguments)
+    assert jsonschema_rs.is_valid(schema, arguments), (text, arguments)
+    assert one.read(SPOKEN, list(text)) == message

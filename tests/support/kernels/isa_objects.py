@@ -20,14 +20,14 @@ ENTRY_POINT = re.compile(r"ballast::\w+_kernels\(\)")
 
 
 def isa_objects(build: Path) -> list[Path]:
-    """The objects of a CMake build whose command has machine options (-m…) that not all of its commands have."""
+    """The built objects of a CMake build whose command has machine options (-m…) that not all of its commands have."""
     options: dict[Path, set[str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         words = shlex.split(entry["command"])
         output = Path(entry["directory"], words[words.index("-o") + 1])
         options[output] = {word for word in words if word.startswith("-m")}
     baseline = set.intersection(*options.values())
-    return [path for path, used in options.items() if used > baseline]
+    return [path for path, used in options.items() if used > baseline and path.exists()]
 
 
 def shared_symbols(path: Path) -> list[str]:

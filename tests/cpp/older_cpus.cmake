@@ -1,7 +1,9 @@
 # Tests that reach every kernel, on CPUs that QEMU emulates (tools/older-cpus.sh). QEMU does not run AddressSanitizer, so
 # they belong to the extension's build.
 set(kernel_tests test_formats test_ops test_panels test_model test_sampling test_split_experts)
-set(python_kernel_tests tests/kernels/test_elementwise.py)
+set(attention tests/kernels/attention/test_attention.py)
+set(python_kernel_tests tests/kernels/test_elementwise.py ${attention}::test_odd_widths_and_heads
+    ${attention}::test_the_true_latent_sizes ${attention}::test_scores_far_beyond_exp_do_not_overflow)
 add_custom_target(kernel_tests DEPENDS ${kernel_tests})
 
 set(BALLAST_QEMU "" CACHE FILEPATH "qemu-x86_64, to run tests on older CPUs")

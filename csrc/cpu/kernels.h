@@ -5,6 +5,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/isa_list.h"
+#include "cpu/isa_namespace.h"
 #include "cpu/panel_layout.h"
 #include "cpu/prefetching.h"
 #include "cpu/sampling.h"
@@ -20,17 +21,25 @@ struct PanelRun {
   int64_t blocks_per_scale;  // of the activations that they are multiplied with
   const uint8_t* next;       // what is read after the last panel, to be prefetched; null if unknown
   Prefetching prefetching;
-
-  const uint8_t* operator[](int64_t index) const { return first + index * panel_bytes; }
 };
 
 // Where the products with a run go: 16 floats for each panel and token, a panel's tokens side by side.
 struct PanelProducts {
   float* first;
   int64_t panel_stride;  // floats, 16 times the number of tokens or more
-
-  float* operator[](int64_t index) const { return first + index * panel_stride; }
 };
+
+inline namespace BALLAST_ISA_NAMESPACE {
+
+inline const uint8_t* panel_of(const PanelRun& run, int64_t index) {
+  return run.first + index * run.panel_bytes;
+}
+
+inline float* products_of(const PanelProducts& products, int64_t index) {
+  return products.first + index * products.panel_stride;
+}
+
+}  // namespace BALLAST_ISA_NAMESPACE
 
 // out[p][t] = the rows of panel p times row t of num_tokens rows of `cols` activations: ActivationBlocks for
 // quantised panels, floats for float ones. A token's sums are formed in one order, whatever num_tokens.

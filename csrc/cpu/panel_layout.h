@@ -20,13 +20,15 @@
 //            3 (3^n b mod 256) / 256, rounded down.
 // A panel is its scales (padded to 64 bytes), then its groups. Scales of 16 rows lie side by side.
 //
-// Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
+// Compiled into objects for instruction sets that the host may not have: functions are in the namespace of
+// cpu/isa_namespace.h.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/code_tables.h"
 #include "cpu/format_list.h"
+#include "cpu/isa_namespace.h"
 
 namespace ballast {
 
@@ -56,6 +58,8 @@ enum class Scales {
   kOddNibbles,  // a nibble; a byte has those of a group's two sub-blocks, or of two groups
   kOddInCodes,  // among a group's signs, or the high bits of its points
 };
+
+inline namespace BALLAST_ISA_NAMESPACE {
 
 // A weight is scale * (code - offset), or scale * code with minimum added (flat) or subtracted (nested), or
 // scale * step[code] (code_tables.h).
@@ -146,6 +150,8 @@ BALLAST_FORMATS(BALLAST_NONE, BALLAST_LAYOUT)
 #undef BALLAST_LAYOUT
 #undef BALLAST_NONE
 
+}  // namespace BALLAST_ISA_NAMESPACE
+
 // One kernel each. Float panels are [column][16 rows].
 enum class PanelKind : int {
 #define BALLAST_KIND(name, ...) k##name,
@@ -174,12 +180,16 @@ static_assert(sizeof(ActivationBlock<1>) == 64 && sizeof(ActivationBlock<2>) == 
 // The largest number of one and of two bytes, and of the activations' largest magnitude.
 constexpr float kMostActivation[] = {0.0f, 127.0f, 127.0f * 255.0f + 127.0f};
 
+inline namespace BALLAST_ISA_NAMESPACE {
+
 // Neighbouring blocks of activations that share a scale, in rows of `cols`: as many as a super-block has, or
 // the largest power of two that divides a row into equal shares.
-static constexpr int64_t blocks_per_scale(int64_t cols) {
+constexpr int64_t blocks_per_scale(int64_t cols) {
   int64_t blocks = kSuperGroups;
   while (cols / kGroupCols % blocks != 0) blocks /= 2;
   return blocks;
 }
+
+}  // namespace BALLAST_ISA_NAMESPACE
 
 }  // namespace ballast

@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster.cluster import Cluster
 from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.nodes.made_up import add_node, made_up_node
+from support.cluster.nodes.made_up import add_node, made_up_node, wait_lost, wait_schedulable
 from support.cluster.service.endpoints import ready_services
 from support.cluster.service.operator import OperatorProcess
 from support.cluster.service.pod_answers import PodAnswers
@@ -346,9 +346,11 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
         kube.delete("pods", "orphan-0", namespace)
         found = wait_condition(kube, namespace, "orphan", "Scheduled", "False", "NodeNotReady")
         assert "kubectl delete pod orphan-0 --force" in found["message"]
+        wait_lost(kube, dies)
     finally:
         answers.pages["/readyz"] = page
         kube.merge("nodes", dies, {"metadata": {"annotations": {"test.ballast.dev/broken": None}}})
+        wait_schedulable(kube, dies)
         kube.delete("pods", "orphan-0", namespace, gracePeriodSeconds=0)
     wait_ready(kube, namespace, "orphan")
 

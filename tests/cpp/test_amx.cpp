@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/check.h"
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "emulated_amx.h"
@@ -15,6 +16,8 @@
 #include "quant/matrix.h"
 
 using namespace ballast;
+
+void ballast::break_tile_rule(const char* rule, int line) { check_failed(rule, "emulated_tiles.h", line); }
 
 namespace {
 

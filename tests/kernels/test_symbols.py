@@ -1,37 +1,80 @@
-"""What the compiled objects show each other and the world.
+"""The symbols of the compiled objects: objects for an instruction set share no function, and the extension exports one
+name. The builds of the C++ tests check their own objects in the same way (isa_objects in tests/cpp)."""
 
-Objects compiled for an instruction set share no symbol with the rest.
-
-A function that such an object defines weakly (an inline one, a template's) could be the copy that the linker keeps for
-everybody; the program would then stop at an illegal instruction on a lesser machine.
-"""
-
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ballast import _core
 from ballast._core import kernels
+from support.kernels import isa_objects
 from support.kernels.isas import FAST_ISAS
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def objects_of(isa: str) -> list[Path]:
-    [*objects] = (REPOSITORY / "build").glob(f"cp*/CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o")
-    assert objects, "the extension is built by `make setup`"
+def builds() -> list[Path]:
+    [*found] = (REPOSITORY / "build").glob("cp*")
+    assert found, "the extension is built by `make setup`"
     assert kernels.usable_isas()  # and it is this build that is loaded
-    return objects
+    return found
+
+
+def objects_of(isa: str) -> list[Path]:
+    return [build / f"CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o" for build in builds()]
 
 
 @pytest.mark.parametrize("isa", FAST_ISAS)
-def test_an_isa_object_defines_one_function_and_nothing_weak(isa):
+def test_an_isa_object_defines_its_entry_point_and_nothing_weak(isa):
     for path in objects_of(isa):
         listing = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True)
         symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
         assert [name for kind, name in symbols if kind.isupper()] == [f"ballast::{isa}_kernels()"]
-        assert not [name for kind, name in symbols if kind in "uvwVW"]
+        assert isa_objects.shared_symbols(path) == []
+
+
+def test_every_isa_object_of_a_build_is_checked():
+    for build in builds():
+        objects = {path for path in isa_objects.isa_objects(build) if "tests" not in path.parts}
+        assert objects == {build / f"CMakeFiles/ballast_cpu.dir/cpu/{isa}/kernels.cpp.o" for isa in FAST_ISAS}
+
+
+SHARED = {
+    "inline int twice(int n) { return 2 * n; } const void* ballast::a_kernels() { return (void*)twice; }": "twice(int)",
+    "template <class T> T twice(T n) { return 2 * n; } "
+    "const void* ballast::a_kernels() { return (void*)twice<int>; }": "int twice<int>(int)",
+    "struct Pair { int a; int sum() const { return a; } }; "
+    "const void* ballast::a_kernels() { static int sum = Pair{1}.sum(); return &sum; }": "Pair::sum() const",
+    "int twice(int n) { return 2 * n; }": "twice(int)",
+    "const void* ballast::a_kernels() { return 0; } const void* ballast::b_kernels() { return 0; }": (
+        "ballast::b_kernels()"
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "symbol"), SHARED.items(), ids=SHARED.values())
+def test_a_function_that_an_isa_object_would_share_is_found(tmp_path, source, symbol):
+    head = "namespace ballast { const void* a_kernels(); const void* b_kernels(); }\n"
+    for name, text in {"isa": head + source, "rest": ""}.items():
+        (tmp_path / f"{name}.cpp").write_text(text)
+    compiler = os.environ.get("CXX", "c++")
+    commands = {
+        "isa": f"{compiler} -O0 -mavx2 -c isa.cpp -o isa.o",
+        "rest": f"{compiler} -O0 -c rest.cpp -o rest.o",
+    }
+    for command in commands.values():
+        subprocess.run(command.split(), cwd=tmp_path, check=True)
+    entries = [{"directory": str(tmp_path), "command": command} for command in commands.values()]
+    (tmp_path / "compile_commands.json").write_text(json.dumps(entries))
+    checked = subprocess.run(
+        [sys.executable, isa_objects.__file__, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 1
+    assert f"isa.o defines {symbol}" in checked.stderr
 
 
 @pytest.mark.parametrize("isa", FAST_ISAS)

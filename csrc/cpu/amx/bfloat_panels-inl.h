@@ -120,10 +120,11 @@ void multiply_bfloat_block(const PanelRun& run, const void* const* tokens, int64
     const int64_t num_steps = divide_up(num_cols, kStepCols);
     split_tokens(tokens, num_tokens, begin, num_cols, split);
     for (int64_t index = 0; index < run.count; ++index) {
-      pair_rows(run[index] + begin * kPanelRows * int64_t{sizeof(uint16_t)}, num_cols, run.prefetching, rows);
+      pair_rows(panel_of(run, index) + begin * kPanelRows * int64_t{sizeof(uint16_t)}, num_cols,
+                run.prefetching, rows);
       for (int64_t token = 0; token < num_tokens; token += kTileTokens) {
         const int64_t size = smaller(kTileTokens, num_tokens - token);
-        float* sums = out[index] + token * kPanelRows;
+        float* sums = products_of(out, index) + token * kPanelRows;
         if (begin == 0) __builtin_memset(sums, 0, static_cast<unsigned long>(size) * kPanelRows * 4);
         if (token == 0 || size < kTileTokens) configure_bfloat_tiles(size);
         add_steps(rows, split, token, size, num_steps, sums);

@@ -131,14 +131,14 @@ void multiply_in_tiles(const PanelRun& run, const void* const* tokens, int64_t n
     for (int64_t tile = 0; tile < num_tiles; ++tile)
       gathered[tile].gather(tokens + tile * kTileTokens, num_tokens - tile * kTileTokens, first, size);
     for (int64_t index = 0; index < run.count; ++index) {
-      const uint8_t* groups = run[index] + kLayout.scale_bytes(run.cols);
+      const uint8_t* groups = panel_of(run, index) + kLayout.scale_bytes(run.cols);
       const uint8_t* next = groups + run.panel_bytes + first * kLayout.group_bytes();
       DecodedChunk chunk;
-      decode_chunk<kLayout>(run[index], groups, first, size, chunk);
+      decode_chunk<kLayout>(panel_of(run, index), groups, first, size, chunk);
       for (int64_t tile = 0; tile < num_tiles; ++tile) {
         prefetch_chunk<kLayout>(next, size, tile, num_tiles);
         float totals[kTileTokens * kPanelRows] = {};
-        float* products = out[index] + tile * kTileTokens * kPanelRows;
+        float* products = products_of(out, index) + tile * kTileTokens * kPanelRows;
         const int64_t num_floats = smaller(kTileTokens, num_tokens - tile * kTileTokens) * kPanelRows;
         if (first > 0) __builtin_memcpy(totals, products, static_cast<unsigned long>(num_floats) * 4);
         multiply_chunk(chunk, size, run.blocks_per_scale, gathered[tile], totals);

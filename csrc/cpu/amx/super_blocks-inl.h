@@ -63,8 +63,8 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
     totals[token] = zero_floats();
   }
-  const uint8_t* const panel = run[index];
-  const Asking asking = asking_ahead(run, panel, index + 1 < run.count ? run[index + 1] : run.next);
+  const uint8_t* const panel = panel_of(run, index);
+  const Asking asking = asking_ahead(run, panel, index + 1 < run.count ? panel_of(run, index + 1) : run.next);
   const uint8_t* record = panel;
   const uint8_t* group = record + kLayout.scale_bytes(run.cols);
   for (int64_t first = 0; first < run.cols / kGroupCols;
@@ -126,7 +126,7 @@ void multiply_in_vectors(const PanelRun& run, const void* const* tokens, int64_t
   if (num_tokens == 0) return;
   prefetch_begin(run, 0);
   for (int64_t index = 0; index < run.count; ++index)
-    multiply_panel<kLayout, kBytes>(run, index, true, tokens, num_tokens, out[index]);
+    multiply_panel<kLayout, kBytes>(run, index, true, tokens, num_tokens, products_of(out, index));
 }
 
 }  // namespace

@@ -312,10 +312,10 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_to
   for (int64_t block = 0; block < num_blocks; ++block) {
     tokens.begin_block(block);
     const bool is_last = block + 1 == num_blocks;
-    const uint8_t* const after = is_last && run.next != nullptr ? run.next : run[0];
+    const uint8_t* const after = is_last && run.next != nullptr ? run.next : panel_of(run, 0);
     for (int64_t panel = 0; panel < run.count; ++panel, ++turn) {
-      const Place place(run[panel], run.cols, block);
-      const Place next = panel + 1 < run.count ? Place(run[panel + 1], run.cols, block)
+      const Place place(panel_of(run, panel), run.cols, block);
+      const Place next = panel + 1 < run.count ? Place(panel_of(run, panel + 1), run.cols, block)
                                                : Place(after, run.cols, is_last ? 0 : block + 1);
       BlockEnds& decoded = of_rows[turn % kKept];
       decode_block<kLayout>(place.record, place.groups, codes, decoded);
@@ -328,7 +328,7 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_to
         pending[product % kKept] = {&leaving,
                                     &decoded,
                                     &tokens.ends(pair),
-                                    out[panel] + first * kPanelRows,
+                                    products_of(out, panel) + first * kPanelRows,
                                     smaller(kPairTokens, num_tokens - first),
                                     block == 0};
       }

@@ -94,7 +94,8 @@ BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t 
           multiply_add(sums[token][0], broadcast_float(blocks[token][begin].scale), totals[token]);
   }
 #pragma GCC unroll 16
-  for (int token = 0; token < kTokens; ++token) store_floats(out[index] + token * kPanelRows, totals[token]);
+  for (int token = 0; token < kTokens; ++token)
+    store_floats(products_of(out, index) + token * kPanelRows, totals[token]);
 }
 
 template <const QuantLayout& kLayout, int kBytes>

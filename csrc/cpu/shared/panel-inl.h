@@ -156,11 +156,11 @@ struct Groups {
 template <const QuantLayout& kLayout, int kPanels>
 struct PackedPanels {
   PackedPanels(const PanelRun& run, int64_t index, int vector_part, int64_t num_passes)
-      : first(run[index]),
+      : first(panel_of(run, index)),
         panel_bytes(run.panel_bytes),
         codes(first + kLayout.scale_bytes(run.cols) + vector_part * kPartBytes),
         part(vector_part) {
-    const uint8_t* const next = index + kPanels < run.count ? run[index + kPanels] : run.next;
+    const uint8_t* const next = index + kPanels < run.count ? panel_of(run, index + kPanels) : run.next;
     const bool asks_for_own = part == 0 && (num_passes == 1 || index == 0 || kLayout.is_decoded_first());
     asking = asks_for_own ? asking_ahead(run, first, next) : asking_for_nothing();
     // One pass has no time to spare for what comes next.
@@ -724,7 +724,8 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
     blocks[token] = static_cast<const ActivationBlock<kBytes>*>(tokens[token]);
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      totals[token][panel] = groups.begin == 0 ? zero_floats() : load_floats(out[panel] + token * kPanelRows);
+      totals[token][panel] =
+          groups.begin == 0 ? zero_floats() : load_floats(products_of(out, panel) + token * kPanelRows);
     }
   }
   for (int64_t begin = groups.begin; begin < groups.end; begin += per_scale) {
@@ -749,7 +750,7 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
   for (int panel = 0; panel < kPanels; ++panel) {
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token)
-      store_floats(out[panel] + token * kPanelRows, totals[token][panel]);
+      store_floats(products_of(out, panel) + token * kPanelRows, totals[token][panel]);
   }
   shares = ahead;
 }
@@ -789,7 +790,7 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
       const int64_t end = num_tokens * (pass + 1) / num_passes;
       multiply_rest<kLayout, kPanels, kTokens, kBytes>(
           panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.ahead, tokens + begin, end - begin,
-          {out[index] + part * kVectorRows + begin * kPanelRows, out.panel_stride});
+          {products_of(out, index) + part * kVectorRows + begin * kPanelRows, out.panel_stride});
       panels.asking = asking_for_nothing();  // the first pass has asked
     }
   }
@@ -815,7 +816,7 @@ BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const vo
       decode_piece(panels, groups, piece);
       multiply_rest<kLayout, kPanels, tokens_at_once<kLayout, kBytes>(), kBytes>(
           piece, groups, run.blocks_per_scale, panels.ahead, tokens, num_tokens,
-          {out[index] + part * kVectorRows, out.panel_stride});
+          {products_of(out, index) + part * kVectorRows, out.panel_stride});
     }
   }
 }
@@ -834,7 +835,7 @@ BALLAST_NOINLINE void multiply_decoded(const PanelRun& run, int64_t index, const
       Ahead nothing{};
       multiply_rest<decoded_layout<kLayout>(), kPanels, kQuantTokens, kBytes>(
           piece, groups, run.blocks_per_scale, nothing, tokens, num_tokens,
-          {out[index] + part * kVectorRows, out.panel_stride});
+          {products_of(out, index) + part * kVectorRows, out.panel_stride});
     }
   }
 }
@@ -969,8 +970,9 @@ void multiply_floats(const PanelRun& run, const void* const* tokens, int64_t num
                      const PanelProducts& out) {
   for (int64_t index = 0; index < run.count; ++index) {
     for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
-      multiply_float_rest<Format, kFloatTokens>(run, run[index] + part * kVectorRows * Format::kBytes, tokens,
-                                                num_tokens, out[index] + part * kVectorRows);
+      multiply_float_rest<Format, kFloatTokens>(
+          run, panel_of(run, index) + part * kVectorRows * Format::kBytes, tokens, num_tokens,
+          products_of(out, index) + part * kVectorRows);
     }
   }
 }

@@ -20,7 +20,7 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, PrefetchTar
 // Prefetches the begin of a run's panel, where no panel before it does.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
   const int64_t ahead = run.prefetching.bytes_ahead;
-  prefetch(run[panel], smaller(run.panel_bytes, ahead), run.prefetching.to);
+  prefetch(panel_of(run, panel), smaller(run.panel_bytes, ahead), run.prefetching.to);
 }
 
 // A panel's bytes over its groups: the group itself and as much of the scales as falls to it.

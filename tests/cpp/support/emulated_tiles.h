@@ -2,12 +2,13 @@
 // without AMX and under sanitizers. Reads and writes outside a configured shape end the test.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "base/check.h"
 #include "cpu/avx512/simd.h"
+#include "emulated_amx.h"
+
+#define CHECK_TILE(rule) ((rule) ? static_cast<void>(0) : break_tile_rule(#rule, __LINE__))
 
 namespace ballast {
 namespace {
@@ -33,11 +34,11 @@ BALLAST_INLINE void configure_tiles(const TileConfig& config) {
 BALLAST_INLINE void release_tiles() { tiles_configured = false; }
 
 inline int rows_of(int tile) {
-  BALLAST_CHECK(tiles_configured && tile_config.rows[tile] >= 1 && tile_config.rows[tile] <= 16);
+  CHECK_TILE(tiles_configured && tile_config.rows[tile] >= 1 && tile_config.rows[tile] <= 16);
   return tile_config.rows[tile];
 }
 inline int row_bytes_of(int tile) {
-  BALLAST_CHECK(tile_config.row_bytes[tile] >= 4 && tile_config.row_bytes[tile] <= 64);
+  CHECK_TILE(tile_config.row_bytes[tile] >= 4 && tile_config.row_bytes[tile] <= 64);
   return tile_config.row_bytes[tile];
 }
 
@@ -75,8 +76,8 @@ void set_element(Tile& tile, int row, int index, T value) {
 // The shapes that the chip demands of a product.
 template <int kSums, int kA, int kB>
 void check_shapes() {
-  BALLAST_CHECK(rows_of(kSums) == rows_of(kA) && row_bytes_of(kSums) == row_bytes_of(kB) &&
-                row_bytes_of(kA) == 4 * rows_of(kB));
+  CHECK_TILE(rows_of(kSums) == rows_of(kA) && row_bytes_of(kSums) == row_bytes_of(kB) &&
+             row_bytes_of(kA) == 4 * rows_of(kB));
 }
 
 template <int kSums, int kA, int kB, class B>
@@ -116,7 +117,8 @@ void add_bfloat_products() {
     for (int n = 0; n < row_bytes_of(kSums) / 4; ++n) {
       float sums[2] = {};
       for (int k = 0; k < row_bytes_of(kA) / 2; ++k) {
-        sums[k % 2] = std::fma(bfloat(tiles[kA], m, k), bfloat(tiles[kB], k / 2, 2 * n + k % 2), sums[k % 2]);
+        sums[k % 2] =
+            __builtin_fmaf(bfloat(tiles[kA], m, k), bfloat(tiles[kB], k / 2, 2 * n + k % 2), sums[k % 2]);
       }
       set_element(tiles[kSums], m, n, element<float>(tiles[kSums], m, n) + (sums[0] + sums[1]));
     }

@@ -192,7 +192,7 @@ def test_a_conversation_may_bring_a_template(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"lora_request": object()}, "lora_request=.*there are no adapters"),
+        ({"lora_request": "an adapter"}, "lora_request=.*there are no adapters"),
         ({"priority": [1]}, "priority=.*in the order in which they are given"),
         ({"prompt_token_ids": [[1]]}, "prompt_token_ids=.*give token ids as prompts"),
     ],

@@ -339,8 +339,9 @@ def test_the_plan_says_why_dense_weights_keep_their_types(r1: GgufModel) -> None
     assert f"keep the file's types, however much is free: as bfloat16 they would be {human(2 * params)}" in text
 
 
-def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> None:
-    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
+@pytest.mark.parametrize("fast", kernels.fast_isas(), ids=lambda fast: str(fast.name))
+def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast: kernels.FastIsa) -> None:
+    numbers = replace(NUMBERS, isa=fast.name, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
     plan = r1_plan(r1, numbers=numbers)
     check_memory(plan)
     assert use(plan, "expert buffers") == 8 * 256 << 20
@@ -349,7 +350,8 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel) -> No
     assert stream is not None
     assert stream.pass_bytes == sum(row.num_bytes for row in plan.weights if row.group == "routed experts")
     assert stream.pass_s == pytest.approx(16, rel=0.1)
-    assert 500 < stream.from_tokens < 2000
+    speed = fast.thread_flops / 110e9  # relative to AVX-512
+    assert 500 * speed < stream.from_tokens < 2000 * speed
     lines = render(plan).splitlines()
     assert "  have up to 4096 tokens of prompts, beside those that decode." in lines
     assert any(f"which pays from about {stream.from_tokens} tokens on:" in line for line in lines)

@@ -4,43 +4,41 @@ import contextlib
 import http.client
 import json
 import math
-import threading
 
 import pytest
 
 from support.servers.process import FAKE, JSON, ServerProcess
 
-SLOW = ("--max_batch_size", "1", "--max_new_tokens", "1000", "--step_s", "0.002")
+SLOW = ("--max_batch_size", "1", "--max_new_tokens", "60000", "--step_s", "0.002")
 NUM_HEAVY = 6
 
 
 def served_order(server, keys):
-    """The number of each request in the order in which they were answered. They wait in the order of `keys`, and
-    none is answered before the last has come."""
-    order, threads = [], []
-    lock = threading.Lock()
+    """The number of each request in the order in which the server finished them. They wait in the order of `keys`
+    behind a request that ends only when all of them wait."""
+    names = [f"number-{number}" for number in range(len(keys))]
+    with contextlib.ExitStack() as connections:
 
-    def ask(number, key, max_tokens):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
-            body = json.dumps({"prompt": f"{number}", "max_tokens": max_tokens})
-            connection.request("POST", "/v1/completions", body, JSON | {"Authorization": f"Bearer {key}"})
+        def begin(name, key, **fields):
+            connection = connections.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=90))
+            )
+            headers = JSON | {"Authorization": f"Bearer {key}", "X-Request-Id": name}
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": name, **fields}), headers)
+            return connection
+
+        first = begin("first", keys[0], max_tokens=60000, stream=True)
+        server.wait_for(lambda now: now["ballast_batch_running"] == 1)
+        waiting = []
+        for name, key in zip(names, keys, strict=True):
+            waiting.append(begin(name, key, max_tokens=20))
+            server.wait_for(lambda now: now["ballast_requests_waiting"] == len(waiting))
+        first.close()
+        for connection in waiting:
             assert connection.getresponse().status == 200
-            with lock:
-                order.append(number)
-
-    def begin(*arguments):
-        threads.append(threading.Thread(target=ask, args=arguments))
-        threads[-1].start()
-
-    begin("first", keys[0], 1000)
-    server.wait_for(lambda now: now["ballast_batch_running"] == 1)
-    for number, key in enumerate(keys):
-        begin(number, key, 20)
-        server.wait_for(lambda now, number=number: now["ballast_requests_waiting"] == number + 1)
-    for thread in threads:
-        thread.join(60)
-    assert order[0] == "first"
-    return order[1:]
+    # Clients may see replies in any order; the server logs each request when it has finished.
+    finished = server.wait_for_events(lambda event: event.get("request_id") in names, len(names))
+    return [names.index(event["request_id"]) for event in finished]
 
 
 @pytest.fixture

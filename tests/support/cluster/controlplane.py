@@ -156,7 +156,8 @@ class ControlPlane:
             "allocate-node-cidrs": "true",
             "cluster-cidr": self.pod_cidr,
             "service-cluster-ip-range": self.service_cidr,
-            "node-monitor-grace-period": "20s",
+            # On a busy machine made-up nodes renew their leases late. Their pods would never be ready again.
+            "node-monitor-grace-period": "600s",
             "horizontal-pod-autoscaler-sync-period": "2s",
         }
 

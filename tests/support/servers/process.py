@@ -100,17 +100,26 @@ class ServerProcess:
 
     def event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         """Wait for the first log event of that name. Raises AssertionError with the log if it does not come."""
+        return self.wait_for_events(lambda event: event["event"] == name, 1, timeout_s)[0]
+
+    def wait_for_events(
+        self, matches: Callable[[dict[str, Any]], bool], count: int, timeout_s: float = START_TIMEOUT_S
+    ) -> list[dict[str, Any]]:
+        """Wait until `count` log events match; return all that do, in the log's order. Raises AssertionError with the
+        log if they do not come."""
         found: list[dict[str, Any]] = []
 
         def seen() -> bool:
-            found[:] = [event for event in self.events if event["event"] == name]
-            return bool(found) or self._ended
+            found[:] = filter(matches, self.events)
+            return len(found) >= count or self._ended
 
         with self._changed:
             self._changed.wait_for(seen, timeout_s)
             seen()
-        assert found, f"the server did not log {name!r}; its log:\n{self.events}\n{self.stderr}"
-        return found[0]
+        assert len(found) >= count, (
+            f"the server logged {len(found)} of {count} events; its log:\n{self.events}\n{self.stderr}"
+        )
+        return found
 
     def get(self, path: str, timeout_s: float = ANSWER_TIMEOUT_S, *, admin: bool = False) -> tuple[int, Message, bytes]:
         """Status, headers and body of a GET; with `admin`, from the admin port."""

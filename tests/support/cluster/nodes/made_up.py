@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.cluster.binaries import program
 from support.cluster.controlplane import ControlPlane
-from support.cluster.kube import Object
+from support.cluster.kube import Kube, Object
 from support.cluster.process import Process, free_port
 from support.cluster.waiting import wait_for
 
@@ -59,12 +59,30 @@ def made_up_node(
 
 def add_node(control_plane: ControlPlane, node: Object) -> None:
     """Create the node and return when pods can be scheduled on it."""
-    name = node["metadata"]["name"]
     control_plane.kube.create("nodes", node)
+    wait_schedulable(control_plane.kube, node["metadata"]["name"])
+
+
+def wait_schedulable(kube: Kube, name: str) -> None:
+    """Return when the node is Ready and the node controller has taken all its taints away."""
 
     def is_ready() -> bool:
-        found = control_plane.kube.get("nodes", name)
+        found = kube.get("nodes", name)
         ready = {c["type"]: c["status"] for c in found["status"].get("conditions", [])}.get("Ready")
         return ready == "True" and not found["spec"].get("taints")
 
     wait_for(f"node {name} to be Ready and without taints", is_ready)
+
+
+def wait_lost(kube: Kube, name: str) -> None:
+    """Return when the node controller has noticed that the node is not ready, which it looks for every five seconds.
+
+    Until it has noticed as well that the node is back (`wait_schedulable`), it marks new pods there as not ready. A
+    kubelet would correct that; made-up nodes do not.
+    """
+
+    def is_noticed() -> bool:
+        taints = kube.get("nodes", name)["spec"].get("taints", [])
+        return ("node.kubernetes.io/not-ready", "NoExecute") in {(taint["key"], taint["effect"]) for taint in taints}
+
+    wait_for(f"the node controller to notice that node {name} is not ready", is_noticed)

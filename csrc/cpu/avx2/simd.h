@@ -19,8 +19,10 @@ using Floats = __m256;
 
 constexpr int kVectorRows = 8;
 constexpr int kPartBytes = kVectorRows * 4;  // of a quad
-// Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
-constexpr int kQuantPanels = 1;
+constexpr int kPanelVectors = kPanelRows / kVectorRows;
+// Vectors of rows and tokens that are multiplied together, and tokens with one panel alone: as many as
+// registers hold.
+constexpr int kQuantVectors = 2;
 constexpr int kQuantTokens = 4;
 constexpr int kByteTokens = 4;  // where super-blocks are summed up in whole numbers, of one byte
 constexpr int kSingleTokens = 4;
@@ -28,8 +30,28 @@ constexpr int kFloatTokens = 2;
 // Cache entries that attention takes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;
 constexpr int kPairItems = 6;
-// Codes of eight bits are multiplied as signed bytes.
+// Codes of eight bits are multiplied as signed bytes, and those of E2M1 as unsigned ones, 16 too large.
 constexpr bool kWideIsBiased = false;
+constexpr int kE2M1Bias = 16;
+constexpr int kLargestWideCode = 12 + kE2M1Bias;
+constexpr bool is_signed(const QuantLayout& layout) {
+  return layout.is_wide() && layout.table != CodeTable::kE2M1;
+}
+// How much multiplied codes are too large: a power of two, or 0.
+constexpr int bias_of(const QuantLayout& layout) {
+  return is_signed(layout) ? 0 : layout.is_wide() ? kE2M1Bias : layout.offset;
+}
+// Whether activations of two bytes are multiplied as numbers of 16 bits: signed codes by either byte take
+// longer.
+constexpr bool joins_digits(const QuantLayout& layout, int num_bytes) {
+  return num_bytes == 2 && is_signed(layout);
+}
+// Quads whose products are summed up in 16 bits: each adds at most two of the largest code, and 127.
+constexpr int quads_in_words(int largest_code) {
+  int quads = kGroupQuads;
+  while (quads * 2 * 127 * largest_code > 32767) quads /= 2;
+  return quads;
+}
 // An activation of two bytes is kDigitBase times the first plus the second, both from -127 to 127, so that
 // either sign can be given to them.
 constexpr int kDigitBase = 255;
@@ -76,10 +98,17 @@ BALLAST_INLINE Bytes high_bytes_of_words(Bytes a) { return _mm256_srai_epi16(a, 
 // A row's first word of the one, its second of the other.
 BALLAST_INLINE Bytes words_in_turn(Bytes even, Bytes odd) { return _mm256_blend_epi16(even, odd, 0xaa); }
 
-// A table's steps by code.
+constexpr TableSteps multiplied_steps(CodeTable table) {
+  TableSteps steps = steps_of(table);
+  if (table != CodeTable::kE2M1) return steps;
+  for (int8_t& step : steps.by_code) step = static_cast<int8_t>(step + kE2M1Bias);
+  return steps;
+}
+
+// A table's steps by code, as they are multiplied.
 template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
-  static constexpr TableSteps kSteps = steps_of(kTable);
+  static constexpr TableSteps kSteps = multiplied_steps(kTable);
   const __m128i steps = _mm_load_si128(reinterpret_cast<const __m128i*>(kSteps.by_code));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
 }
@@ -99,6 +128,9 @@ BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
   const __m256i negative = _mm256_cmpeq_epi8(of_row, bits);
   return _mm256_sub_epi8(_mm256_xor_si256(numbers, negative), negative);
 }
+
+// Halves of four rows, side by side.
+BALLAST_INLINE Bytes join_fours(const __m128i* fours) { return _mm256_set_m128i(fours[1], fours[0]); }
 
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -161,30 +193,70 @@ BALLAST_INLINE __m256i broadcast_four(const int8_t* activations) {
   return _mm256_set1_epi32(four);
 }
 
-// Sums of two products in 16 bits. Narrow codes are at most 63 and 63 * 127 * 2 fits, even twice; wide codes
-// go by their magnitude, at most 128, with their sign given to the activation: 128 * 127 * 2 fits once.
-template <bool kWide>
-BALLAST_INLINE __m256i pair_products(Bytes quad, const int8_t* activations) {
-  const __m256i four = broadcast_four(activations);
-  if (kWide) return _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(four, quad));
+// Keeps the compiler from forming a sum in another order: it would keep many products in memory and add them
+// up last.
+BALLAST_INLINE Bytes in_order(Bytes sum) {
+  __asm__("" : "+x"(sum));
+  return sum;
+}
+
+// Sums of two products in 16 bits. Signed codes go by their magnitude, with their sign given to the
+// activation.
+template <bool kSigned>
+BALLAST_INLINE Bytes pair_products(Bytes quad, Bytes four) {
+  if (kSigned) return _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(four, quad));
   return _mm256_maddubs_epi16(quad, four);
 }
 
-// Adds to each panel's sums the dot products of its two neighbouring quads with eight activations.
-template <bool kWide, int kPanels>
+// A vector's first products in 16 bits, or their sum with more.
+template <bool kSigned>
+BALLAST_INLINE void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes four) {
+  const Bytes products = pair_products<kSigned>(quad, four);
+  sum = is_first ? products : in_order(add_words(sum, products));
+}
+
+// Adds to each vector's sums the dot products of its two neighbouring quads with eight activations.
+template <bool kSigned, int kLargest, int kVectors>
 BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
                                   const int8_t* activations) {
-  const __m256i ones = _mm256_set1_epi16(1);
+  const Bytes four = broadcast_four(activations);
+  const Bytes next_four = broadcast_four(activations + 4);
 #pragma GCC unroll 4
-  for (int panel = 0; panel < kPanels; ++panel) {
-    const __m256i one = pair_products<kWide>(first[panel], activations);
-    const __m256i other = pair_products<kWide>(second[panel], activations + 4);
-    if (kWide) {
-      const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(one, ones), _mm256_madd_epi16(other, ones));
-      sums[panel] = _mm256_add_epi32(sums[panel], both);
-    } else {
-      sums[panel] = _mm256_add_epi32(sums[panel], _mm256_madd_epi16(_mm256_add_epi16(one, other), ones));
-    }
+  for (int vector = 0; vector < kVectors; ++vector) {
+    const Bytes one = pair_products<kSigned>(first[vector], four);
+    const Bytes other = pair_products<kSigned>(second[vector], next_four);
+    Ints both;
+    if (quads_in_words(kLargest) >= 2)
+      both = _mm256_madd_epi16(add_words(one, other), words_of(1));
+    else
+      both = add_ints(_mm256_madd_epi16(one, words_of(1)), _mm256_madd_epi16(other, words_of(1)));
+    sums[vector] = in_order(add_ints(sums[vector], both));
+  }
+}
+
+// Numbers of two bytes from their digits: those of even columns, then those of odd ones.
+BALLAST_INLINE void join_digits(const int8_t* digits, int16_t* numbers) {
+  const Bytes high = load_bytes(reinterpret_cast<const uint8_t*>(digits));
+  const Bytes low = load_bytes(reinterpret_cast<const uint8_t*>(digits + kGroupCols));
+  const auto store = [&](int column, Bytes first, Bytes second) {
+    const Bytes times_base = subtract_words(shift_left<8>(first), first);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(numbers + column * kGroupCols / 2),
+                       add_words(times_base, second));
+  };
+  store(0, high_bytes_of_words(shift_left<8>(high)), high_bytes_of_words(shift_left<8>(low)));
+  store(1, high_bytes_of_words(high), high_bytes_of_words(low));
+}
+
+// Adds to each vector's sums the dot products of a quad of signed codes with four such numbers.
+template <int kVectors>
+BALLAST_INLINE void add_quad_of_numbers(Ints (&sums)[kVectors], const Bytes (&even)[kVectors],
+                                        const Bytes (&odd)[kVectors], const int16_t* numbers) {
+  const Bytes even_numbers = broadcast_pair(numbers);
+  const Bytes odd_numbers = broadcast_pair(numbers + kGroupCols / 2);
+#pragma GCC unroll 4
+  for (int vector = 0; vector < kVectors; ++vector) {
+    sums[vector] = in_order(add_word_products(sums[vector], even[vector], even_numbers));
+    sums[vector] = in_order(add_word_products(sums[vector], odd[vector], odd_numbers));
   }
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 template <const QuantLayout& kLayout>
 struct PointGroup {
+  static constexpr int kLargestCode = kLargestPoint;
+
   __m512i quads[kGroupQuads];
   Floats scale[kLayout.subs_per_group()];
 };
@@ -52,7 +54,7 @@ constexpr bool multiplies_ordered(int num_bytes) {
 template <const QuantLayout& kLayout, int kTokens, int kBytes>
 BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t index,
                                                    const void* const* tokens, const PanelProducts& out) {
-  const PackedPanels<kLayout, 1> panels(run, index, 0, 1);
+  const PackedPanels<kLayout, 1> panels(run, index, 1);
   const ActivationBlock<kBytes>* blocks[kTokens];
   Floats totals[kTokens];
 #pragma GCC unroll 16

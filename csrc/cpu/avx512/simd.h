@@ -19,8 +19,10 @@ using Floats = __m512;
 
 constexpr int kVectorRows = 16;
 constexpr int kPartBytes = kVectorRows * 4;  // of a quad
-// Panels and tokens that are multiplied together, and tokens with one panel alone: as many as registers hold.
-constexpr int kQuantPanels = 2;
+constexpr int kPanelVectors = kPanelRows / kVectorRows;
+// Vectors of rows and tokens that are multiplied together, and tokens with one panel alone: as many as
+// registers hold.
+constexpr int kQuantVectors = 2;
 constexpr int kQuantTokens = 4;
 constexpr int kByteTokens = 6;  // where super-blocks are summed up in whole numbers, of one byte
 constexpr int kSingleTokens = 8;
@@ -30,6 +32,14 @@ constexpr int kSingleItems = 12;
 constexpr int kPairItems = 12;
 // Codes of eight bits are multiplied as unsigned bytes, 128 too large.
 constexpr bool kWideIsBiased = true;
+constexpr int kLargestWideCode = 255;
+constexpr bool is_signed(const QuantLayout&) { return false; }
+constexpr int bias_of(const QuantLayout& layout) { return layout.offset; }
+// Products are summed up in 32 bits, none in 16.
+constexpr int quads_in_words(int) { return 0; }
+template <bool kSigned>
+void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes four);
+constexpr bool joins_digits(const QuantLayout&, int) { return false; }
 // An activation of two bytes is kDigitBase times the first plus the second, from -128 to 127.
 constexpr int kDigitBase = 256;
 
@@ -96,6 +106,13 @@ BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
   return _mm512_mask_sub_epi8(numbers, negative, _mm512_setzero_si512(), numbers);
 }
 
+// Quarters of four rows, side by side.
+BALLAST_INLINE Bytes join_fours(const __m128i* fours) {
+  const __m256i lower = _mm256_set_m128i(fours[1], fours[0]);
+  const __m256i upper = _mm256_set_m128i(fours[3], fours[2]);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
+}
+
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -155,16 +172,16 @@ BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
   return _mm512_set1_epi32(four);
 }
 
-// Adds to each panel's sums the dot products of its two neighbouring quads with eight activations.
-template <bool kWide, int kPanels>
+// Adds to each vector's sums the dot products of its two neighbouring quads with eight activations.
+template <bool kSigned, int kLargest, int kVectors>
 BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
                                   const int8_t* activations) {
   const __m512i four = broadcast_four(activations);
   const __m512i next_four = broadcast_four(activations + 4);
 #pragma GCC unroll 4
-  for (int panel = 0; panel < kPanels; ++panel) {
-    sums[panel] = _mm512_dpbusd_epi32(sums[panel], first[panel], four);
-    sums[panel] = _mm512_dpbusd_epi32(sums[panel], second[panel], next_four);
+  for (int vector = 0; vector < kVectors; ++vector) {
+    sums[vector] = _mm512_dpbusd_epi32(sums[vector], first[vector], four);
+    sums[vector] = _mm512_dpbusd_epi32(sums[vector], second[vector], next_four);
   }
 }
 

@@ -7,12 +7,24 @@
 namespace ballast {
 namespace {
 
+// The largest magnitude of a weight, or below: 43 and 62.
+constexpr int kLargestPoint = 63;
+
 // A point's weights side by side, as they are looked up: magnitudes or, where weights are shifted, eighths of
 // those that are shifted up, 128 added.
+template <int kWeights>
+struct PointOf {
+  using Type = uint64_t;
+};
+template <>
+struct PointOf<4> {
+  using Type = uint32_t;
+};
+
 template <CodeTable kTable>
 struct PointBytes {
   static constexpr Grid kGrid = grid_of(kTable);
-  using Point = uint64_t;
+  using Point = typename PointOf<kGrid.weights>::Type;
 
   alignas(64) Point points[1 << kGrid.index_bits];
 
@@ -31,26 +43,71 @@ struct PointBytes {
 template <CodeTable kTable>
 static constexpr PointBytes<kTable> kPointBytes{};
 
-// Points of a part's rows, a quad every kStride bytes: without signs, and shifted weights 128 too large.
-template <const QuantLayout& kLayout, int kStride>
-BALLAST_INLINE void look_up_points(const uint8_t* group, int part, uint8_t* out) {
-  constexpr Grid kGrid = kLayout.grid();
-  for (int i = 0; i < kVectorRows; ++i) {
-    const int row = part * kVectorRows + i;
-    for (int point = 0; point < kGroupCols / kGrid.weights; ++point) {
-      uint64_t weights = kPointBytes<kLayout.table>.points[point_at<kLayout>(group, row, point)];
-      if constexpr (kGrid.is_shifted()) {
-        if (is_shifted_down<kLayout>(group, row, point)) weights -= 0x0202020202020202;
-      }
-      uint8_t* const to = out + point * (kGrid.weights / 4) * kStride + 4 * i;
-      const uint32_t first = static_cast<uint32_t>(weights);
-      __builtin_memcpy(to, &first, sizeof(first));
-      if constexpr (kGrid.weights == 8) {
-        const uint32_t second = static_cast<uint32_t>(weights >> 32);
-        __builtin_memcpy(to + kStride, &second, sizeof(second));
-      }
-    }
+// A point's weights: without signs, and shifted ones 128 too large.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE auto weights_at(const uint8_t* group, int row, int point) {
+  auto weights = kPointBytes<kLayout.table>.points[point_at<kLayout>(group, row, point)];
+  if constexpr (kLayout.grid().is_shifted()) {
+    if (is_shifted_down<kLayout>(group, row, point)) weights -= 0x0202020202020202;
   }
+  return weights;
+}
+
+// Two quads of four rows, from a point of eight weights for each.
+struct TwoQuads {
+  __m128i first;
+  __m128i second;
+};
+template <const QuantLayout& kLayout>
+BALLAST_INLINE TwoQuads four_rows_of_eights(const uint8_t* group, int row, int point) {
+  const auto two_rows = [&](int of_row) {
+    return _mm_castsi128_ps(
+        _mm_set_epi64x(static_cast<int64_t>(weights_at<kLayout>(group, of_row + 1, point)),
+                       static_cast<int64_t>(weights_at<kLayout>(group, of_row, point))));
+  };
+  const __m128 lower = two_rows(row);
+  const __m128 upper = two_rows(row + 2);
+  return {_mm_castps_si128(_mm_shuffle_ps(lower, upper, 0x88)),
+          _mm_castps_si128(_mm_shuffle_ps(lower, upper, 0xdd))};
+}
+
+// The same, from two points of four weights.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE TwoQuads four_rows_of_fours(const uint8_t* group, int row, int point) {
+  const auto quad = [&](int of_point) {
+    const auto weights = [&](int i) {
+      return static_cast<int32_t>(weights_at<kLayout>(group, row + i, of_point));
+    };
+    return _mm_setr_epi32(weights(0), weights(1), weights(2), weights(3));
+  };
+  return {quad(point), quad(point + 1)};
+}
+
+// Quads 2 kPair and 2 kPair + 1 of a part's rows, a quad every kStride bytes. They are put together in
+// registers: loads of vectors from what single weights were stored to would wait for all of those stores.
+template <const QuantLayout& kLayout, int kStride, int kPair>
+BALLAST_INLINE void decode_two_quads(const uint8_t* group, int part, Bytes signs, uint8_t* out) {
+  constexpr int kFours = kVectorRows / 4;
+  __m128i first[kFours];
+  __m128i second[kFours];
+#pragma GCC unroll 4
+  for (int i = 0; i < kFours; ++i) {
+    const int row = part * kVectorRows + 4 * i;
+    TwoQuads quads;
+    if constexpr (kLayout.grid().weights == 8)
+      quads = four_rows_of_eights<kLayout>(group, row, kPair);
+    else
+      quads = four_rows_of_fours<kLayout>(group, row, 2 * kPair);
+    first[i] = quads.first;
+    second[i] = quads.second;
+  }
+  const auto finish = [&](Bytes quad, Bytes of_signs, int half) {
+    if constexpr (kLayout.grid().is_shifted()) return wide_codes(quad);
+    return from_signed(half == 0 ? negate_where<kPair, 0>(quad, of_signs)
+                                 : negate_where<kPair, 1>(quad, of_signs));
+  };
+  store_codes(out + 2 * kPair * kStride, finish(join_fours(first), signs, 0));
+  store_codes(out + (2 * kPair + 1) * kStride, finish(join_fours(second), signs, 1));
 }
 
 // All eight signs of each byte that has seven: the eighth makes their number even.
@@ -62,29 +119,19 @@ BALLAST_INLINE Bytes with_eighth_sign(Bytes seven) {
   return or_bytes(signs, shift_left<7>(and_bytes(count, bytes_of(1))));
 }
 
-template <int kStride, int kQuad = 0>
-BALLAST_INLINE void give_signs(Bytes signs, uint8_t* out) {
-  if constexpr (kQuad < kGroupQuads) {
-    uint8_t* const quad = out + kQuad * kStride;
-    store_codes(quad, from_signed(negate_where<kQuad / 2, kQuad % 2>(load_bytes(quad), signs)));
-    give_signs<kStride, kQuad + 1>(signs, out);
-  }
-}
-
 // The codes of a part's rows as they are multiplied, a quad every kStride bytes.
 template <const QuantLayout& kLayout, int kStride>
 BALLAST_INLINE void decode_points(const uint8_t* group, int part, uint8_t* out) {
   constexpr Grid kGrid = kLayout.grid();
-  look_up_points<kLayout, kStride>(group, part, out);
-  if constexpr (kGrid.is_shifted()) {
-    if constexpr (!kWideIsBiased) {
-      for (int quad = 0; quad < kGroupQuads; ++quad)
-        store_codes(out + quad * kStride, wide_codes(load_bytes(out + quad * kStride)));
-    }
-  } else {
-    const Bytes signs = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
-    give_signs<kStride>(kGrid.sign_bits == 7 ? with_eighth_sign(signs) : signs, out);
+  Bytes signs{};
+  if constexpr (!kGrid.is_shifted()) {
+    signs = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
+    if constexpr (kGrid.sign_bits == 7) signs = with_eighth_sign(signs);
   }
+  decode_two_quads<kLayout, kStride, 0>(group, part, signs, out);
+  decode_two_quads<kLayout, kStride, 1>(group, part, signs, out);
+  decode_two_quads<kLayout, kStride, 2>(group, part, signs, out);
+  decode_two_quads<kLayout, kStride, 3>(group, part, signs, out);
 }
 
 #ifndef BALLAST_PERMUTES_POINTS

@@ -42,6 +42,11 @@ BALLAST_INLINE Bytes scale_codes(Bytes codes, const CodeFactors<kLayout>& factor
   return products;
 }
 
+// The largest scaled code.
+constexpr int largest_scaled_code(const QuantLayout& layout) {
+  return layout.negates_codes() ? 252 : 15 * ((1 << layout.bits) - 1);
+}
+
 // The bytes of a group's two sub-blocks, twice in a word each.
 BALLAST_INLINE Bytes pair_of_scales(const uint8_t* subs) {
   return words_in_turn(byte_of_rows(subs), byte_of_rows(subs + kPanelRows));

@@ -114,9 +114,10 @@ def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes
         assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
 
 
-def codes_at_their_limits(kind, rows, cols):
-    """All bits set, and block scales of one: the largest codes and sub-block scales that a format can hold."""
-    data = np.full_like(random_blocks(np.random.default_rng(0), kind, rows, cols), 0xFF)
+def codes_at_their_limits(kind, rows, cols, bits):
+    """Every byte of codes is `bits`, and block scales are one: with all bits set the largest codes and sub-block scales
+    that a format can hold, with 0x77 the largest step of tables with a sign bit."""
+    data = np.full_like(random_blocks(np.random.default_rng(0), kind, rows, cols), bits)
     blocks = data.reshape(rows, -1, GGML_QUANT_SIZES[kind][1])
     for offset in HALF_OFFSETS.get(kind, ()):
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
@@ -126,7 +127,7 @@ def codes_at_their_limits(kind, rows, cols):
         blocks[:, :, offset] = 0x40  # twice one
     if kind == T.IQ1_M:
         set_scattered(blocks, np.ones(blocks.shape[:2], np.float16))
-    if kind == T.Q8_0:
+    if kind == T.Q8_0 and bits == 0xFF:
         blocks[:, :, 2:] = 0x80  # -128
     return data
 
@@ -134,15 +135,17 @@ def codes_at_their_limits(kind, rows, cols):
 @every_isa
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("bits", [0xFF, 0x77])
 @every_width
-def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign, num_bytes):
-    data = codes_at_their_limits(kind, 16, 512)
+def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, sign, bits, num_bytes):
+    data = codes_at_their_limits(kind, 16, 512, bits)
     values = dequantized(data, kind).astype(np.float64)
-    x = np.full((3, 512), sign * 127, np.float32)
-    out = np.empty((3, 16), np.float32)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 16, 512), isa, activation_bytes=num_bytes)
-    kernels.linear(pool, x, packed, out)
-    np.testing.assert_allclose(out, x @ values.T, rtol=1e-5, atol=1e-5 * np.abs(values).sum(axis=1).max() * 127)
+    for num_tokens in (1, 3, 17):
+        x = np.full((num_tokens, 512), sign * 127, np.float32)
+        out = np.empty((num_tokens, 16), np.float32)
+        kernels.linear(pool, x, packed, out)
+        np.testing.assert_allclose(out, x @ values.T, rtol=1e-5, atol=1e-5 * np.abs(values).sum(axis=1).max() * 127)
 
 
 @every_width

@@ -25,6 +25,16 @@ CACHE_MESSAGE = (
     "the smallest cacheLens that passes is %d"
 )
 
+BLOCK_TOKENS = 32
+"""Tokens of a block of the server's KV cache (--block_tokens)."""
+BLOCK_RULE = (
+    f"!has(self.cacheLens) || has(self.maxNewTokens) || self.cacheLens >= self.maxBatchSize * {BLOCK_TOKENS}"
+)
+BLOCK_MESSAGE = (
+    f"cache_lens (%d) holds no block of {BLOCK_TOKENS} tokens for each of max_batch_size = %d requests; "
+    "without max_new_tokens, the smallest cacheLens that passes is %d"
+)
+
 EXACTLY_ONE_FIELD = "exactly one of configMapRef and inline must be set"
 
 RESERVED_ARGUMENTS = (
@@ -114,6 +124,12 @@ class Engine(ApiType):
                 ".cacheLens",
             ),
             cel(
+                BLOCK_RULE,
+                "cache_lens must hold a block for each of max_batch_size requests",
+                f"'{BLOCK_MESSAGE}'.format([self.cacheLens, self.maxBatchSize, self.maxBatchSize * {BLOCK_TOKENS}])",
+                ".cacheLens",
+            ),
+            cel(
                 "self.backendType == 'ktransformers' || self.chunkSize >= self.maxBatchSize",
                 "chunk_size must be at least max_batch_size: every request that decodes takes one token a step",
                 field_path=".chunkSize",
@@ -200,6 +216,9 @@ class Engine(ApiType):
     @model_validator(mode="after")
     def _relations(self) -> Engine:
         cache, new_tokens = self.cache_lens or MAX_TOKENS, self.max_new_tokens or 1
+        least = self.max_batch_size * BLOCK_TOKENS
+        if self.cache_lens is not None and self.max_new_tokens is None and self.cache_lens < least:
+            raise ValueError(BLOCK_MESSAGE % (self.cache_lens, self.max_batch_size, least))
         product = self.max_batch_size * new_tokens
         if cache <= product:
             raise ValueError(CACHE_MESSAGE % (cache, self.max_batch_size, new_tokens, product, product + 1))

@@ -109,7 +109,7 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
             "cache_lens",
             cache,
             f"holds no block of {scheduling.block_tokens} tokens for each of max_batch_size = {batch} requests; "
-            f"raise it to {blocks} or more, or lower max_batch_size or block_tokens",
+            f"raise it to {blocks} or more, set max_new_tokens, or lower max_batch_size or block_tokens",
         )
     if cache is not None and cache <= batch * new:
         raise ConfigError(

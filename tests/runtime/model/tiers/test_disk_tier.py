@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ballast._core import sched
+from ballast.engine.request import NO_SALT
 from ballast.model.tiers import disk_folder, disk_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import DONE, Bytes
@@ -51,8 +52,8 @@ class Device:
 
 def moved(tier_block: int, block: int) -> sched.Transfer:
     tokens = np.arange(BLOCK_TOKENS, dtype=np.int32)
-    parent = tier_block - 1
-    return cast(sched.Transfer, SimpleNamespace(tier_block=tier_block, block=block, parent=parent, tokens=tokens))
+    transfer = SimpleNamespace(tier_block=tier_block, block=block, parent=tier_block - 1, tokens=tokens, salt=NO_SALT)
+    return cast(sched.Transfer, transfer)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/request.h"
 #include "sched/scheduler_state.h"
-#include "sched/steps/step_draft.h"
+#include "sched/step_draft.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "sched/admission.h"
-#include "sched/lane.h"
-#include "sched/request.h"
 #include "sched/scheduler_state.h"
 #include "sched/steps/step_planner.h"
+#include "sched/types/lane.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "kv/block_manager.h"
-#include "sched/request.h"
 #include "sched/tiers/tier_mirror.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

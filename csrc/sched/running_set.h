@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sched/request.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -11,16 +11,16 @@
 
 #include "base/ids.h"
 #include "sched/admission.h"
-#include "sched/config.h"
-#include "sched/lane.h"
-#include "sched/plan.h"
 #include "sched/prompt_lanes.h"
 #include "sched/queue/queue_time.h"
 #include "sched/queue/slot_releases.h"
-#include "sched/request.h"
 #include "sched/scheduler_state.h"
+#include "sched/step_draft.h"
 #include "sched/steps/outstanding_steps.h"
-#include "sched/steps/step_draft.h"
+#include "sched/types/config.h"
+#include "sched/types/lane.h"
+#include "sched/types/plan.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -7,13 +7,13 @@
 
 #include "base/ids.h"
 #include "kv/block_manager.h"
-#include "sched/config.h"
 #include "sched/queue/fair_queue.h"
-#include "sched/request.h"
 #include "sched/request_blocks.h"
 #include "sched/running_set.h"
 #include "sched/steps/step_planner.h"
 #include "sched/tiers/tier_mirror.h"
+#include "sched/types/config.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <deque>
 
-#include "sched/queue/fair_share.h"
-#include "sched/request.h"
+#include "sched/types/fair_share.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "sched/config.h"
-#include "sched/queue/fair_share.h"
 #include "sched/steps/step_planner.h"
+#include "sched/types/config.h"
+#include "sched/types/fair_share.h"
 
 namespace ballast {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "sched/lane.h"
-#include "sched/plan.h"
-#include "sched/request.h"
 #include "sched/steps/step_planner.h"
+#include "sched/types/lane.h"
+#include "sched/types/plan.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

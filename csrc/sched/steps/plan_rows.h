@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "sched/lane.h"
-#include "sched/plan.h"
-#include "sched/request.h"
+#include "sched/types/lane.h"
+#include "sched/types/plan.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "sched/config.h"
-#include "sched/lane.h"
-#include "sched/steps/cost_curve.h"
+#include "sched/types/config.h"
+#include "sched/types/cost_curve.h"
+#include "sched/types/lane.h"
 
 namespace ballast {
 

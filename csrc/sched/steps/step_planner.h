@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "sched/config.h"
-#include "sched/lane.h"
 #include "sched/steps/step_costs.h"
+#include "sched/types/config.h"
+#include "sched/types/lane.h"
 
 namespace ballast {
 

@@ -8,10 +8,10 @@
 #include "base/ids.h"
 #include "kv/block_manager.h"
 #include "kv/tier.h"
-#include "sched/config.h"
-#include "sched/plan.h"
-#include "sched/request.h"
 #include "sched/tiers/fetching.h"
+#include "sched/types/config.h"
+#include "sched/types/plan.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/tier.h"
-#include "sched/steps/cost_curve.h"
+#include "sched/types/cost_curve.h"
 
 namespace ballast {
 

@@ -8,8 +8,8 @@
 
 #include "base/ids.h"
 #include "kv/block_manager.h"
-#include "sched/lane.h"
-#include "sched/queue/fair_share.h"
+#include "sched/types/fair_share.h"
+#include "sched/types/lane.h"
 
 namespace ballast {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "sched/lane.h"
-#include "sched/request.h"
 #include "sched/request_blocks.h"
+#include "sched/types/lane.h"
+#include "sched/types/request.h"
 
 namespace ballast {
 

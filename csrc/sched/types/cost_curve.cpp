@@ -1,4 +1,4 @@
-#include "sched/steps/cost_curve.h"
+#include "sched/types/cost_curve.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sched/config.h"
+#include "sched/types/config.h"
 
 #include <limits>
 #include <stdexcept>

@@ -27,9 +27,7 @@ CACHE_MESSAGE = (
 
 BLOCK_TOKENS = 32
 """Tokens of a block of the server's KV cache (--block_tokens)."""
-BLOCK_RULE = (
-    f"!has(self.cacheLens) || has(self.maxNewTokens) || self.cacheLens >= self.maxBatchSize * {BLOCK_TOKENS}"
-)
+BLOCK_RULE = f"!has(self.cacheLens) || has(self.maxNewTokens) || self.cacheLens >= self.maxBatchSize * {BLOCK_TOKENS}"
 BLOCK_MESSAGE = (
     f"cache_lens (%d) holds no block of {BLOCK_TOKENS} tokens for each of max_batch_size = %d requests; "
     "without max_new_tokens, the smallest cacheLens that passes is %d"

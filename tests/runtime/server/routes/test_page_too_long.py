@@ -54,6 +54,7 @@ def test_the_oldest_turns_are_dropped_and_the_question_is_answered(full):
     expect(full.locator("article.assistant")).to_have_count(5)
     expect(full.locator("#too-long")).to_be_hidden()
     expect(full.locator("#status")).to_have_text("")
+    expect(full.locator("#stop")).to_be_hidden()  # a reply is kept when it has ended
     # All is still shown, with a line below what the model does not see; and it stays so after a reload.
     line = full.locator(".left-out")
     expect(line).to_contain_text("The model does not see what is above this line.")

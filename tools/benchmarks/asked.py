@@ -175,6 +175,13 @@ _FILES = (
     ("Qwen3-30B, Q4_K_M", "qwen8"),
 )
 
+_AVX2_FILES = (
+    ("Q4_K_M", "lite8-q4km"),
+    ("experts in IQ2_XXS", "lite8-iq2_xxs"),
+    ("experts in IQ3_XXS", "lite8-iq3_xxs"),
+    ("experts in MXFP4", "lite8-mxfp4"),
+)
+
 CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
@@ -206,6 +213,38 @@ CPU_TYPES = Question(
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
         "python benchmarks/engine/beside_ik_llama.py lite8-q2_k.gguf IK_BUILD_BIN --llama_cpp LLAMA_BUILD_BIN"
+    ),
+)
+
+
+CPU_AVX2 = Question(
+    name="cpu-avx2",
+    title="A CPU alone: AVX2",
+    about=(
+        "Eight layers of V2-Lite's shape on two cores, in turns with llama.cpp. The CPU has AVX-512, which neither "
+        "engine uses here: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 (GGML_NATIVE off, tuned for the "
+        "CPU). Activations are rounded as each type's default says. Not measured yet: experts in Q8_0 and Q2_K, and a "
+        "CPU without AVX-512."
+    ),
+    file="engine_beside_llama_cpp.jsonl",
+    rows=tuple(
+        Row(f"{label}: {named}", f"{file}.gguf: {case}")
+        for label, file in _AVX2_FILES
+        for named, case in (
+            ("prompt of 512", "prefill 512"),
+            ("1 stream", "decode B=1"),
+            ("4 streams", "decode B=4"),
+            ("16 streams", "decode B=16"),
+        )
+    ),
+    columns=(
+        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
+        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
+        Column("Median of ratios", "median_of_ratios", digits=2),
+    ),
+    command=(
+        "python tools/synthetic_model.py lite8-iq2_xxs.gguf --layers 8 --experts IQ2_XXS\n"
+        "BALLAST_CPU_ISA=avx2 python benchmarks/engine/beside_llama_cpp.py lite8-iq2_xxs.gguf LLAMA_BUILD_BIN"
     ),
 )
 
@@ -605,6 +644,48 @@ MANY_AT_ONCE_ONE_MACHINE = Question(
     shows_servers=True,
 )
 
+MANY_ON_A_CPU = Question(
+    name="many-users-cpu",
+    title="Many users: a CPU alone",
+    about=(
+        "Eight layers of V2-Lite's and of Qwen3-30B's shape on two cores, with 16 slots. All users send a request over "
+        "HTTP at the same time; replies have 10 tokens. One prompt with the tokens of all users is the comparison: it "
+        "is one pass over the same tokens. With an unlimited stall (`--max_stall_ms 100000`), prompts may take whole "
+        "steps while replies wait."
+    ),
+    file="arrivals.jsonl",
+    rows=tuple(
+        Row(
+            f"{label}, {f'{users} users' if users > 1 else '1 user'}: prompt {prompt}{stall}",
+            f"{shape}:8, CPU, 2 cores, batch 16{stall}: {users} together, prompt {prompt}, reply 10",
+        )
+        for label, shape in (("V2-Lite", "v2-lite"), ("Qwen3", "qwen3-30b"))
+        for users, prompt, stall in (
+            (1, 64, ""),
+            (4, 64, ""),
+            (8, 64, ""),
+            (16, 64, ""),
+            (1, 1024, ""),
+            (16, 64, ", unlimited stall"),
+            (16, 20, ""),
+            (1, 320, ""),
+            (16, 20, ", unlimited stall"),
+        )
+    ),
+    columns=(
+        Column("slowest first token, s", "first_token_slowest_s", 2, spread=True, charted=True),
+        Column("median first token, s", "first_token_median_s", 2, spread=True),
+        Column("tok/s", "tokens_per_s", 1, spread=True),
+    ),
+    command=(
+        "python tools/synthetic_model.py v2-lite-8.gguf --shape v2-lite --layers 8 --vocabulary\n"
+        "ballast serve --gguf_path v2-lite-8.gguf --port 18090 --device cpu --max_new_tokens 128 --cache_lens 32768 "
+        "--max_batch_size 16\n"
+        "python benchmarks/serving/arrivals.py together:16:64:10 together:1:1024:10 --port 18090"
+    ),
+    axis="seconds until the last user has a first token",
+)
+
 MANY_ARRIVING = Question(
     name="many-users-arriving",
     title="Many users: requests that arrive at random times",
@@ -797,6 +878,7 @@ QUESTIONS = (
     ALL_ON_GPU,
     CPU_ALONE,
     CPU_TYPES,
+    CPU_AVX2,
     RESIDENT,
     AMX,
     EXPERT_TYPES,
@@ -807,6 +889,7 @@ QUESTIONS = (
     MANY_AT_ONCE,
     MANY_AT_ONCE_ONE_MACHINE,
     MANY_ARRIVING,
+    MANY_ON_A_CPU,
     HTTP,
     CHAT_PAGE,
     OPERATOR,

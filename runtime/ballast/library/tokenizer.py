@@ -30,18 +30,18 @@ _HARMLESS: Mapping[str, tuple[Any, ...]] = {
 """Arguments of transformers that ask for nothing here with these values, or with None."""
 
 
-class Encoded(dict[str, Any]):
+class Encoded(dict[str, Ids | list[Ids]]):
     """Token ids of one text, or of many."""
 
     @property
     def input_ids(self) -> Ids | list[Ids]:
         """The ids."""
-        return self["input_ids"]  # type: ignore[no-any-return]
+        return self["input_ids"]
 
     @property
     def attention_mask(self) -> Ids | list[Ids]:
         """Ones, since nothing is padded."""
-        return self["attention_mask"]  # type: ignore[no-any-return]
+        return self["attention_mask"]
 
 
 class ModelTokenizer:

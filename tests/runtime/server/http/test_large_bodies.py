@@ -48,7 +48,7 @@ def test_a_client_that_sends_everything_first_reads_the_reply(
     assert_too_large(reply.status_code, reply.text)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the test runs curl; install it, or put it into PATH")
 @pytest.mark.parametrize("options", [[], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"]])
 def test_curl_shows_the_reply(server: ServerProcess, tmp_path: Path, options: list[str]) -> None:
     body = tmp_path / "body"

@@ -43,6 +43,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
 from ballast.model.weights import Packing, Tensors
@@ -556,6 +557,60 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
     assert hybrid.streamed is not None
     assert hybrid.streamed.bytes_read > 0
     pair.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
+def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
+    file = written(arch=arch, mla="split", quant=quant).gguf
+    longest = SETTINGS.prefill_chunk_size
+    joint = JointSplit([(1, 0.5)], from_tokens=2, to_tokens=longest)
+    pair = pair_on_gpu(file, stream_from_tokens=longest + 1, joint_split=joint)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert hybrid.joint_tokens == (2, longest)
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    assert hybrid.streamed is not None
+    assert 0 < hybrid.streamed.bytes_read < hybrid.expert_bytes_read
+    assert hybrid.device_counts.streamed_steps == 0
+    pair.check()
+
+
+@pytest.mark.gpu
+def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> None:
+    file = written(arch="v3", mla="split", quant="q4_k").gguf
+    split = JointSplit([(1, 0.5)], from_tokens=5, to_tokens=24)
+    model = load(file, GPU, stream_from_tokens=32, joint_split=split)
+    assert model.streamed is not None
+    model.open_prefill_lane()
+    short, long = (replace(padding(n, 16), token_ids=np.arange(n, dtype=np.int32)) for n in (20, 40))
+
+    def whole_pass() -> np.ndarray:
+        model.begin_prefill(long)
+        while not model.advance_prefill(lambda: None):
+            pass
+        return model.prefill_logits()
+
+    def step() -> tuple[np.ndarray, int]:
+        before = model.streamed.bytes_read
+        return model.forward(short, lambda: None).copy(), model.streamed.bytes_read - before
+
+    expected_long = whole_pass()
+    expected_short, joint_bytes = step()
+    assert 0 < joint_bytes < model.streamed.pass_bytes
+    for _ in range(3):
+        model.begin_prefill(long)
+        model.advance_prefill(lambda: None)
+        beside, streamed = step()
+        assert streamed == 0, "the CPU computes alone during a pass"
+        model.cancel_prefill()
+        while not model.advance_prefill(lambda: None):
+            pass
+        again, streamed = step()
+        assert streamed == joint_bytes
+        for found, expected in ((beside, expected_short), (again, expected_short), (whole_pass(), expected_long)):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.gpu

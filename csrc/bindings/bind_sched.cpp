@@ -143,7 +143,8 @@ std::map<std::string, Costs> costs_of(const Scheduler& scheduler) {
   const StepCosts& costs = scheduler.costs();
   return {{"decode", points(costs.decode())},
           {"decode_in_pass", points(costs.decode(/*in_pass=*/true))},
-          {"prefill", points(costs.prefill())}};
+          {"prefill", points(costs.prefill())},
+          {"prefill_during_decode", points(costs.prefill(/*during_decode=*/true))}};
 }
 
 QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_reply_tokens,

@@ -140,7 +140,7 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
 }
 
 std::shared_ptr<Plan> Scheduler::plan_ahead() {
-  const auto& [plan, rows, began_s, in_pass, is_mixed] = steps_[Lane::kDecode];
+  const auto& [plan, rows, began_s, is_shared, is_mixed] = steps_[Lane::kDecode];
   if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_requests()) return nullptr;
   int32_t num_short = 0;
   for (const Request* request : rows) {
@@ -233,7 +233,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
   }
   const OutstandingSteps::Step step = steps_.end(lane);
   if (now_s && step.began_s && !step.is_mixed && step.computes()) {
-    state_.planner.costs().observe(lane, step.in_pass, step.plan->num_tokens(), *now_s - *step.began_s);
+    state_.planner.costs().observe(lane, step.is_shared, step.plan->num_tokens(), *now_s - *step.began_s);
   }
   auto committed = std::make_shared<Committed>();
   auto token = sampled.begin();

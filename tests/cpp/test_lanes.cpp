@@ -265,7 +265,9 @@ TEST(a_much_shorter_prompt_joins_one_that_is_part_way_and_half_is_left_for_it) {
 }
 
 TEST(a_request_short_of_blocks_waits_for_the_other_lane_and_nothing_else_starts) {
-  Run run(two_lanes(/*num_blocks=*/16));
+  SchedulerConfig config = two_lanes(/*num_blocks=*/16);
+  config.prefill_lane_tokens = 20;
+  Run run(config);
   run.arrive(1, 7, 30);
   run.step();            // it has 2 blocks for 7 tokens, and one more free
   run.arrive(2, 48, 2);  // 12 blocks
@@ -327,19 +329,32 @@ TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
   EXPECT(!StepPlanner(config).uses_link(65, false));
   EXPECT(!StepPlanner(config).uses_link(12, true) && !StepPlanner(config).uses_link(11, false));
   EXPECT(!apart.uses_link(1000, false));
-  // The outstanding step of the decode lane keeps the link for 10 s: a pass would end after 14 s.
+  // The outstanding step of the decode lane keeps the link for 10 s.
+  const StepPlanner planner(config);
+  const double pass_s = planner.costs().prefill(/*during_decode=*/true).seconds(16);
   LaneState busy{0, 10.0, 0.0, true};
-  EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 14.0);
+  EXPECT_EQ(planner.sum_of_first_tokens(busy, {16}, {kPrefill}), 10.0 + pass_s);
   busy.uses_link = false;
-  EXPECT(StepPlanner(config).sum_of_first_tokens(busy, {16}, {kPrefill}) == 4.0);
+  EXPECT_EQ(planner.sum_of_first_tokens(busy, {16}, {kPrefill}), pass_s);
+}
+
+TEST(a_pass_is_slower_while_the_decode_lane_computes) {
+  const StepPlanner planner(two_lanes());
+  const double alone_s = planner.costs().prefill().seconds(16);
+  const double shared_s = planner.costs().prefill(/*during_decode=*/true).seconds(16);
+  EXPECT(shared_s > alone_s);
+  EXPECT_EQ(planner.sum_of_first_tokens({}, {16}, {kPrefill}), alone_s);
+  EXPECT_EQ(planner.sum_of_first_tokens({/*num_decode=*/1}, {16}, {kPrefill}), shared_s);
+  const double both = planner.sum_of_first_tokens({}, {4, 16}, {kDecode, kPrefill});
+  EXPECT_EQ(both, planner.costs().decode().seconds(4) + shared_s);
 }
 
 TEST(a_pass_waits_for_a_slot_that_is_free_soon_while_others_wait_for_slots) {
   const StepPlanner planner(two_lanes());
-  // A pass of 4 s slows 3 decoding requests by a third: another pass would cost them 4 s together.
+  // A pass of 5.6 s slows 3 decoding requests by a third: another pass would cost them 5.6 s together.
   EXPECT(planner.holds_pass(3, 1, 0.0, 1.0));
-  EXPECT(!planner.holds_pass(3, 1, 0.0, 5.0));  // the next slot is far away
-  EXPECT(!planner.holds_pass(3, 2, 1.5, 1.0));  // two prompts were held for long
+  EXPECT(!planner.holds_pass(3, 1, 0.0, 6.0));  // the next slot is far away
+  EXPECT(!planner.holds_pass(3, 2, 2.0, 1.0));  // two prompts were held for long
   EXPECT(!planner.holds_pass(3, 1, 0.0, 0.0));  // nothing is known about releases
   EXPECT(!planner.holds_pass(0, 1, 0.0, 1.0));
 
@@ -382,16 +397,39 @@ TEST(costs_follow_steps_whose_times_are_given) {
   EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == in_pass_s);
 }
 
+TEST(the_time_of_a_pass_counts_for_passes_alone_or_for_passes_during_decode) {
+  for (const bool during_decode : {false, true}) {
+    Run run(two_lanes());
+    const double alone_s = run.costs().prefill().seconds(30),
+                 shared_s = run.costs().prefill(true).seconds(30);
+    double now_s = 0.0;
+    for (int64_t seq = 2; seq < 22; ++seq) {
+      run.arrive(seq, 30, 1);
+      run.plan(kPrefill, now_s);
+      if (during_decode) {
+        run.arrive(seq + 100, 1, 1);
+        run.plan(kDecode, now_s);
+        run.commit({7}, kDecode, now_s + 1.0);
+      }
+      now_s += 8.0;
+      run.commit({7}, kPrefill, now_s);
+      run.check();
+    }
+    EXPECT_EQ(run.costs().prefill().seconds(30) > alone_s * 1.2, !during_decode);
+    EXPECT_EQ(run.costs().prefill(true).seconds(30) > shared_s * 1.2, during_decode);
+  }
+}
+
 TEST(an_outstanding_pass_that_is_nearly_over_is_worth_waiting_for) {
   const auto lane_of_second = [](double elapsed_s) {
     Run run(two_lanes());
     run.arrive(1, 3);
     run.step();
     run.arrive(2, 32);
-    run.plan(kPrefill, 0.0);  // 4 s
-    run.arrive(3, 20);        // 2 steps of 10 tokens: about 6 s
+    run.plan(kPrefill, 0.0);  // 5.6 s
+    run.arrive(3, 30);        // 3 steps of 10 tokens: about 9 s
     return run.plan(kDecode, elapsed_s)->num_requests() == 2 ? kDecode : kPrefill;
   };
   EXPECT(lane_of_second(0.0) == kDecode);
-  EXPECT(lane_of_second(3.9) == kPrefill);
+  EXPECT(lane_of_second(5.5) == kPrefill);
 }

@@ -36,9 +36,11 @@ class Arrival:
 class Clocked:
     """Runs a scheduler with both lanes in simulated time."""
 
-    def __init__(self, config: sched.SchedulerConfig, costs: dict[str, Any]) -> None:
+    def __init__(self, config: sched.SchedulerConfig, costs: dict[str, Any], contention: float = 1.0) -> None:
+        """A pass takes `contention` times as long if the decode lane computes when it begins."""
         self.scheduler = sched.Scheduler(config)
         self.costs = costs
+        self.contention = contention
         self.has_prefill_lane = config.has_prefill_lane
         self.now_s = 0.0
         self.longest_step_s = self.longest_decode_s = 0.0
@@ -56,7 +58,8 @@ class Clocked:
                 if lane not in outstanding:
                     plan = self.scheduler.plan(lane, now_s=self.now_s)
                     if plan.num_requests:
-                        outstanding[lane] = (self.now_s + self._cost(lane, plan), plan)
+                        factor = self.contention if lane == sched.Lane.PREFILL and outstanding else 1.0
+                        outstanding[lane] = (self.now_s + factor * self._cost(lane, plan), plan)
                         for seq in waiting.intersection(plan.seqs.tolist()):
                             arrivals[seq].waited_s = self.now_s - arrivals[seq].at_s
                         waiting.difference_update(plan.seqs.tolist())
@@ -138,10 +141,21 @@ R1_CUT = {
 """Seconds of steps of DeepSeek-R1's shape cut to 8 layers on an H100 (benchmarks/results/arrivals.jsonl)."""
 
 
-def first_tokens(users: int, prompt_tokens: int, reply_tokens: int, costs: dict[str, Any]) -> list[float]:
+QWEN3 = {
+    "decode_costs": [(1, 0.007), (16, 0.034), (64, 0.10), (128, 0.11), (256, 0.23), (512, 0.36), (1024, 0.57)],
+    "prefill_costs": [(64, 0.15), (512, 0.26), (16384, 1.06)],
+}
+"""The same of Qwen3-30B's shape."""
+CONTENTION = 1.9
+"""How much longer a pass of QWEN3 takes while the CPU computes prompts."""
+
+
+def first_tokens(
+    users: int, prompt_tokens: int, reply_tokens: int, costs: dict[str, Any], contention: float = 1.0
+) -> list[float]:
     """Of users who send at the same time, by their order."""
     limits = {"max_batch_size": 16, "prefill_chunk_size": 16384 if "prefill_costs" in costs else 256}
-    clocked = Clocked(config(costs, **limits), costs)
+    clocked = Clocked(config(costs, **limits), costs, contention)
     arrivals = [Arrival(0.0, prompt_tokens, reply_tokens, 0) for _ in range(users)]
     clocked.run(arrivals)
     return [arrival.first_token_s for arrival in arrivals]
@@ -156,6 +170,12 @@ def test_users_at_once_wait_no_longer_than_one_pass_over_all_of_them(
     costs = R1_CUT if is_joint else {**R1_CUT, "joint_tokens": None, "decode_costs": by_cpu}
     one_pass_s = float(np.interp(users * prompt_tokens, *zip(*R1_CUT["prefill_costs"], strict=True)))
     assert max(first_tokens(users, prompt_tokens, 20, costs)) <= 1.5 * one_pass_s
+
+
+@pytest.mark.parametrize(("users", "prompt_tokens"), [(16, 64), (16, 200), (8, 1000)])
+def test_prompts_share_a_pass_where_the_decode_lane_would_slow_it_down(users: int, prompt_tokens: int) -> None:
+    one_pass_s = float(np.interp(users * prompt_tokens, *zip(*QWEN3["prefill_costs"], strict=True)))
+    assert max(first_tokens(users, prompt_tokens, 20, QWEN3, CONTENTION)) <= 1.05 * one_pass_s
 
 
 @pytest.mark.parametrize("users", [17, 24, 32, 64])

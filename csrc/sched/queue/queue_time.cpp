@@ -142,7 +142,8 @@ class Simulation {
     remove_waiting(started);
     const int32_t num_prompt_tokens = std::max(0, budget) - left;
     if (lane == Lane::kPrefill) {
-      if (num_prompt_tokens > 0) end_s_[1] = now_s_ + planner_.costs().prefill().seconds(num_prompt_tokens);
+      const CostCurve& costs = planner_.costs().prefill(num_decode > 0 || end_s_[0] != kIdle);
+      if (num_prompt_tokens > 0) end_s_[1] = now_s_ + costs.seconds(num_prompt_tokens);
       return false;
     }
     if (num_decode + num_prompt_tokens == 0) return false;

@@ -13,9 +13,12 @@ constexpr double kOverdueShare = 0.1;
 
 void OutstandingSteps::begin(Lane lane, std::shared_ptr<Plan> plan, std::vector<Request*> rows,
                              std::optional<double> now_s) {
-  const bool in_pass = lane == Lane::kDecode && computes(Lane::kPrefill);
-  if (lane == Lane::kPrefill && !rows.empty()) at(Lane::kDecode).is_mixed = true;
-  at(lane) = {std::move(plan), std::move(rows), now_s, in_pass, false};
+  if (!rows.empty()) {
+    if (lane == Lane::kPrefill) at(Lane::kDecode).is_mixed = true;
+    if (lane == Lane::kDecode) at(Lane::kPrefill).is_shared = true;
+  }
+  const bool is_shared = computes(lane == Lane::kDecode ? Lane::kPrefill : Lane::kDecode);
+  at(lane) = {std::move(plan), std::move(rows), now_s, is_shared, false};
 }
 
 OutstandingSteps::Step OutstandingSteps::end(Lane lane) {
@@ -27,9 +30,7 @@ double OutstandingSteps::seconds_left(Lane lane, const StepPlanner& planner,
                                       std::optional<double> now_s) const {
   const Step& step = (*this)[lane];
   if (!step.computes()) return 0.0;
-  const StepCosts& costs = planner.costs();
-  const CostCurve& curve = lane == Lane::kPrefill ? costs.prefill() : costs.decode(step.in_pass);
-  const double cost_s = curve.seconds(step.plan->num_tokens());
+  const double cost_s = planner.costs().of(lane, step.is_shared).seconds(step.plan->num_tokens());
   if (!now_s || !step.began_s) return cost_s;
   return std::max(cost_s - (*now_s - *step.began_s), kOverdueShare * cost_s);
 }
@@ -41,7 +42,7 @@ LaneState OutstandingSteps::lane_state(int32_t num_decode, const StepPlanner& pl
   const Step& step = (*this)[Lane::kDecode];
   if (step.computes()) {
     const bool has_prompts = step.plan->num_decode < step.plan->num_requests();
-    state.uses_link = has_prompts && planner.uses_link(step.plan->num_tokens(), step.in_pass);
+    state.uses_link = has_prompts && planner.uses_link(step.plan->num_tokens(), step.is_shared);
   }
   return state;
 }

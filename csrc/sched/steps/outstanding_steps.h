@@ -21,7 +21,8 @@ class OutstandingSteps {
     std::shared_ptr<Plan> plan;  // null: none is outstanding
     std::vector<Request*> rows;
     std::optional<double> began_s;
-    bool in_pass = false;   // whether the prefill lane had a pass outstanding when this began
+    // Whether the other lane computed when this began or, for a pass, at any time since.
+    bool is_shared = false;
     bool is_mixed = false;  // whether a pass began or ended during this step of the decode lane
 
     bool computes() const { return !rows.empty(); }

@@ -15,22 +15,42 @@ namespace ballast {
 class StepCosts {
  public:
   explicit StepCosts(const SchedulerConfig& config)
-      : decode_(config.decode_costs), decode_in_pass_(slowed(config)), prefill_(config.prefill_costs) {}
+      : decode_(config.decode_costs),
+        decode_in_pass_(slowed(config)),
+        prefill_(config.prefill_costs),
+        prefill_during_decode_(slowed(config.prefill_costs)) {}
 
   // False if nothing was measured; every step costs 0 then.
   bool are_known() const { return !decode_.empty(); }
   // A decode-lane step runs slower while a prefill pass uses the bus: `in_pass` selects that curve.
   const CostCurve& decode(bool in_pass = false) const { return in_pass ? decode_in_pass_ : decode_; }
-  const CostCurve& prefill() const { return prefill_; }
+  // A pass is slower too while the decode lane computes: both read the same memory.
+  const CostCurve& prefill(bool during_decode = false) const {
+    return during_decode ? prefill_during_decode_ : prefill_;
+  }
+  // The curve of a lane's steps; is_shared: whether the other lane computes at the same time.
+  const CostCurve& of(Lane lane, bool is_shared) const {
+    return lane == Lane::kPrefill ? prefill(is_shared) : decode(is_shared);
+  }
 
-  void observe(Lane lane, bool in_pass, int32_t num_tokens, double seconds) {
-    (lane == Lane::kPrefill ? prefill_ : in_pass ? decode_in_pass_ : decode_).observe(num_tokens, seconds);
+  void observe(Lane lane, bool is_shared, int32_t num_tokens, double seconds) {
+    CostCurve& alone = lane == Lane::kPrefill ? prefill_ : decode_;
+    CostCurve& shared = lane == Lane::kPrefill ? prefill_during_decode_ : decode_in_pass_;
+    (is_shared ? shared : alone).observe(num_tokens, seconds);
   }
 
  private:
   // First guesses of how much longer a decode-lane step takes during a pass, and, if it could use the link to
   // the device otherwise, once more.
   static constexpr double kSlowdownInPass = 1.5, kSlowdownWithoutLink = 1.7;
+  // First guess of how much longer a pass takes while the decode lane computes.
+  static constexpr double kSlowdownDuringDecode = 1.4;
+
+  static CostCurve slowed(const CostCurve& prefill) {
+    std::vector<CostPoint> points = prefill.points();
+    for (CostPoint& point : points) point.seconds *= kSlowdownDuringDecode;
+    return {"prefill_costs", std::move(points)};
+  }
 
   static CostCurve slowed(const SchedulerConfig& config) {
     std::vector<CostPoint> points = config.decode_costs.points();
@@ -46,7 +66,7 @@ class StepCosts {
     return {"decode_costs", std::move(points)};
   }
 
-  CostCurve decode_, decode_in_pass_, prefill_;
+  CostCurve decode_, decode_in_pass_, prefill_, prefill_during_decode_;
 };
 
 }  // namespace ballast

@@ -77,9 +77,10 @@ double StepPlanner::sum_of_first_tokens(const LaneState& state, const std::vecto
   for (size_t i = 0; i < prompts.size(); ++i) {
     (lanes[i] == Lane::kDecode ? in_decode : in_prefill).push_back(prompts[i]);
   }
+  const bool during_decode = state.num_decode > 0 || state.decode_lane_s > 0.0 || !in_decode.empty();
   const DecodeLane decode = decode_lane(state, std::move(in_decode), !in_prefill.empty());
   const double begin_s = std::max(state.prefill_lane_s, decode.link_busy_s);
-  return decode.sum_s + prefill_lane_sum(begin_s, in_prefill);
+  return decode.sum_s + prefill_lane_sum(costs_.prefill(during_decode), begin_s, in_prefill);
 }
 
 StepPlanner::DecodeLane StepPlanner::decode_lane(const LaneState& state, std::vector<int32_t> prompts,
@@ -117,11 +118,12 @@ StepPlanner::DecodeLane StepPlanner::decode_lane(const LaneState& state, std::ve
   return lane;
 }
 
-double StepPlanner::prefill_lane_sum(double begin_s, const std::vector<int32_t>& prompts) const {
+double StepPlanner::prefill_lane_sum(const CostCurve& costs, double begin_s,
+                                     const std::vector<int32_t>& prompts) const {
   double now_s = begin_s, sum = 0.0;
   int32_t in_pass = 0, num_done = 0;
   const auto end_pass = [&] {
-    now_s += costs_.prefill().seconds(in_pass);
+    now_s += costs.seconds(in_pass);
     sum += num_done * now_s;
     in_pass = num_done = 0;
   };
@@ -143,7 +145,7 @@ bool StepPlanner::holds_pass(int32_t num_decode, int32_t num_prompts, double hel
   const double in_pass_s = costs_.decode(/*in_pass=*/true).seconds(num_decode);
   if (num_decode == 0 || in_pass_s <= 0.0 || release_interval_s <= 0.0) return false;
   const double slowdown = std::max(0.0, 1.0 - costs_.decode().seconds(num_decode) / in_pass_s);
-  const double gain_s = num_decode * slowdown * costs_.prefill().seconds(1);
+  const double gain_s = num_decode * slowdown * costs_.prefill(/*during_decode=*/true).seconds(1);
   return num_prompts * (held_s + release_interval_s) < gain_s;
 }
 
@@ -152,7 +154,7 @@ double StepPlanner::prompt_seconds(int32_t num_tokens, int32_t num_decode) const
   LaneState state;
   state.num_decode = num_decode;
   if (assign_lanes(state, {num_tokens}).front() == Lane::kPrefill) {
-    return seconds_of_steps(costs_.prefill(), num_tokens, config_.prefill_chunk_size, 0);
+    return seconds_of_steps(costs_.prefill(num_decode > 0), num_tokens, config_.prefill_chunk_size, 0);
   }
   const int32_t budget = std::max(1, prompt_budget(num_decode, 1));
   return seconds_of_steps(costs_.decode(), num_tokens, budget, num_decode);

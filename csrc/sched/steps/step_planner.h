@@ -75,7 +75,7 @@ class StepPlanner {
     double link_busy_s;  // until the link to the device is free for a pass
   };
   DecodeLane decode_lane(const LaneState& state, std::vector<int32_t> prompts, bool passes_follow) const;
-  double prefill_lane_sum(double begin_s, const std::vector<int32_t>& prompts) const;
+  double prefill_lane_sum(const CostCurve& costs, double begin_s, const std::vector<int32_t>& prompts) const;
 
   SchedulerConfig config_;
   StepCosts costs_;

@@ -327,7 +327,8 @@ class Scheduler(PybindObject):
     def stats(self) -> Stats: ...
     def costs(self) -> dict[str, list[tuple[int, float]]]:
         """(tokens, seconds) of steps as of now: `decode`, `decode_in_pass` for decode-lane steps while a pass is
-        outstanding, and `prefill`. Empty lists if nothing was measured."""
+        outstanding, `prefill`, and `prefill_during_decode` for passes while the decode lane computes. Empty lists if
+        nothing was measured."""
     def next_prompt_step_s(self) -> float:
         """Seconds that the prompts of the next waiting requests take; 0 if none waits or no costs are known."""
     def queue_state(

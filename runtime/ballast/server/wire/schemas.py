@@ -215,7 +215,7 @@ class EngineView(_Open):
     """What host memory and disk hold beside the KV cache, the fastest first."""
     step_costs: dict[str, list[dict[str, float]]]
     """Costs of steps by lane, each with its number of `tokens` and its `seconds`: decode, decode_in_pass while a pass
-    runs, and prefill."""
+    runs, prefill, and prefill_during_decode while the decode lane computes."""
     numbers: dict[str, float | bool]
     requests: list[dict[str, Any]]
 

@@ -61,7 +61,9 @@ class Operator:
         self._api = Api(self._requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
-        installs = Installs(self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic)
+        self._installs = installs = Installs(
+            self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic
+        )
         self._reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
             self._reconcile,
@@ -88,6 +90,7 @@ class Operator:
             uuid.uuid4().hex,
             time.monotonic,
             _now,
+            process.namespaces,
         )
         self._last_alive: float | None = None
         self._metrics.queue_depth.set_function(lambda: self._queue.depth)
@@ -139,6 +142,7 @@ class Operator:
     async def _work(self) -> None:
         while True:
             since = await self._election.acquire()
+            self._installs.begin()
             self._metrics.leading.set(1)
             try:
                 async with asyncio.TaskGroup() as tasks:

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 
 from ballast_operator.allow_lists import AllowLists
 from ballast_operator.api.inference_service import InferenceService, SpecError
-from ballast_operator.child_options import ChildOptions
+from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
@@ -110,6 +110,23 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         type=_label,
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
+    )
+    parser.add_argument(
+        "--scraper-label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="label of the pods that scrape by PodMonitors; network policies of services admit them to the admin port; "
+        f"repeatable, all must match (default: {_terms(SCRAPER_LABELS)})",
+    )
+    parser.add_argument(
+        "--scraper-namespace",
+        action="append",
+        default=[],
+        type=_namespace,
+        metavar="NAMESPACE",
+        help="namespace of those pods; repeatable; any without it",
     )
     for option, form, metavar, text in (
         ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images"),
@@ -289,12 +306,18 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _terms(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())
+
+
 def _child_options(arguments: argparse.Namespace) -> ChildOptions:
     return ChildOptions(
         arguments.runtime_image,
         arguments.cpu_runtime_image,
         arguments.operator_namespace,
         dict(arguments.pod_monitor_label),
+        dict(arguments.scraper_label) or dict(SCRAPER_LABELS),
+        tuple(arguments.scraper_namespace),
         AllowLists(
             tuple(arguments.allowed_image),
             tuple(arguments.allowed_host_path),

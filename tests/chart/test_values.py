@@ -310,6 +310,10 @@ def test_monitoring_is_made_where_its_kinds_are_known(helm: Helm) -> None:
     (monitor,) = of_kind(objects, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert "--pod-monitor-label=release=prometheus" in container(objects)["args"]
+    scraper = "monitoring.podMonitor.scraper.podLabels.app=vmagent,monitoring.podMonitor.scraper.namespaces={metrics}"
+    arguments = container(helm.template("--set", scraper))["args"]
+    assert "--scraper-label=app=vmagent" in arguments
+    assert "--scraper-namespace=metrics" in arguments
     off = ("--set", "monitoring.podMonitor.enabled=false,monitoring.prometheusRule.enabled=false")
     assert {body["kind"] for body in helm.template(*MONITORING, *off)} == {body["kind"] for body in helm.template()}
 

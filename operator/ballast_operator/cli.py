@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ballast_operator.allow_lists import AllowLists
+from ballast_operator.allowed import AllowLists
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
@@ -129,11 +129,21 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         help="namespace of those pods; repeatable; any without it",
     )
     for option, form, metavar, text in (
-        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images"),
+        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images; any "
+         "without it. With it, variables, mounts and sidecars that are not known to be harmless are refused"),
         ("host-path", _directory, "DIRECTORY", "directory of nodes whose models specs may name by hostPath, with all "
          "below it; none without it"),
-        ("priority-class", str, "NAME", "PriorityClass that specs may name"),
-        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold"),
+        ("priority-class", str, "NAME", "PriorityClass that specs may name; any without it"),
+        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold; any "
+         "without it"),
+        ("env", _variables, "NAME", "variable that may be set although it could load code, or the beginning of such "
+         "names with a * behind it; none without it"),
+        ("mount-path", _directory, "DIRECTORY", "folder of containers where specs may mount volumes although programs "
+         "could load code from it, with all below it; none without it"),
+        ("sidecar-image", _image_prefix, "PREFIX", "image whose sidecars may have any command, variables and mounts; "
+         "with --allowed-image, none without it"),
+        ("kernel-cache", str, "CLAIM", "claim that specs may name in kernelCache, whose content is executed; with "
+         "--allowed-image, none without it"),
     ):  # fmt: skip
         parser.add_argument(
             f"--allowed-{option}",
@@ -141,7 +151,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
             default=[],
             type=form,
             metavar=metavar,
-            help=f"{text}{'' if form is _directory else '; any without it'}; repeatable",
+            help=f"{text}; repeatable",
         )
 
 
@@ -273,6 +283,14 @@ def _directory(text: str) -> str:
     return text
 
 
+def _variables(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?\*?", text) or not text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
+        )
+    return text
+
+
 def _selector(text: str) -> dict[str, str]:
     return dict(_label(term) for term in text.split(","))
 
@@ -323,6 +341,10 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
             tuple(arguments.allowed_host_path),
             tuple(arguments.allowed_priority_class),
             tuple(arguments.allowed_node_selector),
+            tuple(arguments.allowed_env),
+            tuple(arguments.allowed_mount_path),
+            tuple(arguments.allowed_sidecar_image),
+            tuple(arguments.allowed_kernel_cache),
         ),
     )
 

@@ -58,6 +58,7 @@ def node_affinity(**expression: Any) -> dict[str, Any]:
         ({"tracing": {"endpoint": "collector:4318"}}, "tracing"),
         ({"allowed": {"hostPath": ["/srv"]}}, "hostPath"),
         ({"allowed": {"hostPaths": ["srv"]}}, "hostPaths"),
+        ({"allowed": {"env": ["A*B"]}}, "env"),
         ({"allowed": {"nodeSelectors": [{}]}}, "nodeSelectors"),
         ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
         ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
@@ -181,6 +182,10 @@ def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_rea
         "images": ["r.test/team/"],
         "hostPaths": ["/srv/models", "/mnt/a b"],
         "priorityClasses": ["models"],
+        "env": ["SITE", "NCCL_*", "*"],
+        "mountPaths": ["/app"],
+        "sidecarImages": ["r.test/log"],
+        "kernelCaches": ["kernels"],
         "nodeSelectors": [{"pool": "models", "zone": "a"}, {"gpu": "yes"}],
     }
     values.write_text(yaml.safe_dump({"allowed": lists}))
@@ -190,6 +195,12 @@ def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_rea
         "--allowed-host-path=/srv/models",
         "--allowed-host-path=/mnt/a b",
         "--allowed-priority-class=models",
+        "--allowed-env=SITE",
+        "--allowed-env=NCCL_*",
+        "--allowed-env=*",
+        "--allowed-mount-path=/app",
+        "--allowed-sidecar-image=r.test/log",
+        "--allowed-kernel-cache=kernels",
         "--allowed-node-selector=pool=models,zone=a",
         "--allowed-node-selector=gpu=yes",
     ]

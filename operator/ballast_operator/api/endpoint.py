@@ -100,7 +100,7 @@ class Endpoint(ApiType):
     network_policy: NetworkRules | None = Field(
         default=None,
         description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods to the API, "
-        "and to the admin port whoever reads the PodMonitor and the InferencePool.",
+        "and the readers of the PodMonitor and the InferencePool to the admin port.",
     )
 
     service: ServiceOptions = Field(default_factory=ServiceOptions, description="Type and annotations of the Service.")

@@ -43,7 +43,7 @@ class Installs:
     _led_since: float = field(default=float("-inf"))
 
     def begin(self) -> None:
-        """This install begins to lead: it acts beside other installs only after HANDOVER_S."""
+        """This install begins to lead: where there are others, it acts only after HANDOVER_S."""
         self._led_since = self.clock()
 
     async def look(self, body: Mapping[str, Any]) -> Rivalry:

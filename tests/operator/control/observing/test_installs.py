@@ -16,7 +16,7 @@ BODY = {
     }
 }
 NEW = {"metadata": {"namespace": "team"}}
-"""A service that nobody has written to yet."""
+"""A service without a status."""
 
 
 def lease(created, version="1", holder="pod-0"):

@@ -6,9 +6,9 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-from ballast_operator.allowed import AllowLists, Refusal, is_of
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.code_sources import code_refusals
+from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
+from ballast_operator.limits.code_sources import code_refusals
 
 
 def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:

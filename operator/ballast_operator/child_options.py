@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ballast_operator.allowed import AllowLists
+from ballast_operator.limits.allowed import AllowLists
 
 SCRAPER_LABELS: Mapping[str, str] = {"app.kubernetes.io/name": "prometheus"}
 """Label that prometheus-operator gives to every pod of Prometheus."""

@@ -15,15 +15,17 @@ from typing import Any
 
 import yaml
 
-from ballast_operator.allowed import AllowLists
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
+from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
 from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
 from ballast_operator.process.process_options import ProcessOptions
+from ballast_operator.quantity import parse_count
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
@@ -158,6 +160,16 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     defaults = ProcessOptions(identity=os.environ.get("POD_NAME") or socket.gethostname())
     _add_namespaces(parser)
+    parser.add_argument(
+        "--quota",
+        action="append",
+        default=[],
+        type=_quota,
+        metavar="NAMESPACE:KEY=QUANTITY,...",
+        help=f"most that the pods of all services of a namespace take together, in {', '.join(KEYS)}, such as "
+        f"team-a:gpus=4,memory=2Ti; {ANY_NAMESPACE} as the namespace: each that has none of its own; repeatable; no "
+        "quotas without it",
+    )
     parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
     parser.add_argument(
         "--lease-name",
@@ -224,6 +236,7 @@ def _run(arguments: argparse.Namespace) -> int:
         health_host=arguments.health_host,
         health_port=arguments.health_port,
         resync_s=arguments.resync_seconds,
+        quotas=Quotas(dict(arguments.quota)),
         probe_proxy=arguments.probe_proxy,
         otlp_endpoint=arguments.otlp_endpoint,
         otlp_service_name=arguments.otlp_service_name,
@@ -255,6 +268,21 @@ def _namespace(text: str) -> str:
     if not re.fullmatch(NAMESPACE_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
     return text
+
+
+def _quota(text: str) -> tuple[str, dict[str, str]]:
+    namespace, _, terms = text.partition(":")
+    limits = dict(term.partition("=")[::2] for term in terms.split(","))
+    if namespace != ANY_NAMESPACE:
+        _namespace(namespace)
+    for key, quantity in limits.items():
+        if key not in KEYS:
+            raise argparse.ArgumentTypeError(f"{key!r} in {text!r} has no quota: {', '.join(KEYS)} have")
+        try:
+            parse_count(quantity)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{key} in {text!r}: {error}") from None
+    return namespace, limits
 
 
 def _lease(text: str) -> str:

@@ -208,6 +208,14 @@ def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_rea
     assert selectors == lists["nodeSelectors"]
 
 
+def test_quotas_become_options_that_the_operator_reads(helm: Helm, tmp_path: Path) -> None:
+    values = tmp_path / "quotas.yaml"
+    values.write_text(yaml.safe_dump({"quotas": {"team-a": {"gpus": 4, "memory": "2Ti"}, "*": {"pods": 1000000}}}))
+    words = container(helm.template("--values", values))["args"]
+    read = dict(_parser().parse_args(words).quota)
+    assert read == {"team-a": {"gpus": "4", "memory": "2Ti"}, "*": {"pods": "1000000"}}
+
+
 DIGEST = f"sha256:{'0' * 64}"
 
 

@@ -2,7 +2,7 @@ import pytest
 from builders import service
 
 from ballast_operator.allow_lists import why_not_allowed
-from ballast_operator.allowed import AllowLists
+from ballast_operator.limits.allowed import AllowLists
 
 
 def host_path(path):

@@ -1,7 +1,7 @@
 """Has the Python programs of an image run isolated: no variable and no file outside the image brings code into them.
 
 `-I` ignores every PYTHON* variable, the user's packages and the working directory; `-B` and `-u` say what the image's
-variables would: write no byte code, and write output at once.
+variables would: write no byte code and do not buffer output.
 
 Run by the image's own Python, with the standard library alone:  python3 isolate.py FOLDER
 """

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
+from ballast_operator.control.applying.limited_api import LimitedApi
 from ballast_operator.control.deciding.ownership import controller_of, is_service
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.observing.installs import Installs
@@ -58,7 +59,7 @@ class Operator:
         self._state = OperatorState()
         self._metrics = Metrics(self._state)
         self._traces = Traces(process.otlp_endpoint, process.otlp_service_name, process.identity)
-        self._api = Api(self._requested)
+        self._api = LimitedApi(process.quotas, self._requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
         self._installs = installs = Installs(

@@ -1,7 +1,7 @@
 """What can bring code into a container of an allowed image: variables, mounts, commands and kept kernels. Pure.
 
 Variables and folders that are known to load code are refused for the engine unless the operator's options allow them.
-Where the options bound images, what is not known to be harmless is refused too.
+Where the options bound images, they are refused for all containers unless they are known to be harmless.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ballast_operator.allowed import AllowLists, Refusal, is_of
 from ballast_operator.api.container import EnvFrom, EnvVar, Sidecar, VolumeMount
 from ballast_operator.api.spec import InferenceServiceSpec
+from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
 
 CODE_VARIABLES = (
     # the dynamic loader and the C library
@@ -85,7 +85,7 @@ def code_refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Ref
 
 
 def _sidecar(sidecar: Sidecar, lists: AllowLists) -> Iterator[Refusal]:
-    """A sidecar of an image that is allowed and none of those that may run anything."""
+    """A sidecar whose image is allowed, but not among those that may run any command."""
     where = f"sidecars[{sidecar.name}]"
     for field, words in (("command", sidecar.command), ("args", sidecar.args)):
         if words:

@@ -19,9 +19,9 @@ class AllowLists:
     node_selectors: tuple[Mapping[str, str], ...] = ()
     """Labels; the node selector of a service must hold all those of one entry."""
     env: tuple[str, ...] = ()
-    """Variables that containers may have beside harmless ones: names, or what they begin with and a *."""
+    """Variables that containers may have in addition to harmless ones: names, or beginnings of names with a *."""
     mount_paths: tuple[str, ...] = ()
-    """Folders of containers where volumes may be mounted beside harmless ones, each with all below it."""
+    """Folders of containers where volumes may be mounted in addition to harmless ones, each with all below it."""
     sidecar_images: tuple[str, ...] = ()
     """Images of sidecars that may have any command, variables and mounts; written as `images` are."""
     kernel_caches: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Refusal:
 
 
 def is_of(image: str, prefix: str) -> bool:
-    """Whether an image's reference is the prefix, or goes on behind a whole part of it."""
+    """Whether an image's reference is the prefix, or continues after a whole part of it."""
     if not image.startswith(prefix):
         return False
     rest = image.removeprefix(prefix)

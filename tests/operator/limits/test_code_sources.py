@@ -1,10 +1,10 @@
-"""What could load code into a container is refused, always or where images are listed."""
+"""Values that could load code into a container are refused, always or where images are listed."""
 
 import pytest
 from builders import service
 
 from ballast_operator.allow_lists import why_not_allowed
-from ballast_operator.allowed import AllowLists
+from ballast_operator.limits.allowed import AllowLists
 
 ANY_IMAGE, LISTED = AllowLists(), AllowLists(images=("r.test/team",))
 VOLUME = {"volumes": [{"name": "v", "configMap": {"name": "v"}}]}

@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import re
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
-from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
+from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAME_PATTERN, NAMESPACE_PATTERN, Ref
 from ballast_operator.process.process_options import ProcessOptions
 from ballast_operator.quantity import parse_count
 
@@ -61,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--service-account", default=FIELD_MANAGER, metavar="NAME", help=DEFAULT)
     _add_namespaces(doctor)
     doctor.set_defaults(run=_doctor)
+
+    why = commands.add_parser("why", help="say on one screen why a service is not ready; exits with 1 while it is not")
+    why.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
+    why.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
+    why.set_defaults(run=_why)
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
@@ -249,6 +255,27 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return asyncio.run(_examine(arguments.operator_namespace, arguments.service_account, arguments.namespace))
 
 
+def _why(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_explain(Ref(arguments.namespace, arguments.name)))
+
+
+async def _explain(ref: Ref) -> int:
+    from ballast_operator.cluster.api import Api, ApiError
+    from ballast_operator.why import explain, is_ready, look
+
+    api = Api()
+    try:
+        await api.connect()
+        seen = await look(api, ref)
+    except ApiError as error:
+        raise InputError(f"InferenceService {ref} cannot be read: {error.message}") from None
+    finally:
+        await api.close()
+    for line in explain(seen, shutil.get_terminal_size((160, 40)).columns):
+        sys.stdout.write(f"{line}\n")
+    return 0 if is_ready(seen) else EXIT_UNHEALTHY
+
+
 async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     from ballast_operator.cluster.api import Api
     from ballast_operator.doctor import examine
@@ -262,6 +289,12 @@ async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     finally:
         await api.close()
     return EXIT_UNHEALTHY if failed else 0
+
+
+def _service_name(text: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an InferenceService")
+    return text
 
 
 def _namespace(text: str) -> str:

@@ -68,7 +68,7 @@ class Installs:
         """The other installs that have a Lease and watch this namespace. Empty where Leases may not be listed."""
         if self._may_list and self.clock() - self._listed_at >= LOOK_AGAIN_S:
             await self._list()
-        return [ref for ref, sight in self._seen.items() if ref != self.own and _watches(sight.lease, namespace)]
+        return [ref for ref, sight in self._seen.items() if ref != self.own and watches(sight.lease, namespace)]
 
     async def _list(self) -> None:
         try:
@@ -119,7 +119,7 @@ def _is_marked(lease: Mapping[str, Any] | None) -> bool:
     return lease is not None and LABEL_INSTALL in labels_of(lease)
 
 
-def _watches(lease: Mapping[str, Any] | None, namespace: str) -> bool:
+def watches(lease: Mapping[str, Any] | None, namespace: str) -> bool:
     """Whether the install of this Lease says that it watches the namespace."""
     if lease is None or not _is_marked(lease):
         return False

@@ -25,7 +25,7 @@ ALIVE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read about one service. A kind that could not be read is empty, and `unread` says why."""
+    """The objects that were read about one service. A kind that could not be read is empty, and `unread` says why."""
 
     service: Mapping[str, Any]
     pods: Sequence[Mapping[str, Any]]
@@ -92,7 +92,7 @@ def _headline(seen: Seen) -> str:
 
 
 def _operator(seen: Seen) -> Iterator[str]:
-    """What keeps the status from being news; nothing where an operator is at work on the newest spec."""
+    """Reasons why the status may be out of date; none where an operator has looked at the newest spec."""
     namespace = seen.service["metadata"]["namespace"]
     if not any("leases" in line for line in seen.unread):
         watching = [lease for lease in seen.leases if watches(lease, namespace)]

@@ -1,7 +1,7 @@
 """What can bring code into a container of an allowed image: variables, mounts, commands and kept kernels. Pure.
 
 Variables and folders that are known to load code are refused for the engine unless the operator's options allow them.
-Where the options bound images, they are refused for all containers unless they are known to be harmless.
+With a list of images, all that is not known to be harmless is refused, in all containers.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def why_over_quota(limits: Mapping[str, str], live: Iterable[Mapping[str, Any]],
 
 
 def usage(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """What one pod takes. Each claim of devices counts as a GPU: what is behind it is not known."""
+    """The amounts that one pod takes. Each claim of devices counts as a GPU: its devices are not known."""
     spec = pod["spec"]
     found = {
         **dict.fromkeys(KEYS, Decimal(0)),

@@ -47,7 +47,7 @@ class LimitedApi(Api):
         await super().try_create(kind, body, namespace)
 
     async def _check(self, body: Mapping[str, Any], namespace: str) -> None:
-        """Compare with all pods that belong to services, whatever their labels, but the one that this pod replaces."""
+        """Compare with all pods of services, with or without labels, except the one that this pod replaces."""
         live = [pod for pod in await self.list_all(POD, namespace) or [] if _counts(pod) and _slot(pod) != _slot(body)]
         why = why_over_quota(self._quotas.of(namespace), live, body)
         if why is not None:
@@ -61,6 +61,6 @@ def _counts(pod: Mapping[str, Any]) -> bool:
 
 
 def _slot(pod: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Of which service and replica a pod is, by its name, which cannot be changed."""
+    """The service and the replica of a pod, by its name, which cannot be changed."""
     named = parse_pod_name(pod["metadata"]["name"])
     return None if named is None else (named[0], named[1].replica)

@@ -53,7 +53,8 @@ COPY --from=wheel /wheels /wheels
 RUN /opt/ballast/bin/pip install --quiet --no-deps --no-index --no-compile /wheels/*.whl \
  && rm -rf /opt/ballast/lib/python3*/site-packages/ballast_operator \
  && python3 -m compileall -q /opt/ballast/lib/python3*/site-packages/ballast \
- && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
+ && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools \
+ && python3 tools/image/isolate.py /opt/ballast/bin
 
 FROM build AS operator-files
 COPY requirements requirements
@@ -67,7 +68,7 @@ RUN cd /opt/ballast/lib/python3*/site-packages/kubernetes \
  && find . '(' -name '*.py' -o -path '*/__pycache__/*' ')' -delete
 COPY operator/ballast_operator /opt/ballast/packages/ballast_operator
 RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages)/ballast_operator.pth" \
- && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
+ && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -IBu -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
  && chmod 755 /opt/ballast/bin/ballast-operator \
  && python3 tools/image/compile.py /opt/ballast/lib \
  && python3 -m compileall -q /opt/ballast/packages

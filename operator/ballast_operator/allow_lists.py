@@ -4,56 +4,46 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from ballast_operator.api.spec import InferenceServiceSpec
-
-
-@dataclass(frozen=True, slots=True)
-class AllowLists:
-    """Options of the operator. An empty list allows anything, except that of host paths, which allows none."""
-
-    images: tuple[str, ...] = ()
-    """Images, or what they begin with, up to a /, : or @. The operator's own are always allowed."""
-    host_paths: tuple[str, ...] = ()
-    """Absolute directories of nodes, each with all below it, and single files."""
-    priority_classes: tuple[str, ...] = ()
-    """Names."""
-    node_selectors: tuple[Mapping[str, str], ...] = ()
-    """Labels; the node selector of a service must hold all those of one entry."""
+from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
+from ballast_operator.limits.code_sources import code_refusals
 
 
 def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:
     """What the spec asks for that no list allows, as sentences; None where it may have everything."""
-    return "; ".join(_refusals(spec, lists)) or None
+    return "; ".join(map(str, _refusals(spec, lists))) or None
 
 
-def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[str]:
+def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Refusal | str]:
     scheduling = spec.scheduling
     for field, image in _images(spec):
-        if lists.images and not any(_is_of(image, prefix) for prefix in lists.images):
-            yield _refusal(field, image, "--allowed-image", lists.images)
+        if lists.images and not any(is_of(image, prefix) for prefix in lists.images):
+            yield Refusal(field, image, "--allowed-image", lists.images)
+    for sidecar in spec.sidecars:
+        prefixes = (*lists.images, *lists.sidecar_images)
+        if lists.images and not any(is_of(sidecar.image, prefix) for prefix in prefixes):
+            yield Refusal(f"sidecars[{sidecar.name}].image", sidecar.image, "--allowed-image", prefixes)
     for field, path in _host_paths(spec):
         if not any(_is_below(path, root) for root in lists.host_paths):
-            yield _refusal(field, path, "--allowed-host-path", lists.host_paths)
+            yield Refusal(field, path, "--allowed-host-path", lists.host_paths)
     priority = scheduling.priority_class_name
     if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
-        yield _refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)
+        yield Refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)
     asked = scheduling.node_selector
     if lists.node_selectors and not any(selector.items() <= asked.items() for selector in lists.node_selectors):
-        allowed = map(_selector_text, lists.node_selectors)
-        yield _refusal("scheduling.nodeSelector", _selector_text(asked), "--allowed-node-selector", allowed)
+        allowed = tuple(map(_selector_text, lists.node_selectors))
+        yield Refusal("scheduling.nodeSelector", _selector_text(asked), "--allowed-node-selector", allowed)
+    yield from code_refusals(spec, lists)
 
 
 def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
-    """Every image that the spec names, with the field that does."""
+    """Every image that the spec names but those of sidecars, with the field that does."""
     if spec.image is not None:
         yield "image", spec.image
     if spec.model.source.image is not None:
         yield "model.source.image.reference", spec.model.source.image.reference
-    for sidecar in spec.sidecars:
-        yield f"sidecars[{sidecar.name}].image", sidecar.image
 
 
 def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
@@ -67,23 +57,6 @@ def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
     for volume in spec.volumes:
         if volume.host_path is not None:
             yield f"volumes[{volume.name}].hostPath.path", volume.host_path.path
-
-
-def _refusal(field: str, value: str, option: str, allowed: Iterable[str]) -> str:
-    listed = ", ".join(allowed)
-    rule = f"allows only {listed}" if listed else "allows none"
-    return f"spec.{field} {value or '{}'} is not allowed: {option} of the operator {rule}"
-
-
-def _is_of(image: str, prefix: str) -> bool:
-    """Whether an image's reference is the prefix, or goes on behind a whole part of it."""
-    if not image.startswith(prefix):
-        return False
-    rest = image.removeprefix(prefix)
-    if not rest or prefix.endswith("/") or rest.startswith("/"):
-        return True
-    # A tag or a digest has no slash; with one, the prefix is a host and this its port.
-    return rest[0] in ":@" and "/" not in rest
 
 
 def _is_below(path: str, root: str) -> bool:

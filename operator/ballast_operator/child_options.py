@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ballast_operator.allow_lists import AllowLists
+from ballast_operator.limits.allowed import AllowLists
+
+SCRAPER_LABELS: Mapping[str, str] = {"app.kubernetes.io/name": "prometheus"}
+"""Label that prometheus-operator gives to every pod of Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,10 @@ class ChildOptions:
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
+    scraper_labels: Mapping[str, str] = field(default_factory=lambda: dict(SCRAPER_LABELS))
+    """Labels of the pods that read PodMonitors and scrape. Network policies admit them to the admin port."""
+    scraper_namespaces: tuple[str, ...] = ()
+    """The namespaces of those pods; empty: any."""
     allowed: AllowLists = field(default_factory=AllowLists)
     """What specs may ask for."""
 

@@ -7,23 +7,26 @@ import asyncio
 import math
 import os
 import re
+import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ballast_operator.allow_lists import AllowLists
 from ballast_operator.api.inference_service import InferenceService, SpecError
-from ballast_operator.child_options import ChildOptions
+from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
-from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
+from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
+from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAME_PATTERN, NAMESPACE_PATTERN, Ref
 from ballast_operator.process.process_options import ProcessOptions
+from ballast_operator.quantity import parse_count
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
@@ -59,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--service-account", default=FIELD_MANAGER, metavar="NAME", help=DEFAULT)
     _add_namespaces(doctor)
     doctor.set_defaults(run=_doctor)
+
+    why = commands.add_parser("why", help="say on one screen why a service is not ready; exits with 1 while it is not")
+    why.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
+    why.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
+    why.set_defaults(run=_why)
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
@@ -111,12 +119,39 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
     )
+    parser.add_argument(
+        "--scraper-label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="label of the pods that scrape by PodMonitors; network policies of services admit them to the admin port; "
+        f"repeatable, all must match (default: {_terms(SCRAPER_LABELS)})",
+    )
+    parser.add_argument(
+        "--scraper-namespace",
+        action="append",
+        default=[],
+        type=_namespace,
+        metavar="NAMESPACE",
+        help="namespace of those pods; repeatable; any without it",
+    )
     for option, form, metavar, text in (
-        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images"),
+        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images; any "
+         "without it. With it, variables, mounts and sidecars that are not known to be harmless are refused"),
         ("host-path", _directory, "DIRECTORY", "directory of nodes whose models specs may name by hostPath, with all "
          "below it; none without it"),
-        ("priority-class", str, "NAME", "PriorityClass that specs may name"),
-        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold"),
+        ("priority-class", str, "NAME", "PriorityClass that specs may name; any without it"),
+        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold; any "
+         "without it"),
+        ("env", _variables, "NAME", "variable that may be set although it could load code, or the beginning of such "
+         "names with a * behind it; none without it"),
+        ("mount-path", _directory, "DIRECTORY", "folder of containers where specs may mount volumes although programs "
+         "could load code from it, with all below it; none without it"),
+        ("sidecar-image", _image_prefix, "PREFIX", "image whose sidecars may have any command, variables and mounts; "
+         "with --allowed-image, none without it"),
+        ("kernel-cache", str, "CLAIM", "claim that specs may name in kernelCache, whose content is executed; with "
+         "--allowed-image, none without it"),
     ):  # fmt: skip
         parser.add_argument(
             f"--allowed-{option}",
@@ -124,13 +159,23 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
             default=[],
             type=form,
             metavar=metavar,
-            help=f"{text}{'' if form is _directory else '; any without it'}; repeatable",
+            help=f"{text}; repeatable",
         )
 
 
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     defaults = ProcessOptions(identity=os.environ.get("POD_NAME") or socket.gethostname())
     _add_namespaces(parser)
+    parser.add_argument(
+        "--quota",
+        action="append",
+        default=[],
+        type=_quota,
+        metavar="NAMESPACE:KEY=QUANTITY,...",
+        help=f"most that the pods of all services of a namespace take together, in {', '.join(KEYS)}, such as "
+        f"team-a:gpus=4,memory=2Ti; {ANY_NAMESPACE} as the namespace: each that has none of its own; repeatable; no "
+        "quotas without it",
+    )
     parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
     parser.add_argument(
         "--lease-name",
@@ -197,6 +242,7 @@ def _run(arguments: argparse.Namespace) -> int:
         health_host=arguments.health_host,
         health_port=arguments.health_port,
         resync_s=arguments.resync_seconds,
+        quotas=Quotas(dict(arguments.quota)),
         probe_proxy=arguments.probe_proxy,
         otlp_endpoint=arguments.otlp_endpoint,
         otlp_service_name=arguments.otlp_service_name,
@@ -207,6 +253,27 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     return asyncio.run(_examine(arguments.operator_namespace, arguments.service_account, arguments.namespace))
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_explain(Ref(arguments.namespace, arguments.name)))
+
+
+async def _explain(ref: Ref) -> int:
+    from ballast_operator.cluster.api import Api, ApiError
+    from ballast_operator.why import explain, is_ready, look
+
+    api = Api()
+    try:
+        await api.connect()
+        seen = await look(api, ref)
+    except ApiError as error:
+        raise InputError(f"InferenceService {ref} cannot be read: {error.message}") from None
+    finally:
+        await api.close()
+    for line in explain(seen, shutil.get_terminal_size((160, 40)).columns):
+        sys.stdout.write(f"{line}\n")
+    return 0 if is_ready(seen) else EXIT_UNHEALTHY
 
 
 async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
@@ -224,10 +291,31 @@ async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     return EXIT_UNHEALTHY if failed else 0
 
 
+def _service_name(text: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an InferenceService")
+    return text
+
+
 def _namespace(text: str) -> str:
     if not re.fullmatch(NAMESPACE_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
     return text
+
+
+def _quota(text: str) -> tuple[str, dict[str, str]]:
+    namespace, _, terms = text.partition(":")
+    limits = dict(term.partition("=")[::2] for term in terms.split(","))
+    if namespace != ANY_NAMESPACE:
+        _namespace(namespace)
+    for key, quantity in limits.items():
+        if key not in KEYS:
+            raise argparse.ArgumentTypeError(f"{key!r} in {text!r} has no quota: {', '.join(KEYS)} have")
+        try:
+            parse_count(quantity)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{key} in {text!r}: {error}") from None
+    return namespace, limits
 
 
 def _lease(text: str) -> str:
@@ -253,6 +341,14 @@ def _image_prefix(text: str) -> str:
 def _directory(text: str) -> str:
     if not text.startswith("/") or ".." in text.split("/"):
         raise argparse.ArgumentTypeError(f"{text!r} is no absolute directory such as /srv/models")
+    return text
+
+
+def _variables(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?\*?", text) or not text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
+        )
     return text
 
 
@@ -289,17 +385,27 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _terms(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())
+
+
 def _child_options(arguments: argparse.Namespace) -> ChildOptions:
     return ChildOptions(
         arguments.runtime_image,
         arguments.cpu_runtime_image,
         arguments.operator_namespace,
         dict(arguments.pod_monitor_label),
+        dict(arguments.scraper_label) or dict(SCRAPER_LABELS),
+        tuple(arguments.scraper_namespace),
         AllowLists(
             tuple(arguments.allowed_image),
             tuple(arguments.allowed_host_path),
             tuple(arguments.allowed_priority_class),
             tuple(arguments.allowed_node_selector),
+            tuple(arguments.allowed_env),
+            tuple(arguments.allowed_mount_path),
+            tuple(arguments.allowed_sidecar_image),
+            tuple(arguments.allowed_kernel_cache),
         ),
     )
 

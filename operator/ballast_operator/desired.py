@@ -32,7 +32,7 @@ def desired_children(
     children.append(build_service(service))
     children.append(build_pdb(service))
     if spec.endpoint.network_policy is not None:
-        children.append(build_network_policy(service, spec.endpoint.network_policy, options))
+        children.append(build_network_policy(service, spec.endpoint.network_policy, options, known))
     if "PodMonitor" in known:
         children.append(build_pod_monitor(service, options))
     if spec.endpoint.inference_pool is not None and "InferencePool" in known:

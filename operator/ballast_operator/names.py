@@ -31,6 +31,11 @@ ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
 ANNOTATION_PROCESS = f"{GROUP}/process"
 """Of the Lease: which process holds it."""
 
+LABEL_INSTALL = f"{GROUP}/install"
+"""Label of the Lease of every install, by which installs find each other."""
+ANNOTATION_NAMESPACES = f"{GROUP}/namespaces"
+"""Of the Lease: the namespaces that its install watches, separated by commas; empty: all."""
+
 LABEL_OF_SLICES = "kubernetes.io/service-name"
 """Label of EndpointSlices: the Service that they belong to."""
 

@@ -46,8 +46,8 @@ WATCHED_RULES = (
 CLUSTER_RULES = (
     Rule("", ("nodes",), ("get", "list")),
     Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
-    # Whether another install that looks after the same services is alive.
-    Rule("coordination.k8s.io", ("leases",), ("get",)),
+    # Which other installs look after the same services, and whether they are alive.
+    Rule("coordination.k8s.io", ("leases",), ("get", "list")),
 )
 """For objects that have no namespace, or may be in any."""
 

@@ -58,6 +58,7 @@ def node_affinity(**expression: Any) -> dict[str, Any]:
         ({"tracing": {"endpoint": "collector:4318"}}, "tracing"),
         ({"allowed": {"hostPath": ["/srv"]}}, "hostPath"),
         ({"allowed": {"hostPaths": ["srv"]}}, "hostPaths"),
+        ({"allowed": {"env": ["A*B"]}}, "env"),
         ({"allowed": {"nodeSelectors": [{}]}}, "nodeSelectors"),
         ({"monitoring": {"podMonitor": {"interval": 30}}}, "interval"),
         ({"monitoring": {"prometheusRule": {"runbookBaseUrl": "docs"}}}, "runbookBaseUrl"),
@@ -181,6 +182,10 @@ def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_rea
         "images": ["r.test/team/"],
         "hostPaths": ["/srv/models", "/mnt/a b"],
         "priorityClasses": ["models"],
+        "env": ["SITE", "NCCL_*", "*"],
+        "mountPaths": ["/app"],
+        "sidecarImages": ["r.test/log"],
+        "kernelCaches": ["kernels"],
         "nodeSelectors": [{"pool": "models", "zone": "a"}, {"gpu": "yes"}],
     }
     values.write_text(yaml.safe_dump({"allowed": lists}))
@@ -190,11 +195,25 @@ def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_rea
         "--allowed-host-path=/srv/models",
         "--allowed-host-path=/mnt/a b",
         "--allowed-priority-class=models",
+        "--allowed-env=SITE",
+        "--allowed-env=NCCL_*",
+        "--allowed-env=*",
+        "--allowed-mount-path=/app",
+        "--allowed-sidecar-image=r.test/log",
+        "--allowed-kernel-cache=kernels",
         "--allowed-node-selector=pool=models,zone=a",
         "--allowed-node-selector=gpu=yes",
     ]
     selectors = _parser().parse_args(words).allowed_node_selector
     assert selectors == lists["nodeSelectors"]
+
+
+def test_quotas_become_options_that_the_operator_reads(helm: Helm, tmp_path: Path) -> None:
+    values = tmp_path / "quotas.yaml"
+    values.write_text(yaml.safe_dump({"quotas": {"team-a": {"gpus": 4, "memory": "2Ti"}, "*": {"pods": 1000000}}}))
+    words = container(helm.template("--values", values))["args"]
+    read = dict(_parser().parse_args(words).quota)
+    assert read == {"team-a": {"gpus": "4", "memory": "2Ti"}, "*": {"pods": "1000000"}}
 
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -310,6 +329,10 @@ def test_monitoring_is_made_where_its_kinds_are_known(helm: Helm) -> None:
     (monitor,) = of_kind(objects, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert "--pod-monitor-label=release=prometheus" in container(objects)["args"]
+    scraper = "monitoring.podMonitor.scraper.podLabels.app=vmagent,monitoring.podMonitor.scraper.namespaces={metrics}"
+    arguments = container(helm.template("--set", scraper))["args"]
+    assert "--scraper-label=app=vmagent" in arguments
+    assert "--scraper-namespace=metrics" in arguments
     off = ("--set", "monitoring.podMonitor.enabled=false,monitoring.prometheusRule.enabled=false")
     assert {body["kind"] for body in helm.template(*MONITORING, *off)} == {body["kind"] for body in helm.template()}
 

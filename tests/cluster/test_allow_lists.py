@@ -49,6 +49,8 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
     return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
 
 
+CODE: Object = {"volumes": [{"name": "code", "configMap": {"name": "code"}}]}
+SIDECAR: Object = {"name": "shell", "image": "registry.test/team/runtime:1", "cpu": "1", "memory": "1Gi"}
 BEYOND: dict[str, Object] = {
     "image": {"image": "elsewhere.test/shell:1"},
     "model-image": {"model": {"source": {"image": {"reference": "registry.test/team-b/secrets:1"}}}},
@@ -56,6 +58,19 @@ BEYOND: dict[str, Object] = {
     "sidecar": {"sidecars": [{"name": "shell", "image": "elsewhere.test/shell:1", "cpu": "1", "memory": "1Gi"}]},
     "volume": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
     "kernels": {"kernelCache": {"hostPath": "/etc"}},
+    "python-path": {"env": [{"name": "PYTHONPATH", "value": "/data"}]},
+    "preload": {"env": [{"name": "LD_PRELOAD", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}]},
+    "net-plugin": {"env": [{"name": "NCCL_NET_PLUGIN", "value": "/data/x.so"}]},
+    "unknown-variable": {"env": [{"name": "SITE", "value": "x"}]},
+    "variables-of-an-object": {"envFrom": [{"configMapRef": {"name": "x"}}]},
+    "mount-over-programs": {**CODE, "volumeMounts": [{"name": "code", "mountPath": "/opt/ballast/lib"}]},
+    "mount-of-one-file": {
+        **CODE,
+        "volumeMounts": [{"name": "code", "mountPath": "/etc/ld.so.preload", "subPath": "x"}],
+    },
+    "sidecar-command": {"sidecars": [{**SIDECAR, "command": ["python3", "-c", "pass"]}]},
+    "sidecar-arguments": {"sidecars": [{**SIDECAR, "args": ["-c", "pass"]}]},
+    "kernel-claim": {"kernelCache": {"claimName": "kernels"}},
     "priority-class": {"scheduling": {"nodeSelector": {BEHAVIOUR: "run"}, "priorityClassName": "system-node-critical"}},
     "node-selector": {"scheduling": {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}}},
 }
@@ -75,10 +90,13 @@ def test_what_no_list_allows_is_refused_by_name_and_nothing_is_made(
 def test_what_the_lists_allow_serves_and_goes_on_when_it_then_asks_for_more(kube: Kube, unrestricted: str) -> None:
     priority = {"metadata": {"name": "models"}, "value": 1}
     kube.apply("priorityclasses", {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **priority})
-    allowed = {
+    allowed: Object = {
         "image": "registry.test/team/runtime:1",
         "model": host_path("/srv/models/r1"),
         "scheduling": {"nodeSelector": {BEHAVIOUR: "run"}, "priorityClassName": "models"},
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+        "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }
     kube.apply("inferenceservices", service("within", **allowed), unrestricted)
     wait_ready(kube, unrestricted, "within")

@@ -57,6 +57,52 @@ def test_a_pool_is_made_once_the_cluster_has_its_definition_and_goes_when_it_is_
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
+def admitted(policy: Object, port: str, pod: Object, namespace: Object) -> bool:
+    """Whether the policy of a namespace lets a pod connect to this port, by the labels of the pod and of its namespace.
+
+    A peer without a selector of namespaces means the policy's own, whose labels are empty here.
+    """
+
+    def matches(peer: Object) -> bool:
+        namespaces = peer.get("namespaceSelector", {"matchLabels": {"own": "own"}}).get("matchLabels", {})
+        pods = peer.get("podSelector", {}).get("matchLabels", {})
+        return bool(namespaces.items() <= namespace.items() and pods.items() <= pod.items())
+
+    rules = [rule for rule in policy["spec"]["ingress"] if port in {it["port"] for it in rule["ports"]}]
+    return any(matches(peer) for rule in rules for peer in rule["from"])
+
+
+def test_a_network_policy_admits_whoever_the_same_spec_sends_to_the_admin_port(
+    cluster: Cluster, kube: Kube, namespace: str
+) -> None:
+    prometheus, own, other = {"app.kubernetes.io/name": "prometheus"}, {"own": "own"}, {"team": "other"}
+    endpoint = {"networkPolicy": {}, "inferencePool": {"pickerName": "picker", "pickerLabels": {"app": "picker"}}}
+    kube.apply("inferenceservices", service("closed", endpoint=endpoint), namespace)
+    wait_ready(kube, namespace, "closed")
+
+    def lets_in(pod: Object, where: Object, port: str = "admin") -> bool:
+        return admitted(kube.get("networkpolicies", "closed", namespace), port, pod, where)
+
+    wait_for("it to admit neither without their kinds", lambda: not lets_in(prometheus, other))
+    wait_for("it to admit neither without their kinds", lambda: not lets_in({"app": "picker"}, own))
+    with cluster.kinds(POD_MONITOR), cluster.kinds(INFERENCE_POOL):
+        wait_for("Prometheus to be admitted", lambda: lets_in(prometheus, other))
+        wait_for("the picker to be admitted", lambda: lets_in({"app": "picker"}, own))
+        assert not lets_in({"app": "picker"}, other)
+        assert not lets_in({"app": "shell"}, other)
+        assert not lets_in(prometheus, other, "http")
+        monitoring = [{"namespaceLabels": {"team": "metrics"}}]
+        kube.merge(
+            "inferenceservices",
+            "closed",
+            {"spec": {"endpoint": {"networkPolicy": {"monitoring": monitoring}}}},
+            namespace,
+        )
+        wait_for("another scraper to be admitted", lambda: lets_in({}, {"team": "metrics"}))
+        assert not lets_in(prometheus, other)
+        assert lets_in({"app": "picker"}, own)
+
+
 def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_tells(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:

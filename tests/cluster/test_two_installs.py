@@ -18,6 +18,10 @@ REST_S = 20
 """More than one look of each at the service, which they have every 15 s for the sake of the other."""
 
 
+OTHER_IMAGE = "made.up/other:1"
+"""The runtime of the second install."""
+
+
 @pytest.fixture
 def second(
     cluster: Cluster, operator: OperatorProcess, namespace: str, answers: PodAnswers
@@ -30,9 +34,8 @@ def second(
     cluster.kube.create("roles", {"metadata": {"name": "leases"}, **role}, home)
     binding = {"metadata": {"name": "leases"}, "roleRef": reference, "subjects": [subject]}
     cluster.kube.create("rolebindings", binding, home)
-    yield OperatorProcess(
-        cluster, "second", answers.url, "--resync-seconds", "5", "--operator-namespace", home, "--lease-name", "other"
-    )
+    own = ("--operator-namespace", home, "--lease-name", "other", "--runtime-image", OTHER_IMAGE)
+    yield OperatorProcess(cluster, "second", answers.url, "--resync-seconds", "5", *own)
     cluster.kube.delete("namespaces", home)
 
 
@@ -94,6 +97,20 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
     wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
     wait_ready(kube, namespace, "shared")
     wait_for("the other's fields to go", lambda: managers(kube, namespace) == {"ballast-operator"})
+
+
+def test_a_new_service_has_one_writer_from_its_first_object_on(
+    kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
+) -> None:
+    names = [f"new-{number}" for number in range(8)]
+    for name in names:
+        kube.apply("inferenceservices", service(name), namespace)
+    for name in names:
+        wait_ready(kube, namespace, name)
+    pods = kube.list("pods", namespace)
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"made.up/runtime:1"}
+    written = both.log_path.read_text()
+    assert not [line for line in written.splitlines() if namespace in line and ("created" in line or "applied" in line)]
 
 
 def test_the_other_install_takes_over_when_the_first_has_gone(

@@ -1,7 +1,8 @@
 import pytest
 from builders import service
 
-from ballast_operator.allow_lists import AllowLists, why_not_allowed
+from ballast_operator.allow_lists import why_not_allowed
+from ballast_operator.limits.allowed import AllowLists
 
 
 def host_path(path):

@@ -97,6 +97,41 @@ def test_our_own_packages_are_compiled_without_exception() -> None:
         assert f" && python3 -m compileall -q {own}" in lines
 
 
+PROBE = "import sys; print(sys.flags.isolated, sys.flags.dont_write_bytecode, sys.stdout.write_through)"
+
+
+def test_an_isolated_program_loads_nothing_that_a_variable_names(tmp_path: Path) -> None:
+    programs, evil = tmp_path / "bin", tmp_path / "evil"
+    programs.mkdir()
+    evil.mkdir()
+    (evil / "sitecustomize.py").write_text("print('code of a volume')\n")
+    program, other = programs / "ballast", programs / "tool"
+    program.write_text(f"#!{sys.executable}\n{PROBE}\n")
+    program.chmod(0o755)
+    other.write_text("#!/bin/sh\n")
+    environment = {"PYTHONPATH": str(evil)}
+
+    def said() -> list[str]:
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.splitlines()
+
+    assert said() == ["code of a volume", "0 0 False"]
+    isolate: list[str | Path] = [sys.executable, ROOT / "tools/image/isolate.py", programs]
+    subprocess.run(isolate, timeout=60, check=True)
+    assert said() == ["1 1 True"]
+    assert other.read_text() == "#!/bin/sh\n"
+    empty = subprocess.run([*isolate[:2], evil], capture_output=True, text=True, timeout=60, check=False)
+    assert (empty.returncode, empty.stderr) == (1, f"isolate: {evil} holds no Python program\n")
+
+
+def test_the_programs_of_both_images_are_isolated() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    at_wheel = next(at for at, line in enumerate(lines) if line.startswith("RUN") and "/wheels/*.whl" in line)
+    assert " && python3 tools/image/isolate.py /opt/ballast/bin" in lines[at_wheel:]
+    (operator,) = [line for line in lines if "-m ballast_operator" in line]
+    assert "/opt/ballast/bin/python3 -IBu -m ballast_operator" in operator
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """The packages of a virtual environment, in which each pattern of what is taken out matches one file."""

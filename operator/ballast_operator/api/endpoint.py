@@ -45,7 +45,11 @@ class NetworkRules(ApiType):
         description="Pods that may use the API. Default: those of the same namespace.",
     )
     monitoring: list[Peer] = Field(
-        default_factory=list, max_length=32, description="Pods that may read metrics on the admin port: Prometheus."
+        default_factory=list,
+        max_length=32,
+        description="Pods that may read metrics on the admin port. Default: the scrapers that the operator's options "
+        "name, which are Prometheus' pods in any namespace, if the operator makes a PodMonitor. The endpoint picker "
+        "of inferencePool is admitted in any case.",
     )
     collectors: list[Peer] = Field(
         default_factory=list,
@@ -74,6 +78,11 @@ class Pool(ApiType):
     picker_name: ObjectName = Field(
         description="Name of the endpoint picker's Service, in the namespace of the InferenceService."
     )
+    picker_labels: Labels = Field(
+        default_factory=dict,
+        description="Labels of the endpoint picker's pods, which networkPolicy admits to the admin port. Default: all "
+        "pods of the namespace.",
+    )
     picker_port: int = Field(default=9002, ge=1, le=65535, description="Port of the endpoint picker.")
 
 
@@ -89,7 +98,9 @@ class Endpoint(ApiType):
     )
     auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
     network_policy: NetworkRules | None = Field(
-        default=None, description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods."
+        default=None,
+        description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods to the API, "
+        "and the readers of the PodMonitor and the InferencePool to the admin port.",
     )
 
     service: ServiceOptions = Field(default_factory=ServiceOptions, description="Type and annotations of the Service.")

@@ -37,6 +37,8 @@ NAMESPACES = "namespaces"
 class ApiError(Exception):
     """The API server refused a request, or could not be asked (status 0)."""
 
+    refused_by = "the API server"
+
     def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{what}: {f'HTTP {status}: ' if status else ''}{message}")
         self.status, self.message, self.retry_after_s = status, message, retry_after_s

@@ -15,7 +15,7 @@ from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import LEASE
-from ballast_operator.names import ANNOTATION_PROCESS
+from ballast_operator.names import ANNOTATION_NAMESPACES, ANNOTATION_PROCESS, LABEL_INSTALL
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ class Election:
     """Tells this process from others of the same identity."""
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    namespaces: tuple[str, ...] = ()
+    """The namespaces that this install watches; empty: all. Other installs read them from the Lease."""
     _seen: tuple[str, float] | None = field(default=None)
     """The lease's version, and when this candidate first saw it by its own clock: others' clocks are not trusted."""
     _held: dict[str, Any] | None = field(default=None)
@@ -100,13 +102,19 @@ class Election:
             "leaseDurationSeconds": LEASE_S,
             "renewTime": stamp,
         }
-        marked = {ANNOTATION_PROCESS: self.process}
+        labels = {LABEL_INSTALL: "true"}
+        marked = {ANNOTATION_PROCESS: self.process, ANNOTATION_NAMESPACES: ",".join(self.namespaces)}
         lease = self._held or await self.api.get(LEASE, self.namespace, self.name)
         if lease is None:
             body = {
                 "apiVersion": LEASE.api_version,
                 "kind": LEASE.name,
-                "metadata": {"name": self.name, "namespace": self.namespace, "annotations": marked},
+                "metadata": {
+                    "name": self.name,
+                    "namespace": self.namespace,
+                    "labels": labels,
+                    "annotations": marked,
+                },
                 "spec": {**mine, "acquireTime": stamp, "leaseTransitions": 0},
             }
             self._held = await self.api.create(LEASE, body, self.namespace)
@@ -124,10 +132,11 @@ class Election:
         else:
             taken = {**spec, **mine, "acquireTime": stamp, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
         metadata = lease["metadata"]
-        annotations = {**(metadata.get("annotations") or {}), **marked}
-        self._held = await self.api.replace(
-            LEASE, {**lease, "metadata": {**metadata, "annotations": annotations}, "spec": taken}
-        )
+        marks = {
+            "labels": {**(metadata.get("labels") or {}), **labels},
+            "annotations": {**(metadata.get("annotations") or {}), **marked},
+        }
+        self._held = await self.api.replace(LEASE, {**lease, "metadata": {**metadata, **marks}, "spec": taken})
         self._has_led, self._beaten = True, False
         return True
 

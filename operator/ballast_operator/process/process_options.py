@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ballast_operator.limits.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +24,7 @@ class ProcessOptions:
     otlp_endpoint: str | None = None
     """OpenTelemetry collector to which spans of passes go; None: there are none."""
     otlp_service_name: str = "ballast-operator"
+    quotas: Quotas = field(default_factory=Quotas)
+    """What the pods of all services of a namespace may take together."""
     probe_proxy: str | None = None
     """HTTP proxy to pods and Services, for an operator outside the cluster."""

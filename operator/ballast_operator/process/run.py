@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
+from ballast_operator.control.applying.limited_api import LimitedApi
 from ballast_operator.control.deciding.ownership import controller_of, is_service
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.observing.installs import Installs
@@ -58,10 +59,12 @@ class Operator:
         self._state = OperatorState()
         self._metrics = Metrics(self._state)
         self._traces = Traces(process.otlp_endpoint, process.otlp_service_name, process.identity)
-        self._api = Api(self._requested)
+        self._api = LimitedApi(process.quotas, self._requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
-        installs = Installs(self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic)
+        self._installs = installs = Installs(
+            self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic
+        )
         self._reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
         self._queue: WorkQueue[Ref] = WorkQueue(
             self._reconcile,
@@ -88,6 +91,7 @@ class Operator:
             uuid.uuid4().hex,
             time.monotonic,
             _now,
+            process.namespaces,
         )
         self._last_alive: float | None = None
         self._metrics.queue_depth.set_function(lambda: self._queue.depth)
@@ -139,6 +143,7 @@ class Operator:
     async def _work(self) -> None:
         while True:
             since = await self._election.acquire()
+            self._installs.begin()
             self._metrics.leading.set(1)
             try:
                 async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.api.engine import OPERATORS_OPTIONS
+from ballast_operator.api.engine import FILE_ARGUMENTS, OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.spec import OPTIONS_PREFIX, DeviceClaim, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
@@ -62,8 +62,13 @@ PULLED_ENV = (
 )
 """Where an engine finds the model that was pulled for it. It asks no hub."""
 
-OPTIONS_LEFT_ALONE = tuple({"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in OPERATORS_OPTIONS)
-"""Empty variables, which set nothing, over those that an object of envFrom may have: env comes before envFrom."""
+OPTIONS_LEFT_ALONE = tuple(
+    {"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in (*OPERATORS_OPTIONS, *FILE_ARGUMENTS)
+)
+"""Empty variables, which set nothing, over those that an object of envFrom may have: env comes before envFrom.
+
+Files are named by extraArgs alone, where their folder is checked.
+"""
 
 
 @dataclass(frozen=True, slots=True)

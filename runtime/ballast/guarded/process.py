@@ -136,7 +136,9 @@ def _start(module: str) -> _Running:
     ours, theirs = socket.socketpair()
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-P", "-m", "ballast.guarded.worker", module, str(os.getpid())]
+    # An isolated interpreter takes no variable's word for where code is; neither does the process that it starts.
+    flag = "-I" if sys.flags.isolated else "-P"
+    command = [sys.executable, flag, "-m", "ballast.guarded.worker", module, str(os.getpid())]
     try:
         process = subprocess.Popen(  # noqa: S603  our own program
             command,

@@ -93,6 +93,29 @@ def test_a_service_for_the_outside_says_what_else_would_be_filled_in():
     assert "externalTrafficPolicy" not in build_service(service())["spec"]
 
 
+def admin_peers(options, **endpoint):
+    asked = service(endpoint={"networkPolicy": {}, **endpoint})
+    (policy,) = [it for it in desired_children(asked, options) if it["kind"] == "NetworkPolicy"]
+    (rule,) = [it for it in policy["spec"]["ingress"] if it["ports"][0]["port"] == "admin"]
+    return rule["from"][:-1]  # the operator is the last
+
+
+def test_scrapers_are_those_that_the_operator_was_given():
+    labels = {"app": "vmagent"}
+    (anywhere,) = admin_peers(ChildOptions(scraper_labels=labels))
+    assert anywhere == {"podSelector": {"matchLabels": labels}, "namespaceSelector": {}}
+    found = admin_peers(ChildOptions(scraper_labels=labels, scraper_namespaces=("a", "b")))
+    assert [it["namespaceSelector"]["matchLabels"] for it in found] == [
+        {"kubernetes.io/metadata.name": "a"},
+        {"kubernetes.io/metadata.name": "b"},
+    ]
+
+
+def test_an_endpoint_picker_without_labels_is_any_pod_of_the_namespace():
+    (_, picker) = admin_peers(ChildOptions(), inferencePool={"pickerName": "picker"})
+    assert picker == {"podSelector": {}}
+
+
 def test_a_pool_is_made_where_it_is_asked_for_and_the_cluster_knows_it():
     asked = service(endpoint={"port": 9000, "inferencePool": {"pickerName": "picker"}})
     (pool,) = [it for it in desired_children(asked, ChildOptions()) if it["kind"] == "InferencePool"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -187,6 +188,24 @@ def test_it_ends_with_the_process_that_asked_however_busy(end: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
     assert done.stderr == b""
     wait_until(lambda: not is_running(int(done.stdout)))
+
+
+ASK_ISOLATED = """
+from ballast.guarded.process import GuardedProcess, Limits
+with GuardedProcess("guarded_probe", Limits(cpu_s=5, memory_bytes=1 << 30)) as guarded:
+    print(guarded.ask(None))
+"""
+
+
+def test_the_process_of_an_isolated_program_is_isolated_too(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False)
+    (site,) = tmp_path.glob("lib/python3*/site-packages")
+    (site / "ballast.pth").write_text("\n".join(path for path in sys.path if path))
+    (site / "guarded_probe.py").write_text("import sys\ndef answer(task): return bool(sys.flags.isolated)\n")
+    done = subprocess.run(
+        [tmp_path / "bin/python", "-I", "-c", ASK_ISOLATED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_an_answer_that_is_late_because_everything_stood_still_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class Outcome:
             self.errors.append(error)
         if error.status in LASTING:
             failures = self.delays if optional or error.status not in REFUSED else self.refusals
-            failures.append(f"the API server refuses {what}: {error.message}")
+            failures.append(f"{error.refused_by} refuses {what}: {error.message}")
 
     def child_failed(self, kind: Kind, name: str, error: ApiError) -> None:
         """Record a child that could not be read or applied."""

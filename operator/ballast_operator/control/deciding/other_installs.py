@@ -1,7 +1,8 @@
 """Which installs of the operator write to a service, and which of them acts on it. Pure.
 
-Each install writes a service's status under a field manager of its own, by which the others see it: the namespace and
-the name of its Lease. The one whose Lease is older acts; the others leave the service alone, and all of them say so.
+Each install has a labelled Lease that names the namespaces it watches, and writes a service's status under a field
+manager of its own: the namespace and the name of that Lease. The others see it by both; the Lease is there before
+anything is written. The one whose Lease is older acts; the others leave the service alone, and all of them say so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def other_installs(body: Mapping[str, Any], own: Ref) -> tuple[list[Ref], list[s
 
 def rivalry(own: Ref, created: Mapping[Ref, str], gone: Sequence[str]) -> Rivalry:
     """Who acts. `created`: when each install's Lease was made, this one's included, of those that are there."""
-    if len(created) < 2:
+    if not created.keys() - {own}:
         return Rivalry(gone=tuple(gone))
     first = min(created, key=lambda ref: (created[ref], ref))
     message = (

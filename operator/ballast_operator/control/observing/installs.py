@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import LEASE
 from ballast_operator.control.deciding.other_installs import Rivalry, other_installs, rivalry
-from ballast_operator.names import Ref
+from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL, Ref, labels_of
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +18,8 @@ LOOK_AGAIN_S = 5.0
 """Age to which a Lease that was read is believed."""
 PATIENCE_S = 40.0
 """A Lease that was not renewed for this long is nobody's. By our own clock: others' clocks are not trusted."""
+HANDOVER_S = 10.0
+"""How long an install that begins to lead leaves services to the others: by then each has read its Lease."""
 
 
 @dataclass(slots=True)
@@ -35,20 +37,53 @@ class Installs:
     own: Ref
     clock: Callable[[], float]
     _seen: dict[Ref, _Sight] = field(default_factory=dict)
+    _listed_at: float = field(default=float("-inf"))
+    _may_list: bool = field(default=True)
     _told: frozenset[Ref] = frozenset()
+    _led_since: float = field(default=float("-inf"))
+
+    def begin(self) -> None:
+        """This install begins to lead: where there are others, it acts only after HANDOVER_S."""
+        self._led_since = self.clock()
 
     async def look(self, body: Mapping[str, Any]) -> Rivalry:
-        """Who writes to this service beside us, and who is to act. Alone, nobody is asked. Raises ApiError."""
-        others, nameless = other_installs(body, self.own)
-        if not others:
-            return Rivalry(gone=tuple(nameless))
+        """Which other installs look after this service, and who is to act. Raises ApiError.
+
+        Others are known by their Leases before they write anything, so that a new service has one writer.
+        """
+        written, nameless = other_installs(body, self.own)
+        others = sorted({*written, *await self._watching(body["metadata"]["namespace"])})
         alive = {ref: created for ref in others if (created := await self._created(ref)) is not None}
+        gone = [*nameless, *(str(ref) for ref in written if ref not in alive)]
+        if not alive:
+            return Rivalry(gone=tuple(gone))
         if new := alive.keys() - self._told:
             log.warning("another operator looks after our services", extra={"lease": ", ".join(map(str, sorted(new)))})
         self._told = self._told | alive.keys()
-        gone = [*nameless, *(str(ref) for ref in others if ref not in alive)]
         mine = await self._created(self.own)
-        return rivalry(self.own, alive if mine is None else {**alive, self.own: mine}, gone)
+        found = rivalry(self.own, alive if mine is None else {**alive, self.own: mine}, gone)
+        return replace(found, acts=found.acts and self.clock() - self._led_since >= HANDOVER_S)
+
+    async def _watching(self, namespace: str) -> list[Ref]:
+        """The other installs that have a Lease and watch this namespace. Empty where Leases may not be listed."""
+        if self._may_list and self.clock() - self._listed_at >= LOOK_AGAIN_S:
+            await self._list()
+        return [ref for ref, sight in self._seen.items() if ref != self.own and watches(sight.lease, namespace)]
+
+    async def _list(self) -> None:
+        try:
+            leases = await self.api.list_all(LEASE, selector=f"{LABEL_INSTALL}=true") or []
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            log.warning("Leases may not be listed: apply the operator's new permissions", extra={"error": str(error)})
+            self._may_list = False
+            return
+        self._listed_at = self.clock()
+        found = {Ref(lease["metadata"]["namespace"], lease["metadata"]["name"]): lease for lease in leases}
+        for ref in self._seen.keys() | found.keys():
+            if ref in found or _is_marked(self._seen[ref].lease):  # others are read one by one
+                self._saw(ref, found.get(ref))
 
     async def _created(self, ref: Ref) -> str | None:
         """When the Lease was made; None where it is not there, or nobody holds it any more."""
@@ -70,10 +105,26 @@ class Installs:
                 raise
             log.warning("a Lease may not be read", extra={"lease": str(ref), "error": str(error)})
             lease = None
+        return self._saw(ref, lease)
+
+    def _saw(self, ref: Ref, lease: Mapping[str, Any] | None) -> _Sight:
+        known, now = self._seen.get(ref), self.clock()
         same = known is not None and _version(known.lease) == _version(lease)
         since = known.unchanged_since if known is not None and same else now
         self._seen[ref] = _Sight(lease, now, since)
         return self._seen[ref]
+
+
+def _is_marked(lease: Mapping[str, Any] | None) -> bool:
+    return lease is not None and LABEL_INSTALL in labels_of(lease)
+
+
+def watches(lease: Mapping[str, Any] | None, namespace: str) -> bool:
+    """Whether the install of this Lease says that it watches the namespace."""
+    if lease is None or not _is_marked(lease):
+        return False
+    watched = (lease["metadata"].get("annotations") or {}).get(ANNOTATION_NAMESPACES, "")
+    return not watched or namespace in watched.split(",")
 
 
 def _version(lease: Mapping[str, Any] | None) -> str | None:

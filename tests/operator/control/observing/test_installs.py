@@ -5,27 +5,37 @@ import asyncio
 import pytest
 
 from ballast_operator.cluster.api import ApiError
-from ballast_operator.control.observing.installs import LOOK_AGAIN_S, PATIENCE_S, Installs
-from ballast_operator.names import Ref
+from ballast_operator.control.observing.installs import HANDOVER_S, LOOK_AGAIN_S, PATIENCE_S, Installs
+from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL, Ref
 
 OWN, OTHER = Ref("a", "ballast-operator"), Ref("b", "ballast-operator")
 BODY = {
     "metadata": {
-        "managedFields": [{"manager": str(ref), "operation": "Apply", "subresource": "status"} for ref in (OWN, OTHER)]
+        "namespace": "team",
+        "managedFields": [{"manager": str(ref), "operation": "Apply", "subresource": "status"} for ref in (OWN, OTHER)],
     }
 }
+NEW = {"metadata": {"namespace": "team"}}
+"""A service without a status."""
 
 
 def lease(created, version="1", holder="pod-0"):
-    metadata = {"creationTimestamp": created, "resourceVersion": version}
+    metadata = {"name": "ballast-operator", "creationTimestamp": created, "resourceVersion": version}
     return {"metadata": metadata, "spec": {"holderIdentity": holder}}
+
+
+def marked(lease, namespaces=""):
+    """The Lease as a version writes it that other installs find by its label."""
+    marks = {"labels": {LABEL_INSTALL: "true"}, "annotations": {ANNOTATION_NAMESPACES: namespaces}}
+    return {**lease, "metadata": {**lease["metadata"], **marks}}
 
 
 class Leases:
     """An API server with Leases alone: the object, or the error that reading it ends with."""
 
-    def __init__(self, **found):
-        self.found, self.reads = {"a": lease("2026-01-02T00:00:00Z"), **found}, 0
+    def __init__(self, *, may_list=True, **found):
+        self.found, self.reads, self.lists = {"a": lease("2026-01-02T00:00:00Z"), **found}, 0, 0
+        self.may_list = may_list
 
     async def get(self, kind, namespace, name):
         assert (kind.name, name) == ("Lease", "ballast-operator")
@@ -35,14 +45,26 @@ class Leases:
             raise found
         return found
 
+    async def list_all(self, kind, namespace=None, selector=""):
+        assert (kind.name, namespace, selector) == ("Lease", None, f"{LABEL_INSTALL}=true")
+        self.lists += 1
+        if not self.may_list:
+            raise ApiError("list", 403, "no")
+        there = {name: found for name, found in self.found.items() if isinstance(found, dict)}
+        return [
+            {**found, "metadata": {**found["metadata"], "namespace": name}}
+            for name, found in there.items()
+            if LABEL_INSTALL in found["metadata"].get("labels", {})
+        ]
 
-def looked(api, at_s=(0.0,)):
+
+def looked(api, at_s=(0.0,), body=BODY):
     """What the last of several looks found, each at its time."""
     now = [0.0]
     installs = Installs(api, OWN, lambda: now[0])
     found = None
     for now[0] in at_s:
-        found = asyncio.run(installs.look(BODY))
+        found = asyncio.run(installs.look(body))
     return found
 
 
@@ -84,7 +106,53 @@ def test_a_failure_that_may_pass_is_raised_and_leases_are_not_read_for_every_ser
     assert api.reads == 2 + 4
 
 
-def test_alone_nothing_is_read():
-    api = Leases()
-    found = asyncio.run(Installs(api, OWN, lambda: 0.0).look({"metadata": {}}))
-    assert (found.acts, api.reads) == (True, 0)
+def test_alone_the_leases_are_listed_and_not_for_every_service():
+    api = Leases(a=marked(lease("2026-01-02T00:00:00Z")))
+    found = looked(api, (0.0, LOOK_AGAIN_S / 2), NEW)
+    assert (found.acts, found.message, api.reads, api.lists) == (True, None, 0, 1)
+
+
+def test_an_older_install_is_known_before_it_writes_anything():
+    found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"))), body=NEW)
+    assert (found.acts, found.gone) == (False, ())
+    assert "b/ballast-operator, which was there first" in str(found.message)
+
+
+@pytest.mark.parametrize(("namespaces", "acts"), [("", False), ("team", False), ("x,team", False), ("x", True)])
+def test_an_install_of_other_namespaces_is_no_rival(namespaces, acts):
+    found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"), namespaces)), body=NEW)
+    assert found.acts == acts
+
+
+def test_a_labelled_lease_that_is_not_renewed_is_nobody_s():
+    api = Leases(b=marked(lease("2026-01-01T00:00:00Z")))
+    now = [0.0]
+    installs = Installs(api, OWN, lambda: now[0])
+    acts = []
+    for now[0] in (0.0, PATIENCE_S, PATIENCE_S + LOOK_AGAIN_S + 1):
+        api.found["a"] = lease("2026-01-02T00:00:00Z", version=str(now[0]))
+        acts.append(asyncio.run(installs.look(NEW)).acts)
+    assert acts == [False, False, True]
+
+
+def test_where_leases_may_not_be_listed_others_are_known_by_what_they_wrote():
+    api = Leases(may_list=False, b=marked(lease("2026-01-01T00:00:00Z")))
+    assert looked(api, body=NEW).acts
+    assert not looked(api, (0.0, LOOK_AGAIN_S)).acts
+    assert api.lists == 2  # once for each process
+
+
+def test_an_older_install_that_comes_back_waits_until_the_younger_one_has_seen_it():
+    api = Leases(a=lease("2026-01-01T00:00:00Z"), b=marked(lease("2026-01-02T00:00:00Z")))
+    now = [100.0]
+    installs = Installs(api, OWN, lambda: now[0])
+    installs.begin()
+    acts = []
+    for now[0] in (100.0, 100.0 + HANDOVER_S / 2, 100.0 + HANDOVER_S):
+        acts.append(asyncio.run(installs.look(NEW)).acts)
+    assert acts == [False, False, True]
+
+
+def test_an_install_without_a_lease_of_its_own_leaves_services_to_the_others():
+    api = Leases(a=None, b=marked(lease("2026-01-02T00:00:00Z")))
+    assert not looked(api, body=NEW).acts

@@ -1,0 +1,55 @@
+"""The lists of what services may ask for, and what a refusal says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AllowLists:
+    """Options of the operator. Images, priority classes and node selectors: an empty list allows any."""
+
+    images: tuple[str, ...] = ()
+    """Images, or what they begin with, up to a /, : or @. The operator's own are always allowed."""
+    host_paths: tuple[str, ...] = ()
+    """Absolute directories of nodes, each with all below it, and single files."""
+    priority_classes: tuple[str, ...] = ()
+    """Names."""
+    node_selectors: tuple[Mapping[str, str], ...] = ()
+    """Labels; the node selector of a service must hold all those of one entry."""
+    env: tuple[str, ...] = ()
+    """Variables that containers may have in addition to harmless ones: names, or beginnings of names with a *."""
+    mount_paths: tuple[str, ...] = ()
+    """Folders of containers where volumes may be mounted in addition to harmless ones, each with all below it."""
+    sidecar_images: tuple[str, ...] = ()
+    """Images of sidecars that may have any command, variables and mounts; written as `images` are."""
+    kernel_caches: tuple[str, ...] = ()
+    """Claims whose kept kernels may be executed where images are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A value of the spec that no list allows."""
+
+    field: str
+    """Path below `spec`."""
+    value: str
+    option: str
+    """Of the operator, which allows such values."""
+    allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rule = f"allows only {', '.join(self.allowed)}" if self.allowed else "allows none"
+        return f"spec.{self.field} {self.value or '{}'} is not allowed: {self.option} of the operator {rule}"
+
+
+def is_of(image: str, prefix: str) -> bool:
+    """Whether an image's reference is the prefix, or continues after a whole part of it."""
+    if not image.startswith(prefix):
+        return False
+    rest = image.removeprefix(prefix)
+    if not rest or prefix.endswith("/") or rest.startswith("/"):
+        return True
+    # A tag or a digest has no slash; with one, the prefix is a host and this its port.
+    return rest[0] in ":@" and "/" not in rest

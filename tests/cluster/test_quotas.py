@@ -1,0 +1,69 @@
+"""The operator's quotas: services of a namespace share them, and the status says what is used up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube, Object
+from support.cluster.service.operator import OperatorProcess, install
+from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.specs import service, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
+
+PODS = 3
+SETTLED_S = 6
+"""More than one look of the operator at everything."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
+    """With the same quota for each namespace."""
+    install(cluster)
+    quota = f"--quota=*:pods={PODS},memory=8Gi"
+    operator = OperatorProcess(cluster, "quotas", answers.url, "--resync-seconds", "5", quota)
+    operator.start()
+    operator.wait_leading()
+    yield operator
+    operator.stop()
+    assert operator.exit_code == 0, operator.log_tail()
+
+
+def pods(kube: Kube, namespace: str) -> list[Object]:
+    return kube.list("pods", namespace)
+
+
+def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube, namespace: str) -> None:
+    kube.apply("inferenceservices", service("first", replicas=2), namespace)
+    wait_ready(kube, namespace, "first")
+    kube.apply("inferenceservices", service("second", replicas=2), namespace)
+    found = wait_condition(kube, namespace, "second", "Ready", "False", "ChildRefused")
+    assert "the operator's quota (--quota) refuses Pod second-1: pods: 3 of 3 are used" in found["message"]
+    assert len(pods(kube, namespace)) == PODS
+    kube.delete("inferenceservices", "first", namespace)
+    wait_ready(kube, namespace, "second")
+
+
+def test_a_full_quota_hinders_no_rollout_and_a_larger_pod_leaves_the_old_one(kube: Kube, namespace: str) -> None:
+    kube.apply("inferenceservices", service("full", replicas=PODS), namespace)
+    wait_ready(kube, namespace, "full")
+    kube.merge("inferenceservices", "full", {"spec": {"engine": {"chunkSize": 128}}}, namespace)
+    wait_ready(kube, namespace, "full")
+    before = {pod["metadata"]["uid"] for pod in pods(kube, namespace)}
+    kube.merge("inferenceservices", "full", {"spec": {"resources": {"memory": "7Gi"}}}, namespace)
+    found = wait_condition(kube, namespace, "full", "Ready", "False", "ChildRefused")
+    assert "memory: 2.0Gi of 8Gi are used and the pod asks for 7.0Gi" in found["message"]
+    assert {pod["metadata"]["uid"] for pod in pods(kube, namespace)} == before
+
+
+def test_services_that_start_together_never_exceed_the_quota(kube: Kube, namespace: str) -> None:
+    for number in range(6):
+        kube.apply("inferenceservices", service(f"at-once-{number}"), namespace)
+    wait_for("the quota to be used up", lambda: len(pods(kube, namespace)) == PODS)
+    deadline = time.monotonic() + SETTLED_S
+    while time.monotonic() < deadline:
+        assert len(pods(kube, namespace)) == PODS
+        time.sleep(0.2)

@@ -1,0 +1,63 @@
+import pytest
+from builders import service
+
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.cli import _parser
+from ballast_operator.limits.quotas import Quotas, usage, why_over_quota
+from ballast_operator.resources.pod import Attempt, build_pod
+
+
+def pod(**spec):
+    return build_pod(service(**spec), ChildOptions(), Attempt(0))
+
+
+def test_a_namespace_has_its_own_quota_or_the_one_of_all():
+    quotas = Quotas({"team": {"gpus": "4"}, "*": {"pods": "1"}})
+    assert (quotas.of("team"), quotas.of("other")) == ({"gpus": "4"}, {"pods": "1"})
+    assert Quotas({"team": {"gpus": "4"}}).of("other") == {}
+
+
+def test_a_pod_takes_what_all_its_containers_ask_for():
+    sidecar = {"name": "log", "image": "x", "cpu": "500m", "memory": "1Gi"}
+    resources = {"cpus": 4, "memory": "10Gi", "gpus": 1, "hugepages1Gi": 2}
+    found = usage(pod(resources=resources, sidecars=[sidecar]))
+    assert {key: float(amount) for key, amount in found.items()} == {
+        "pods": 1,
+        "cpus": 4.5,
+        "gpus": 1,
+        "memory": 13 * 2**30,
+    }
+    claims = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "one"}], "gpuClaim": "gpu"}
+    assert usage(pod(resources={"cpus": 1, "memory": "1Gi", **claims}))["gpus"] == 1
+
+
+def test_what_is_exceeded_is_named_with_its_numbers():
+    one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
+    assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None
+    said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
+    assert (
+        said
+        == "gpus: 1 of 1 are used and the pod asks for 1; memory: 10.0Gi of 19Gi are used and the pod asks for 10.0Gi"
+    )
+    without = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 0})
+    assert why_over_quota({"gpus": "1"}, [one, one], without) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("team", "'' in 'team' has no quota"),
+        ("team:disks=1", "'disks' in 'team:disks=1' has no quota: pods, cpus, gpus, memory have"),
+        ("team:gpus=x", "gpus in 'team:gpus=x': 'x' is not a quantity"),
+        ("Team:gpus=1", "'Team' is no name of a namespace"),
+    ],
+)
+def test_a_quota_that_cannot_be_read_is_refused(text, said, capsys):
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--quota", text])
+    assert said in capsys.readouterr().err
+
+
+def test_quotas_are_read_by_namespace():
+    read = _parser().parse_args(["run", "--quota", "team-a:gpus=4,memory=2Ti", "--quota=*:pods=1"]).quota
+    assert dict(read) == {"team-a": {"gpus": "4", "memory": "2Ti"}, "*": {"pods": "1"}}

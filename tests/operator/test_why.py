@@ -1,0 +1,133 @@
+"""One screen that says why a service is not ready."""
+
+from datetime import timedelta
+
+from builders import NOW, UID
+
+from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL
+from ballast_operator.why import Seen, explain, is_ready
+
+WIDTH = 120
+
+
+def ago(**time):
+    return (NOW - timedelta(**time)).isoformat()
+
+
+def condition(kind, status, reason, message=""):
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": ago(minutes=7)}
+
+
+def seen(*conditions, pods=(), events=(), leases=None, unread=(), generation=1):
+    metadata = {"name": "s", "namespace": "ns", "uid": UID, "generation": generation}
+    status = {"observedGeneration": 1, "readyReplicas": 0, "conditions": list(conditions)} if conditions else {}
+    body = {"metadata": metadata, "spec": {"replicas": 2}, "status": status}
+    return Seen(body, pods, events, [lease()] if leases is None else leases, unread, NOW)
+
+
+def lease(namespaces="", holder="pod-0", **renewed):
+    marks = {"labels": {LABEL_INSTALL: "true"}, "annotations": {ANNOTATION_NAMESPACES: namespaces}}
+    return {
+        "metadata": {"name": "operator", "namespace": "system", **marks},
+        "spec": {"holderIdentity": holder, "renewTime": ago(**(renewed or {"seconds": 3}))},
+    }
+
+
+def pod(name, **status):
+    owner = {"apiVersion": "serving.ballast.dev/v1alpha1", "kind": "InferenceService", "name": "s", "uid": UID}
+    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": ago(hours=3)}
+    return {"metadata": {**metadata, "ownerReferences": [{**owner, "controller": True}]}, "spec": {}, "status": status}
+
+
+def screen(found, width=WIDTH):
+    return "\n".join(explain(found, width)).splitlines()
+
+
+NOT_READY = condition("Ready", "False", "ImagePullFailed", "s-0 on n1: no such image")
+
+
+def test_it_begins_with_the_reason_and_the_page_that_explains_it():
+    lines = screen(seen(NOT_READY))
+    assert lines[:3] == [
+        "ns/s: not ready, 0 of 2 replicas answer",
+        "ImagePullFailed: s-0 on n1: no such image",
+        "docs/howto/troubleshoot.md says what to do.",
+    ]
+    assert "OPERATOR" not in lines
+
+
+def test_conditions_have_their_age_and_ready_is_not_said_twice():
+    lines = screen(seen(NOT_READY, condition("ModelLoaded", "False", "ImagePullFailed", "no such image")))
+    assert "  ModelLoaded    False     7m  ImagePullFailed: no such image" in lines
+    assert not [line for line in lines if line.startswith("  Ready ")]
+
+
+def test_each_pod_says_what_it_waits_for_and_one_that_is_ready_comes_last():
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    engine = {"name": "engine", "state": waiting, "restartCount": 0}
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    pods = [
+        pod("s-0", conditions=[{"type": "Ready", "status": "True"}]),
+        pod("s-1", containerStatuses=[engine]),
+        pod("s-2", conditions=[unschedulable]),
+    ]
+    lines = screen(seen(NOT_READY, pods=pods))
+    at = lines.index("PODS")
+    assert [line.split()[0] for line in lines[at + 1 : at + 4]] == ["s-1", "s-2", "s-0"]
+    assert lines[at + 1].endswith("3h  on no node: ImagePullBackOff: no such image")
+    assert lines[at + 2].endswith("no node fits: 0/3 nodes")
+    assert lines[at + 3].endswith("ready")
+
+
+def test_only_the_last_events_are_shown_with_the_newest_at_the_end():
+    events = [
+        {
+            "metadata": {"creationTimestamp": ago(days=3)},
+            "involvedObject": {"name": "s"},
+            "lastTimestamp": ago(minutes=minutes),
+            "type": "Warning",
+            "reason": f"R{minutes}",
+            "message": "m",
+            "count": minutes,
+        }
+        for minutes in range(1, 20)
+    ]
+    lines = screen(seen(NOT_READY, events=events))
+    found = lines[lines.index("EVENTS") + 1 :]
+    assert len(found) == 8
+    assert found[-1].endswith("60s  Warning s: R1: m")
+    assert found[0].endswith("8m  Warning s: R8 (8 times): m")
+
+
+def test_an_operator_that_does_not_run_or_has_not_looked_is_named():
+    assert screen(seen())[0] == "ns/s: no operator has looked at it yet"
+    for leases in ([], [lease(namespaces="other")]):
+        assert "  no operator that looks after this namespace has a Lease: is one installed?" in screen(
+            seen(leases=leases)
+        )
+    released = screen(seen(NOT_READY, leases=[lease(holder="")]))
+    assert "  the operator of Lease system/operator does not run: it last renewed the Lease 3s ago" in released
+    dead = screen(seen(NOT_READY, leases=[lease(minutes=9)]))
+    assert "  the operator of Lease system/operator does not run: it last renewed the Lease 9m ago" in dead
+    stale = screen(seen(condition("Ready", "True", "Serving"), generation=3))
+    assert "  the conditions are about generation 1 of the spec, which is at 3" in stale
+
+
+def test_what_may_not_be_read_is_said_and_nothing_is_concluded_from_it():
+    lines = screen(seen(NOT_READY, leases=[], unread=["leases cannot be read: no"]))
+    assert "OPERATOR" not in lines
+    assert lines[-1] == "  leases cannot be read: no"
+
+
+def test_long_lines_end_at_the_screen_s_edge():
+    lines = screen(seen(NOT_READY, condition("Scheduled", "False", "Unschedulable", "x" * 500)), width=80)
+    (line,) = [line for line in lines if line.startswith("  Scheduled")]
+    assert (len(line), line[-1]) == (80, "…")
+
+
+def test_it_is_ready_only_for_its_newest_spec():
+    ready = condition("Ready", "True", "Serving")
+    assert is_ready(seen(ready))
+    assert not is_ready(seen(ready, generation=2))
+    assert not is_ready(seen(NOT_READY))
+    assert not is_ready(seen())

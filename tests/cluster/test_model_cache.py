@@ -90,6 +90,22 @@ def test_each_node_pulls_a_model_and_services_run_where_it_is(kube: Kube, free: 
     assert kube.get("modelcaches", "models", free)["status"]["present"] == "2/2"
 
 
+def test_replicas_that_wait_for_a_node_take_the_next_one_that_has_the_model(kube: Kube, free: str) -> None:
+    kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ALL), free)
+    finish(kube, free, "tiny", "keeper-a")
+    large = {"cpus": 40, "memory": "1Gi", "gpus": 0}
+    body = service("wide", model=cached_source("models", "tiny"), resources=large, replicas=2)
+    kube.create("inferenceservices", body, free)
+    wait_condition(kube, free, "wide", "Ready", "False", "Unschedulable")
+    [placed] = [pod for pod in engines(kube, free) if pod["spec"].get("nodeName")]
+
+    finish(kube, free, "tiny", "keeper-b")
+    wait_ready(kube, free, "wide")
+    assert sorted(pod["spec"]["nodeName"] for pod in engines(kube, free)) == list(NODES)
+    uids = {pod["metadata"]["uid"] for pod in engines(kube, free)}
+    assert placed["metadata"]["uid"] in uids, "a pod that has a node stays"
+
+
 def test_a_model_gives_way_only_to_one_that_a_service_uses(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("old"), model("new"), nodes=ONE), free)
     finish(kube, free, "old", "keeper-a")

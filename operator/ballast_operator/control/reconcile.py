@@ -14,6 +14,7 @@ from ballast_operator.backoff import backoff_s
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
+from ballast_operator.control.applying.cached_pods import replace_waiting
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
@@ -154,6 +155,7 @@ class Reconciler:
         if pulled is None:
             service, pulled = await with_cached_model(self.api, service)
             outcome.holds_pods |= pulled is not None and not pulled.holds
+            await replace_waiting(self.api, service, seen.pods, outcome)
         rollout, no_capacity = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)

@@ -27,5 +27,16 @@ def on_nodes(affinity: Mapping[str, Any] | None, nodes: Sequence[str] | None) ->
     return {**asked, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": named}}}
 
 
+def admitted_nodes(affinity: Mapping[str, Any] | None) -> set[str]:
+    """The nodes that `on_nodes` restricted a pod to."""
+    of_nodes = (affinity or {}).get("nodeAffinity") or {}
+    return {
+        name
+        for term in (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()
+        for field in term.get("matchFields") or ()
+        for name in field.get("values") or ()
+    }
+
+
 def _is(node: str) -> dict[str, Any]:
     return {"key": "metadata.name", "operator": "In", "values": [node]}

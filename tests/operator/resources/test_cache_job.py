@@ -15,7 +15,7 @@ from ballast_operator.resources.cache_job import (
     folder_of,
     found_model,
 )
-from ballast_operator.resources.node_affinity import on_nodes
+from ballast_operator.resources.node_affinity import admitted_nodes, on_nodes
 from ballast_operator.resources.pod import build_pod
 
 OPTIONS = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-cpu")
@@ -123,6 +123,8 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
             },
         },
     }
+    assert admitted_nodes(on_nodes({}, ["n1", "n2"])) == {"n1", "n2"}
+    assert admitted_nodes(None) == set()
     assert on_nodes(None, None) is None
     assert on_nodes(asked, None) == asked
     wrong = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "zone"}}}

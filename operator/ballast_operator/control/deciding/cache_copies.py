@@ -45,6 +45,12 @@ class Copy:
         return judge(self.job, self.pods)
 
     @property
+    def fails(self) -> bool:
+        """Whether its pull gets nowhere."""
+        pull = self.pull
+        return self.job is not None and pull.trouble is not None and not pull.running
+
+    @property
     def removed(self) -> Pull:
         """How far its removal is."""
         return judge(self.removal, self.removal_pods)

@@ -24,7 +24,9 @@ class Held:
 
     num_bytes: int
     last_used: str = ""
-    """When it was last used, in a form that sorts by time; empty while it is not there yet."""
+    """When it was last used, in a form that sorts by time; empty while it is not there yet, or has been in use."""
+    fails: bool = False
+    """Its pull gets nowhere: it gives way before all others."""
     leaving: bool = False
     """It is being removed."""
 
@@ -78,6 +80,8 @@ def _rank(one: Wanted, held: Mapping[str, Held], named: Collection[str]) -> tupl
         return 0, ()
     here = held.get(one.folder)
     if here is None or here.leaving:
+        return 3, ()
+    if here.fails:
         return 2, ()
     newest_first = tuple(-ord(char) for char in here.last_used or "~")  # "~" sorts after every time
     return 1, newest_first

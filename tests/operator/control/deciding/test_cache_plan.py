@@ -39,6 +39,12 @@ def test_a_model_on_its_way_gives_way_after_those_that_are_there():
     assert plan((A, B, C), held, named=("a",)).remove == ("c",)
 
 
+def test_a_model_whose_pull_fails_gives_way_first():
+    held = {"b": Held(40, fails=True), "c": Held(40, "2026-01-01")}
+    assert plan((A, B, C), held, named=("a",)).remove == ("b",)
+    assert plan((A, B, C), held) == PlacePlan(no_room=("a",)), "it is tried again while the room is not needed"
+
+
 def test_a_pull_waits_until_a_removal_has_ended():
     held = {"b": Held(40, "2026-01-02"), "c": Held(40, "2026-01-01", leaving=True)}
     assert plan((A, B, C), held, named=("a",)) == PlacePlan(wait=("a",), no_room=("c",))
@@ -69,7 +75,7 @@ NAMES = st.sampled_from("abcdef")
 
 @given(
     st.dictionaries(NAMES, SIZES),
-    st.dictionaries(NAMES, st.builds(Held, SIZES, st.sampled_from(("", "1", "2", "3")), st.booleans())),
+    st.dictionaries(NAMES, st.builds(Held, SIZES, st.sampled_from(("", "1", "2", "3")), st.booleans(), st.booleans())),
     st.sets(NAMES),
     st.sets(NAMES),
 )

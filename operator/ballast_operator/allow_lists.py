@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
+from ballast_operator.api.model_cache_spec import ModelCacheSpec
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
 from ballast_operator.limits.code_sources import code_refusals
@@ -31,11 +32,26 @@ def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Refusal
     priority = scheduling.priority_class_name
     if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
         yield Refusal("scheduling.priorityClassName", priority, "--allowed-priority-class", lists.priority_classes)
-    asked = scheduling.node_selector
+    yield from _refused_selector("scheduling.nodeSelector", scheduling.node_selector, lists)
+    yield from code_refusals(spec, lists)
+
+
+def why_cache_not_allowed(spec: ModelCacheSpec, lists: AllowLists) -> str | None:
+    """The same for a ModelCache."""
+    return "; ".join(map(str, _cache_refusals(spec, lists))) or None
+
+
+def _cache_refusals(spec: ModelCacheSpec, lists: AllowLists) -> Iterator[Refusal]:
+    folder = spec.storage.host_path
+    if folder is not None and not any(_is_below(folder.path, root) for root in lists.host_paths):
+        yield Refusal("storage.hostPath.path", folder.path, "--allowed-host-path", lists.host_paths)
+    yield from _refused_selector("nodeSelector", spec.node_selector, lists)
+
+
+def _refused_selector(field: str, asked: Mapping[str, str], lists: AllowLists) -> Iterator[Refusal]:
     if lists.node_selectors and not any(selector.items() <= asked.items() for selector in lists.node_selectors):
         allowed = tuple(map(_selector_text, lists.node_selectors))
-        yield Refusal("scheduling.nodeSelector", _selector_text(asked), "--allowed-node-selector", allowed)
-    yield from code_refusals(spec, lists)
+        yield Refusal(field, _selector_text(asked), "--allowed-node-selector", allowed)
 
 
 def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:

@@ -10,21 +10,32 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ballast_operator.api.inference_service import InferenceService, SpecError
+from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
-from ballast_operator.crd import custom_resource_definition, to_yaml
+from ballast_operator.crd import to_yaml
+from ballast_operator.definitions import DEFINITIONS
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
-from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAME_PATTERN, NAMESPACE_PATTERN, Ref
+from ballast_operator.names import (
+    API_VERSION,
+    CACHE_KIND,
+    FIELD_MANAGER,
+    KIND,
+    NAME_PATTERN,
+    NAMESPACE_PATTERN,
+    PLURAL,
+    Ref,
+)
 from ballast_operator.process.process_options import ProcessOptions
 from ballast_operator.quantity import parse_count
 
@@ -73,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_child_options(render)
     render.set_defaults(run=_render)
 
-    crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
+    crd = commands.add_parser("crd", help="print a CustomResourceDefinition")
+    crd.add_argument("kind", nargs="?", choices=sorted(DEFINITIONS), default=PLURAL, help=DEFAULT)
     crd.set_defaults(run=_crd)
 
     install = commands.add_parser("install", help="print what installs the operator where no chart is used")
@@ -412,9 +424,11 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
 
 def _render(arguments: argparse.Namespace) -> int:
     children = []
-    for service in _read_services(arguments.filename):
+    documents = _read_documents(arguments.filename)
+    caches = {cache.ref: cache for cache in _caches_in(arguments.filename, documents)}
+    for service in _services_in(arguments.filename, documents):
         try:
-            children += rendered(service, _child_options(arguments))
+            children += rendered(service, _child_options(arguments), caches)
         except SpecError as error:
             raise InputError(f"{arguments.filename}: {service.ref.name}: {error}") from None
     _print_all(children)
@@ -442,12 +456,24 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def _read_services(filename: str) -> list[InferenceService]:
+def _read_documents(filename: str) -> list[Any]:
     try:
         text = sys.stdin.read() if filename == "-" else Path(filename).read_text()
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        return [document for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"{filename}: {error}") from None
+
+
+def _caches_in(filename: str, documents: list[Any]) -> Iterator[ModelCache]:
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == CACHE_KIND:
+            try:
+                yield ModelCache.from_api(document)
+            except (SpecError, KeyError, TypeError) as error:
+                raise InputError(f"{filename}: {CACHE_KIND}: {error}") from None
+
+
+def _services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
     services = []
     for document in documents:
         if not isinstance(document, dict) or document.get("kind") != KIND:
@@ -465,6 +491,6 @@ def _read_services(filename: str) -> list[InferenceService]:
     return services
 
 
-def _crd(_: argparse.Namespace) -> int:
-    sys.stdout.write(to_yaml(custom_resource_definition()))
+def _crd(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(to_yaml(DEFINITIONS[arguments.kind]()))
     return 0

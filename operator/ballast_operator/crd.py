@@ -61,19 +61,19 @@ def custom_resource_definition() -> dict[str, Any]:
                         },
                     },
                     "additionalPrinterColumns": [
-                        _condition_column("Available", "Available", "status"),
-                        _condition_column("Ready", "Ready", "status"),
-                        _condition_column("Reason", "Ready", "reason"),
-                        _condition_column("NUMA", "NUMAPinned", "status"),
-                        _column("Device", "string", ".status.device.used"),
-                        _column("Replicas", "integer", ".status.replicas"),
-                        _column("Updated", "integer", ".status.updatedReplicas", priority=1),
-                        _column("Images", "string", ".status.images", priority=1),
-                        _column("Age", "date", ".metadata.creationTimestamp"),
-                        _column("URL", "string", ".status.url", priority=1),
-                        _column("Node", "string", ".status.nodes", priority=1),
+                        condition_column("Available", "Available", "status"),
+                        condition_column("Ready", "Ready", "status"),
+                        condition_column("Reason", "Ready", "reason"),
+                        condition_column("NUMA", "NUMAPinned", "status"),
+                        column("Device", "string", ".status.device.used"),
+                        column("Replicas", "integer", ".status.replicas"),
+                        column("Updated", "integer", ".status.updatedReplicas", priority=1),
+                        column("Images", "string", ".status.images", priority=1),
+                        column("Age", "date", ".metadata.creationTimestamp"),
+                        column("URL", "string", ".status.url", priority=1),
+                        column("Node", "string", ".status.nodes", priority=1),
                     ],
-                    "schema": {"openAPIV3Schema": _root_schema()},
+                    "schema": {"openAPIV3Schema": _service_schema()},
                 }
             ],
         },
@@ -86,36 +86,50 @@ def to_yaml(definition: dict[str, Any]) -> str:
     return f"# Made by `ballast-operator crd` from the operator's types; change those, not this file.\n{text}"
 
 
-def _column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
+def column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
+    """A column of `kubectl get`."""
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
 
-def _condition_column(name: str, condition: str, field: str) -> dict[str, Any]:
-    return _column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}')
+def condition_column(name: str, condition: str, field: str) -> dict[str, Any]:
+    """The column with a field of a condition."""
+    return column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}')
 
 
-def _root_schema() -> dict[str, Any]:
+def _service_schema() -> dict[str, Any]:
+    return root_schema(
+        KIND,
+        "A mixture-of-experts model that one GPU and a lot of host memory serve behind an OpenAI endpoint.",
+        NAME_RULE,
+        InferenceServiceSpec.model_json_schema(),
+        InferenceServiceStatus.model_json_schema(),
+    )
+
+
+def root_schema(
+    kind: str, description: str, name_rule: str, spec: dict[str, Any], status: dict[str, Any]
+) -> dict[str, Any]:
+    """The schema of a whole object. `spec` and `status`: pydantic's JSON Schemas."""
     return {
         "type": "object",
-        "description": "A mixture-of-experts model that one GPU and a lot of host memory serve behind an OpenAI "
-        "endpoint.",
+        "description": description,
         "required": ["spec"],
         "x-kubernetes-validations": [
             {
                 key: value
                 for key, value in cel(
                     f"self.metadata.name.size() <= {MAX_NAME_LENGTH} && self.metadata.name.matches('{NAME_PATTERN}')",
-                    NAME_RULE,
+                    name_rule,
                 ).items()
                 if key != "reason"
             }
         ],
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this schema."},
-            "kind": {"type": "string", "description": "Always InferenceService."},
+            "kind": {"type": "string", "description": f"Always {kind}."},
             "metadata": {"type": "object"},
-            "spec": structural(InferenceServiceSpec.model_json_schema()),
-            "status": structural(InferenceServiceStatus.model_json_schema()),
+            "spec": structural(spec),
+            "status": structural(status),
         },
     }
 

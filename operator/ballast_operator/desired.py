@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
+from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
+from ballast_operator.names import Ref
+from ballast_operator.resources.cache_job import found_model
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.inferencepool import build_inference_pool
 from ballast_operator.resources.networkpolicy import build_network_policy
@@ -50,11 +54,14 @@ def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str
     ]
 
 
-def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str, Any]]:
-    """All children of a new service, pods included, on a cluster that has every kind.
+def rendered(
+    service: InferenceService, options: ChildOptions, caches: Mapping[Ref, ModelCache] | None = None
+) -> list[dict[str, Any]]:
+    """All children of a new service, pods included, on a cluster that has every kind and these ModelCaches.
 
     Raises SpecError where the operator with these options would refuse the spec.
     """
+    service = _with_cached_model(service, caches or {})
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
         raise SpecError(refusal)
     source = service.spec.model.source.hugging_face
@@ -63,3 +70,17 @@ def rendered(service: InferenceService, options: ChildOptions) -> list[dict[str,
     )
     pods = [build_pod(service, options, Attempt(replica)) for replica in range(service.spec.replicas)]
     return [*desired_children(service, options), *pull, *pods]
+
+
+def _with_cached_model(service: InferenceService, caches: Mapping[Ref, ModelCache]) -> InferenceService:
+    """The service with its cached model, without a condition on nodes."""
+    source = service.spec.model.source.cache
+    if source is None:
+        return service
+    cache = caches.get(Ref(service.ref.namespace, source.name))
+    model = None if cache is None else cache.model(source.model)
+    if cache is None or model is None:
+        raise SpecError(
+            f"model.source.cache: there is no ModelCache {source.name} with a model {source.model} in this file; add it"
+        )
+    return replace(service, cached=replace(found_model(cache, model, ()), nodes=None))

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import INFERENCE_POOL, INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, POD_MONITOR
-from ballast_operator.crd import custom_resource_definition
+from ballast_operator.cluster.kinds import (
+    INFERENCE_POOL,
+    INFERENCE_SERVICE,
+    MODEL_CACHE,
+    NODE,
+    NODE_TOPOLOGY,
+    POD_MONITOR,
+)
+from ballast_operator.definitions import DEFINITIONS
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
 
 Verdict = Literal["ok", "note", "FAIL"]
@@ -31,7 +38,7 @@ async def examine(api: Api, namespace: str, account: str, watched: Sequence[str]
     for services; all of them where none is given.
     """
     permissions = _permissions(api, namespace, account, watched)
-    for part in (_definition(api), _optional_kinds(api), permissions, _nodes(api)):
+    for part in (_definitions(api), _optional_kinds(api), permissions, _nodes(api)):
         try:
             async for finding in part:
                 yield finding
@@ -39,18 +46,19 @@ async def examine(api: Api, namespace: str, account: str, watched: Sequence[str]
             yield Finding("FAIL", str(error))
 
 
-async def _definition(api: Api) -> AsyncIterator[Finding]:
-    name = f"{INFERENCE_SERVICE.plural}.{INFERENCE_SERVICE.group}"
-    if not await api.knows(INFERENCE_SERVICE):
-        yield Finding("FAIL", f"{name} is not installed: kubectl apply -f manifests/crd")
-        return
-    live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-    want = custom_resource_definition()["spec"]["versions"][0]["schema"]
-    have = next((v["schema"] for v in live["spec"]["versions"] if v["name"] == INFERENCE_SERVICE.version), None)
-    if have == want:
-        yield Finding("ok", f"{name} is this operator's")
-    else:
-        yield Finding("FAIL", f"{name} is of another version of Ballast: kubectl apply -f manifests/crd")
+async def _definitions(api: Api) -> AsyncIterator[Finding]:
+    for kind in (INFERENCE_SERVICE, MODEL_CACHE):
+        name = f"{kind.plural}.{kind.group}"
+        if not await api.knows(kind):
+            yield Finding("FAIL", f"{name} is not installed: kubectl apply -f manifests/crd")
+            continue
+        live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        want = DEFINITIONS[kind.plural]()["spec"]["versions"][0]["schema"]
+        have = next((v["schema"] for v in live["spec"]["versions"] if v["name"] == kind.version), None)
+        if have == want:
+            yield Finding("ok", f"{name} is this operator's")
+        else:
+            yield Finding("FAIL", f"{name} is of another version of Ballast: kubectl apply -f manifests/crd")
 
 
 async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:

@@ -11,6 +11,8 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "InferenceService"
 PLURAL = "inferenceservices"
+CACHE_KIND = "ModelCache"
+CACHE_PLURAL = "modelcaches"
 
 FIELD_MANAGER = "ballast-operator"
 
@@ -27,6 +29,11 @@ ANNOTATION_POD_METADATA = f"{GROUP}/pod-metadata"
 ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
 """Annotation of an InferenceService: another value replaces its pods, one after the other."""
+
+LABEL_CACHE = f"{GROUP}/model-cache"
+"""Label of Jobs, their pods and a policy: the name of their ModelCache."""
+FINALIZER_CACHE = f"{GROUP}/cached-files"
+"""Finalizer of a ModelCache. The operator removes it once the cached files are gone."""
 
 ANNOTATION_PROCESS = f"{GROUP}/process"
 """Of the Lease: which process holds it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.names import GROUP, PLURAL
+from ballast_operator.names import CACHE_PLURAL, GROUP, PLURAL
 
 READ = ("get", "list", "watch")
 OWN = (*READ, "create", "patch", "delete")
@@ -30,6 +30,9 @@ WATCHED_RULES = (
     Rule(GROUP, (f"{PLURAL}/status",), ("patch",)),
     # Clusters with OwnerReferencesPermissionEnforcement ask this of whoever sets an owner that blocks deletion.
     Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
+    # Patched for the finalizer that stays until the cached files have been removed.
+    Rule(GROUP, (CACHE_PLURAL,), (*READ, "patch")),
+    Rule(GROUP, (f"{CACHE_PLURAL}/status",), ("patch",)),
     Rule("", ("pods", "services", "configmaps"), OWN),
     Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
     Rule("", ("events",), ("get", "create", "patch")),
@@ -37,7 +40,7 @@ WATCHED_RULES = (
     Rule("networking.k8s.io", ("networkpolicies",), OWN),
     Rule("monitoring.coreos.com", ("podmonitors",), OWN),
     # Jobs that pull models, and the claims that they pull onto, which own them.
-    Rule("batch", ("jobs",), ("get", "create", "patch", "delete")),
+    Rule("batch", ("jobs",), ("get", "list", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),
 )

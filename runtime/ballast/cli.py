@@ -318,16 +318,20 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 def _add_models(commands: _Commands) -> None:
     parser = commands.add_parser("models", help="list what was fetched from a hub, or remove it")
-    parser.add_argument("--remove", metavar="MODEL", help="org/repo: all that was fetched of it")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--remove", metavar="MODEL", help="org/repo: all that was fetched of it")
+    which.add_argument("--remove_all", action="store_true", help="everything that was fetched, of every hub")
     parser.set_defaults(run=_models)
 
 
 def _models(arguments: argparse.Namespace) -> int:
-    from ballast.hub.library import listed, remove
+    from ballast.hub.library import listed, remove, remove_all
     from ballast.hub.naming import SITES, read_name
     from ballast.hub.remote import cache_of
 
-    if arguments.remove is None:
+    if arguments.remove_all:
+        sys.stdout.write(remove_all(cache_of(site) for site in SITES))
+    elif arguments.remove is None:
         sys.stdout.write(listed({site: cache_of(site) for site in SITES}))
     else:
         name = read_name(arguments.remove)

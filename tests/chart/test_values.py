@@ -152,7 +152,8 @@ def test_a_parent_chart_switches_it_by_a_condition_and_has_global_values(
 def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> None:
     objects = helm.template()
     assert sorted(body["kind"] for body in objects) == [
-        *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment", "Lease"),
+        *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "CustomResourceDefinition"),
+        *("Deployment", "Lease"),
         *("PodDisruptionBudget",),
         *("Role", "RoleBinding", "ServiceAccount"),
     ]
@@ -161,8 +162,8 @@ def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> No
     assert {"--runtime-image=ballast-runtime:0.1.0", "--operator-namespace=ballast-system"} <= set(only["args"])
     assert "--cpu-runtime-image=ballast-runtime:0.1.0-cpu" in only["args"]
     assert not [word for word in only["args"] if word.startswith("--namespace")]
-    (definition,) = of_kind(objects, "CustomResourceDefinition")
-    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    for definition in of_kind(objects, "CustomResourceDefinition"):
+        assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) -> None:
@@ -171,8 +172,8 @@ def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) 
         "--set", f"image.repository=registry.test/operator,image.digest={digest}", "--set", "crds.keep=false"
     )
     assert container(objects)["image"] == f"registry.test/operator@{digest}"
-    (definition,) = of_kind(objects, "CustomResourceDefinition")
-    assert "annotations" not in definition["metadata"]
+    definitions = of_kind(objects, "CustomResourceDefinition")
+    assert not any("annotations" in definition["metadata"] for definition in definitions)
     assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
 
 
@@ -318,7 +319,7 @@ def test_the_next_commands_stay_where_the_operator_looks(
     assert f"kubectl apply{first} -f -" in notes
     assert f"kubectl wait{first} --for=condition=Ready" in notes
     selections = [f" -n {namespace}" for namespace in namespaces] or [" -A"]
-    for command in ("kubectl get bisvc", "kubectl delete bisvc --all"):
+    for command in ("kubectl get bisvc", "kubectl delete bisvc,modelcaches --all"):
         said = [line.strip() for line in notes.splitlines() if line.strip().startswith(command)]
         assert said == [command + selection for selection in selections]
 

@@ -14,12 +14,13 @@ from support.cluster.cluster import Cluster
 from support.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube, Object
-from support.cluster.service.operator import CRD
+from support.cluster.service.operator import CRDS
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import service, wait_ready
 from support.cluster.waiting import wait_for
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
+DEFINITIONS = (DEFINITION, "modelcaches.serving.ballast.dev")
 WITH_MODEL = {"inferenceServices": [{"name": "comes-along", "spec": service("x")["spec"]}]}
 
 
@@ -32,7 +33,7 @@ def helm(cluster: Cluster, tmp_path: Path) -> Helm:
 def bare(kube: Kube) -> None:
     """A cluster in which nothing of Ballast was ever installed: other tests install it without helm."""
     everything = (
-        ("customresourcedefinitions", DEFINITION),
+        *(("customresourcedefinitions", name) for name in DEFINITIONS),
         ("clusterroles", ACCOUNT),
         ("clusterrolebindings", ACCOUNT),
     )
@@ -156,14 +157,14 @@ def test_models_serve_through_install_upgrade_and_uninstall(
 def test_the_api_server_accepts_every_field_of_everything_that_can_be_rendered(
     cluster: Cluster, kube: Kube, namespace: str, tmp_path: Path, scope: str
 ) -> None:
-    cluster.install(CRD)
+    cluster.install(*CRDS)
     values = values_file(tmp_path, "everything", **EVERYTHING, rbac={"scope": scope})
     known = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
     objects = Helm(tmp_path).template("--values", values, "--namespace", namespace, *known, release="judged")
     assert len({body["kind"] for body in objects}) >= 13
     with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE):
         for body in objects:
-            if body["metadata"]["name"] == DEFINITION:  # it is there, from the same file
+            if body["metadata"]["name"] in DEFINITIONS:  # it is there, from the same file
                 body["metadata"]["name"] = DEFINITION.replace("inferenceservices", "others")
                 names = body["spec"]["names"]
                 names.update(plural="others", singular="other", kind="Other", listKind="OtherList")

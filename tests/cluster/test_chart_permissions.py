@@ -13,6 +13,7 @@ from support.cluster.cluster import Cluster
 from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube
+from support.cluster.service.caching import finish, model, model_cache, wait_cache
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.pulling import make_claim, pulled, pulling_pod, said, set_status
 from support.cluster.service.specs import service, wait_condition, wait_ready
@@ -39,7 +40,6 @@ EXPLAINED: dict[Permission, str] = {
         (resource, "delete"): "a child of a name that a newer operator no longer gives it is deleted by the same sweep"
         for resource in ("services", "poddisruptionbudgets", "podmonitors")
     },
-    ("jobs", "delete"): "a pull that gets nowhere is made anew for another image: test_model_pull.py has it",
 }
 
 
@@ -103,6 +103,16 @@ def pull_a_model(kube: Kube, namespace: str) -> None:
     kube.delete("inferenceservices", "hub", namespace)
 
 
+def keep_a_model(kube: Kube, namespace: str) -> None:
+    """A ModelCache filled and deleted, on the claim that is there."""
+    kube.create("modelcaches", model_cache("kept", model("tiny"), storage={"pvc": {"claimName": "models"}}), namespace)
+    finish(kube, namespace, "tiny", "models")
+    wait_cache(kube, namespace, "kept", "True", "Filled")
+    kube.delete("modelcaches", "kept", namespace)
+    finish(kube, namespace, "tiny", "models", removes=True)
+    wait_for("the cache to go", lambda: kube.find("modelcaches", "kept", namespace) is None)
+
+
 def be_refused(kube: Kube, namespace: str) -> None:
     """Pods that a node refuses, tried again, and deleted."""
     kube.apply("inferenceservices", service("refused", "rejected"), namespace)
@@ -123,6 +133,7 @@ def test_every_permission_is_needed_and_none_is_missing(
         with operator_of(cluster, namespace, answers, "audited"):
             live_a_life(kube, namespace)
             pull_a_model(kube, namespace)
+            keep_a_model(kube, namespace)
             be_refused(kube, namespace)
         given = granted(kube, namespace)
         assert BY_CHANCE.keys() <= given

@@ -9,7 +9,7 @@ from pathlib import Path
 from ballast_operator.doctor import judge_kubelet
 from support.cluster.cluster import Cluster
 from support.cluster.helm import CHART, Helm
-from support.cluster.service.operator import CRD, install
+from support.cluster.service.operator import CRDS, install
 
 
 def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -30,6 +30,7 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
     for said in (
         "ok    inferenceservices.serving.ballast.dev is this operator's",
+        "ok    modelcaches.serving.ballast.dev is this operator's",
         "note  PodMonitor is not known",
         "ok    system:serviceaccount:ballast-system:ballast-operator has all",
         "note  node gpu-0: its kubelet's policies cannot be read",
@@ -46,7 +47,7 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
 
 
 def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    cluster.install(CRD)
+    cluster.install(*CRDS)
     helm = Helm(tmp_path, cluster.control_plane.kubeconfig)
     values = ("--set", "rbac.scope=Namespace,crds.install=false")
     helm("install", "scoped", CHART, "--namespace", namespace, *values, "--set", "fullnameOverride=ballast-operator")

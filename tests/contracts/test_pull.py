@@ -15,8 +15,9 @@ from ballast_operator.control.deciding.pull import Trouble, judge
 from ballast_operator.control.reporting.pull_findings import WAYS_OUT
 from ballast_operator.folders import MODEL_DIRECTORY, SCRATCH_DIRECTORY
 from ballast_operator.resources.command import engine_arguments
+from ballast_operator.resources.hub_pod import REPORT
 from ballast_operator.resources.pod import PULLED_ENV
-from ballast_operator.resources.pull_job import REPORT, build_pull_job
+from ballast_operator.resources.pull_job import build_pull_job
 from support.servers.hub_server import COMMIT, hub_server
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.cluster.binaries import ROOT, program
 from support.cluster.kube import Object
 from support.cluster.nodes.images import ARCHIVES, OPERATOR_IMAGE, RUNTIME_IMAGE
-from support.cluster.nodes.installed import CRD, OPERATOR_NAMESPACE, InstalledNode
+from support.cluster.nodes.installed import CRDS, OPERATOR_NAMESPACE, InstalledNode
 from support.cluster.waiting import wait_for
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,7 +26,7 @@ MEGABYTE = 10**6
 def bare(installed: InstalledNode) -> InstalledNode:
     """The node without operator and definition, its images under the names that the chart has by default."""
     installed.kubectl("delete", "-f", str(installed.folder / "operator.yaml"), "--timeout=120s")
-    installed.kubectl("delete", "-f", str(CRD), "--timeout=120s")
+    installed.kubectl("delete", "-f", str(CRDS), "--timeout=120s")
     for image, name in ((OPERATOR_IMAGE, "operator:0.1.0"), (RUNTIME_IMAGE, "runtime:0.1.0-cpu")):
         installed.node.ctr("images", "tag", "--force", image, f"docker.io/library/ballast-{name}")
     installed.kubectl("create", "namespace", OPERATOR_NAMESPACE)

@@ -72,7 +72,13 @@ BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
     *("kernelCache.hostPath", "securityContext.assignedByCluster", "resources.gpuClaim"),
     *("resources.claims[].name", "resources.claims[].resourceClaimName"),
-    *("model.source.huggingFace", "model.source.image.pullPolicy", "engine.backendType", "engine.extraArgs"),
+    *(
+        "model.source.huggingFace",
+        "model.source.cache",
+        "model.source.image.pullPolicy",
+        "engine.backendType",
+        "engine.extraArgs",
+    ),
     *("packedWeights.memory", "scheduling.affinity", "scheduling.tolerations[]", "endpoint.networkPolicy"),
     *("env[].valueFrom", "envFrom[].secretRef", "sidecars[].env[].valueFrom", "sidecars[].envFrom[].prefix"),
     *("sidecars[].envFrom[].configMapRef", "sidecars[].volumeMounts[].subPath"),
@@ -141,6 +147,15 @@ def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
     assert restarts(path) is (name not in ("tokenSecretRef.name", "endpoint"))
     for what in (spec_hash, settings_hash):
         assert (what(before) != what(after)) is restarts(path)
+
+
+@pytest.mark.parametrize("name", ["name", "model"])
+def test_another_cached_model_restarts(name):
+    path, base = f"model.source.cache.{name}", spec_of("hugging-face")
+    base["model"]["source"] = {"cache": {"name": "models", "model": "tiny"}}
+    for what in (spec_hash, settings_hash):
+        assert what(read(base)) != what(read(changed(path, base)))
+    assert restarts(path)
 
 
 @pytest.mark.parametrize("path", LEAVES)

@@ -19,7 +19,7 @@ from typing import Any
 from tools.chart import readme
 from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
 from tools.reference.clients import clients_page
-from tools.reference.cluster import operator_metrics, operator_page, resource_page
+from tools.reference.cluster import cache_page, operator_metrics, operator_page, resource_page
 from tools.reference.fields import request_fields
 
 from ballast.config.options import OPTIONS, SECTIONS, Option
@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     pages = {"options.md": options(), "endpoints.md": endpoints(), "metrics.md": metrics()}
     pages |= {"request-fields.md": request_fields(value), "clients.md": clients_page()}
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
+    pages |= {"model-cache.md": cache_page()}
     expected = {DOCS / "reference" / name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
     expected[DOCS / "decisions/index.md"] = "\n".join((*decisions(DOCS / "decisions"), ""))
     if arguments == ["--check"]:

@@ -11,6 +11,7 @@ from tools.pages import metric_row, paragraph, table
 from ballast_operator.cli import _parser
 from ballast_operator.control.state import OperatorState
 from ballast_operator.crd import custom_resource_definition
+from ballast_operator.definitions import model_cache_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
 from ballast_operator.spec_hash import restarts
@@ -47,6 +48,30 @@ def resource_page() -> Iterator[str]:
         yield ""
         rows = ((*row[:3], _restarts(row[0]), row[3]) for row in fields(parts[part], part))
         yield from table(("field", "value", "default", "restarts", "meaning"), rows)
+    yield ""
+    yield "## Rules over several fields"
+    yield ""
+    for path, rule in rules(parts["spec"], "spec"):
+        yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+
+
+def cache_page() -> Iterator[str]:
+    """Every field of a ModelCache."""
+    definition = model_cache_definition()["spec"]
+    version = definition["versions"][0]
+    parts = version["schema"]["openAPIV3Schema"]["properties"]
+    yield "# The resource ModelCache"
+    yield ""
+    names = definition["names"]
+    yield from paragraph(
+        f"Group `{definition['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
+        f"`{names['shortNames'][0]}`, namespaced. [How to use it](../howto/model-cache.md)."
+    )
+    for part, title in (("spec", "What you write"), ("status", "What the operator reports")):
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
     yield ""
     yield "## Rules over several fields"
     yield ""

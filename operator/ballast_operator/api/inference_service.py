@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ballast_operator.api.cached_source import FoundModel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.names import (
     ANNOTATION_RESTARTED_AT,
@@ -36,6 +37,8 @@ class InferenceService:
     spec: InferenceServiceSpec
     restarted_at: str = ""
     """What the annotation for restarts says; empty where there is none."""
+    cached: FoundModel | None = None
+    """The model of model.source.cache; None for other sources, and while its ModelCache does not have it."""
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
@@ -49,7 +52,7 @@ class InferenceService:
         try:
             spec = InferenceServiceSpec.model_validate(body.get("spec", {}), extra="forbid" if strict else "ignore")
         except ValidationError as error:
-            raise SpecError("; ".join(_sentence(problem) for problem in error.errors())) from None
+            raise SpecError("; ".join(sentence(problem) for problem in error.errors())) from None
         return cls(
             Ref(metadata.get("namespace", "default"), metadata["name"]),
             metadata.get("uid", ""),
@@ -78,7 +81,8 @@ def _check_names(metadata: Mapping[str, Any]) -> None:
         raise SpecError(f"metadata.namespace {namespace!r} is no name of a namespace")
 
 
-def _sentence(problem: Any) -> str:
+def sentence(problem: Any) -> str:
+    """What pydantic found wrong, with the field's path in YAML."""
     where = ".".join(str(part) for part in problem["loc"])
     said = str(problem["msg"]).removeprefix("Value error, ")
     return f"spec.{where}: {said}" if where else f"spec: {said}"

@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
+from ballast_operator.api.cached_source import CachedSource
 from ballast_operator.api.hugging_face import HuggingFaceSource
 
-EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image, huggingFace or builtin"
-NAMED_BY_THE_HUB = "with source.huggingFace, ggufPath and configPath must not be set: quant or files names the model"
+EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image, huggingFace, cache or builtin"
+NAMED_BY_THE_HUB = (
+    "with source.huggingFace or source.cache, ggufPath and configPath must not be set: the hub's files are the model"
+)
 
 
 class PvcSource(ApiType):
@@ -50,7 +53,7 @@ class ModelSource(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                exactly_one("pvc", "hostPath", "image", "huggingFace", "builtin"),
+                exactly_one("pvc", "hostPath", "image", "huggingFace", "cache", "builtin"),
                 EXACTLY_ONE_SOURCE,
             )
         )
@@ -64,13 +67,17 @@ class ModelSource(ApiType):
         description="A model of a hub. A Job pulls it onto a claim or a node's directory first, once for all services "
         "that name the same; what was pulled stays when they go.",
     )
+    cache: CachedSource | None = Field(
+        default=None,
+        description="A model that a ModelCache keeps. Pods run on the nodes that have it.",
+    )
     builtin: BuiltinSource | None = Field(
         default=None, description="The small trained model inside the runtime's image, to try a cluster out: {}."
     )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelSource:
-        sources = ("pvc", "host_path", "image", "hugging_face", "builtin")
+        sources = ("pvc", "host_path", "image", "hugging_face", "cache", "builtin")
         there = [name for name in sources if getattr(self, name) is not None]
         if len(there) != 1:
             raise ValueError(EXACTLY_ONE_SOURCE)
@@ -83,7 +90,8 @@ class Model(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "!has(self.source.huggingFace) || (self.ggufPath == '.' && !has(self.configPath))",
+                "(!has(self.source.huggingFace) && !has(self.source.cache)) || "
+                "(self.ggufPath == '.' && !has(self.configPath))",
                 NAMED_BY_THE_HUB,
             )
         )
@@ -106,6 +114,7 @@ class Model(ApiType):
 
     @model_validator(mode="after")
     def _paths_of_files(self) -> Model:
-        if self.source.hugging_face is not None and (self.gguf_path != "." or self.config_path is not None):
+        of_a_hub = self.source.hugging_face is not None or self.source.cache is not None
+        if of_a_hub and (self.gguf_path != "." or self.config_path is not None):
             raise ValueError(NAMED_BY_THE_HUB)
         return self

@@ -25,7 +25,7 @@ class Toleration(ApiType):
         default=None, description="The taint's effect; without it, every effect."
     )
     toleration_seconds: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, for ever."
+        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, forever."
     )
 
 

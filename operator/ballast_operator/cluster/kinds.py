@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ballast_operator.names import API_VERSION, KIND, PLURAL
+from ballast_operator.names import API_VERSION, CACHE_KIND, CACHE_PLURAL, KIND, PLURAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Kind:
 
 
 INFERENCE_SERVICE = Kind(API_VERSION, KIND, PLURAL)
+MODEL_CACHE = Kind(API_VERSION, CACHE_KIND, CACHE_PLURAL, optional=True)
+"""Optional: an operator may be newer than the cluster's definitions."""
 POD = Kind("v1", "Pod", "pods")
 SERVICE = Kind("v1", "Service", "services")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
@@ -54,7 +56,7 @@ NODE_TOPOLOGY = Kind("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "n
 
 CHILD_KINDS = (CONFIG_MAP, SERVICE, PDB, NETWORK_POLICY, POD_MONITOR, INFERENCE_POOL)
 """The kinds that one service owns beside its pods."""
-OPTIONAL_KINDS = tuple(kind for kind in (*CHILD_KINDS, NODE_TOPOLOGY) if kind.optional)
+OPTIONAL_KINDS = tuple(kind for kind in (*CHILD_KINDS, NODE_TOPOLOGY, MODEL_CACHE) if kind.optional)
 """The kinds that the operator uses where the cluster has them."""
 
 

@@ -14,6 +14,7 @@ from ballast_operator.backoff import backoff_s
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
+from ballast_operator.control.applying.cached_pods import replace_waiting
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
@@ -27,6 +28,7 @@ from ballast_operator.control.deciding.other_installs import Rivalry, status_man
 from ballast_operator.control.deciding.ownership import conflict
 from ballast_operator.control.deciding.pull import next_look_s
 from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
+from ballast_operator.control.observing.cached_model import with_cached_model
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.observe import Observed, observe
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
@@ -150,6 +152,10 @@ class Reconciler:
         outcome.delays += kinds_missing(service, known)
         await apply_children(self.api, service, desired, seen, outcome)
         pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
+        if pulled is None:
+            service, pulled = await with_cached_model(self.api, service)
+            outcome.holds_pods |= pulled is not None and not pulled.holds
+            await replace_waiting(self.api, service, seen.pods, outcome)
         rollout, no_capacity = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, Kind
+from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, MODEL_CACHE, POD, Kind
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.names import Ref
 
@@ -62,7 +62,8 @@ class OperatorState:
 
     def watched_kinds(self) -> tuple[Kind, ...]:
         """The kinds that are watched."""
-        return INFERENCE_SERVICE, POD, ENDPOINT_SLICE, *self.child_kinds()
+        caches = (MODEL_CACHE,) if MODEL_CACHE in self.known else ()
+        return INFERENCE_SERVICE, POD, ENDPOINT_SLICE, *self.child_kinds(), *caches
 
     def of(self, ref: Ref) -> ServiceState:
         """The state of one service."""

@@ -15,13 +15,14 @@ from typing import Any
 
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
-from ballast_operator.cluster.kinds import INFERENCE_SERVICE, Kind
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, MODEL_CACHE, Kind
 from ballast_operator.control.applying.limited_api import LimitedApi
 from ballast_operator.control.deciding.ownership import controller_of, is_service
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reconcile import Reconciler
+from ballast_operator.control.reconcile_cache import CacheReconciler
 from ballast_operator.control.resync import Resync, ref_of
 from ballast_operator.control.state import OperatorState
 from ballast_operator.control.workqueue import WorkQueue
@@ -37,6 +38,7 @@ from ballast_operator.process.watcher import Watcher
 log = logging.getLogger(__name__)
 
 NUM_WORKERS = 8
+NUM_CACHE_WORKERS = 2
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 10.0
 """Longest delay between attempts to resync, and so until an API server that is back is noticed."""
@@ -73,6 +75,14 @@ class Operator:
             clock=time.monotonic,
             on_done=self._metrics.reconciled,
         )
+        self._caches: WorkQueue[Ref] = WorkQueue(
+            self._reconcile_cache,
+            num_workers=NUM_CACHE_WORKERS,
+            random=random.random,
+            clock=time.monotonic,
+            on_done=self._metrics.reconciled,
+        )
+        self._cache_reconciler = CacheReconciler(self._api, self._prober, children, installs, _now, time.monotonic)
         self._resync = Resync(
             self._api,
             self._state,
@@ -149,6 +159,7 @@ class Operator:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lead(since))
                     tasks.create_task(self._queue.run())
+                    tasks.create_task(self._caches.run())
                     tasks.create_task(self._look())
             except* LostLeadershipError:
                 log.info("waiting to lead again")
@@ -169,10 +180,11 @@ class Operator:
         self._freshness.begin()
         while True:
             self._mark_alive()
-            kinds = self._state.child_kinds()
+            kinds = self._state.watched_kinds()
             try:
                 with self._traces.span("resync", {}):
                     self._metrics.services.set(await self._resync.run_once())
+                    await self._look_at_caches()
             except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
                 log.warning("could not look at everything", extra={"error": repr(error), "again_in_s": retry_s})
                 await asyncio.sleep(retry_s)
@@ -183,7 +195,7 @@ class Operator:
             if not watching:
                 self._watcher.start()
                 watching = True
-            elif self._freshness.stale_s(time.monotonic()) or kinds != self._state.child_kinds():
+            elif self._freshness.stale_s(time.monotonic()) or kinds != self._state.watched_kinds():
                 log.warning("beginning the watches anew")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)
@@ -191,6 +203,17 @@ class Operator:
     async def _reconcile(self, ref: Ref) -> float | None:
         with self._traces.span("reconcile", {"k8s.namespace.name": ref.namespace, "ballast.service": ref.name}):
             return await self._reconciler.reconcile(ref)
+
+    async def _look_at_caches(self) -> None:
+        """Have every ModelCache looked at: its nodes, its services and its Jobs may have changed. Raises ApiError."""
+        if MODEL_CACHE in self._state.known:
+            for namespace in self._options.namespaces or (None,):
+                for body in await self._api.list_all(MODEL_CACHE, namespace) or ():
+                    self._caches.enqueue(ref_of(body))
+
+    async def _reconcile_cache(self, ref: Ref) -> float | None:
+        with self._traces.span("reconcile_cache", {"k8s.namespace.name": ref.namespace, "ballast.cache": ref.name}):
+            return await self._cache_reconciler.reconcile(ref)
 
     def _requested(self, verb: str, code: int) -> None:
         self._metrics.requested(verb, code)
@@ -206,9 +229,24 @@ class Operator:
 
     def _handle_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
         self._metrics.watched(kind.name)
+        if (cache := cache_of(kind, body)) is not None:
+            self._caches.enqueue(cache)
+        if kind == MODEL_CACHE:
+            return
         self._freshness.watched(body, gone=gone)
         if (ref := service_of(kind, body)) is not None:
             self._queue.enqueue(ref)
+
+
+def cache_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
+    """The ModelCache that an object is, or whose model a service names."""
+    if kind == MODEL_CACHE:
+        return ref_of(dict(body))
+    if kind != INFERENCE_SERVICE:
+        return None
+    source = ((body.get("spec") or {}).get("model") or {}).get("source") or {}
+    named = (source.get("cache") or {}).get("name")
+    return None if named is None else Ref(body["metadata"]["namespace"], named)
 
 
 def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import posixpath
 
+from ballast_operator.api.cached_source import FoundModel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.folders import KEYS_DIRECTORY, KV_DIRECTORY, MODEL_DIRECTORY, PACKED_DIRECTORY, RULES_DIRECTORY
 from ballast_operator.names import ADMIN_PORT
 from ballast_operator.resources.volumes import rules_key
 
 
-def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
-    """The arguments: every setting by name, defaults included."""
-    pulled = spec.model.source.hugging_face
+def engine_arguments(spec: InferenceServiceSpec, cached: FoundModel | None = None) -> list[str]:
+    """The arguments: every setting by name, defaults included. `cached`: what source.cache names."""
+    pulled = spec.model.source.hugging_face or cached
     words = ["serve", *([pulled.name] if pulled is not None else ())]
-    for name, value in engine_options(spec).items():
+    for name, value in engine_options(spec, cached).items():
         if value is True:
             words.append(f"--{name}")
         elif value is not None:
@@ -22,14 +23,14 @@ def engine_arguments(spec: InferenceServiceSpec) -> list[str]:
     return [*words, *spec.engine.extra_args]
 
 
-def engine_options(spec: InferenceServiceSpec) -> dict[str, object]:
+def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None) -> dict[str, object]:
     """The options that the operator sets, by name. True: a switch; None: this spec does not set it."""
     engine, rules = spec.engine, spec.engine.placement_rules
     return {
         "host": "0.0.0.0",  # noqa: S104  a pod's own network
         "port": spec.endpoint.port,
         "admin_port": ADMIN_PORT,
-        **_model(spec),
+        **_model(spec, cached),
         "max_batch_size": engine.max_batch_size,
         "max_new_tokens": engine.max_new_tokens,
         "cache_lens": engine.cache_lens,
@@ -56,9 +57,9 @@ def asked_device(spec: InferenceServiceSpec) -> str:
     return "auto" if spec.resources.cpu_fallback else "cuda"
 
 
-def _model(spec: InferenceServiceSpec) -> dict[str, object]:
+def _model(spec: InferenceServiceSpec, cached: FoundModel | None) -> dict[str, object]:
     model = spec.model
-    pulled = model.source.hugging_face
+    pulled = model.source.hugging_face or cached
     mounted = model.source.builtin is None and pulled is None
     return {
         "gguf_path": _inside(model.gguf_path) if mounted else None,

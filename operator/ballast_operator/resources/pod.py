@@ -31,6 +31,7 @@ from ballast_operator.names import (
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
 from ballast_operator.resources.meta import child_metadata
+from ballast_operator.resources.node_affinity import on_nodes
 from ballast_operator.resources.security import container_security, engine_security
 from ballast_operator.resources.sidecars import as_containers
 from ballast_operator.resources.volumes import mounts, volumes
@@ -61,6 +62,9 @@ PULLED_ENV = (
     {"name": "HF_HUB_OFFLINE", "value": "1"},
 )
 """Where an engine finds the model that was pulled for it. It asks no hub."""
+
+CACHED_ENV = (*PULLED_ENV, {"name": "MODELSCOPE_CACHE", "value": MODEL_DIRECTORY})
+"""The same for a model of a cache, which may be of another hub."""
 
 OPTIONS_LEFT_ALONE = tuple(
     {"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in (*OPERATORS_OPTIONS, *FILE_ARGUMENTS)
@@ -163,7 +167,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
         "image": image,
         "imagePullPolicy": service.spec.image_pull_policy,
         "command": ["ballast"],
-        "args": engine_arguments(service.spec),
+        "args": engine_arguments(service.spec, service.cached),
         **({"envFrom": [source.to_api() for source in service.spec.env_from]} if service.spec.env_from else {}),
         "env": [
             *(variable.to_api() for variable in service.spec.env),
@@ -175,6 +179,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             *([{"name": ENV_RESTART, "value": restart_of(service)}] if service.restarted_at else ()),
             *(KERNELS_ENV if service.spec.kernel_cache is not None else ()),
             *(PULLED_ENV if service.spec.model.source.hugging_face is not None else ()),
+            *(CACHED_ENV if service.cached is not None else ()),
         ],
         "ports": [
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},
@@ -228,7 +233,7 @@ def _scheduling(service: InferenceService) -> dict[str, Any]:
     fields = {
         "nodeSelector": asked.node_selector or None,
         "tolerations": [toleration.to_api() for toleration in asked.tolerations] or None,
-        "affinity": asked.affinity,
+        "affinity": on_nodes(asked.affinity, service.cached.nodes if service.cached is not None else None),
         "topologySpreadConstraints": [
             {**constraint.to_api(), "labelSelector": {"matchLabels": pod_selector(service.ref.name)}}
             for constraint in asked.topology_spread_constraints

@@ -33,7 +33,7 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
     found = [_volume("scratch", {"emptyDir": {"sizeLimit": SCRATCH_LIMIT}}, read_only=False)]
     model = _model(service)
     if model is not None:
-        found.append(_volume(MODEL_VOLUME, model))
+        found.append(_volume(MODEL_VOLUME, model, folder=service.cached.folder if service.cached is not None else None))
     if (rules := spec.engine.placement_rules) is not None:
         name = rules_name(service) if rules.config_map_ref is None else rules.config_map_ref.name
         items = [{"key": rules_key(rules), "path": rules_key(rules)}]
@@ -77,7 +77,7 @@ def _model(service: InferenceService) -> dict[str, Any] | None:
         return {"image": source.image.to_api()}
     if source.hugging_face is not None:
         return pulled_volume(source.hugging_face, read_only=True)
-    return None
+    return None if service.cached is None else dict(service.cached.volume)
 
 
 def pulled_volume(source: HuggingFaceSource, *, read_only: bool) -> dict[str, Any]:
@@ -89,6 +89,13 @@ def pulled_volume(source: HuggingFaceSource, *, read_only: bool) -> dict[str, An
     return {"hostPath": {"path": source.host_path.path, "type": "Directory"}}
 
 
-def _volume(name: str, source: dict[str, Any], *, read_only: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
-    mount = {"name": name, "mountPath": OWN_VOLUMES[name], **({"readOnly": True} if read_only else {})}
+def _volume(
+    name: str, source: dict[str, Any], *, read_only: bool = True, folder: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    mount = {
+        "name": name,
+        "mountPath": OWN_VOLUMES[name],
+        **({"subPath": folder} if folder is not None else {}),
+        **({"readOnly": True} if read_only else {}),
+    }
     return {"name": name, **source}, mount

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ballast.errors import ConfigError
 from ballast.host.sizes import human
 from ballast.hub.naming import HUGGING_FACE, HubName, choices, is_hub_name, read_name, repo_at
+from ballast.hub.remote import SCOPE_FOLDER
 from ballast.hub.store import Store
 
 _PREFIX = "models--"
@@ -33,6 +35,26 @@ def remove(cache: Path, name: HubName) -> str:
     folder = Store(cache, name.repo).path
     if name != read_name(name.written) or not folder.is_dir() or folder.is_symlink():
         raise ConfigError("remove", name.written, "expected org/repo of a model that `ballast models` lists")
-    freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    freed = _size(folder)
     shutil.rmtree(folder)
     return f"{name.written}: {human(freed)} removed\n"
+
+
+def remove_all(caches: Iterable[Path]) -> str:
+    """Remove every repository of these caches, complete or not, and the folders that are empty then. Report the bytes.
+    A cache that does not exist is no error."""
+    freed = 0
+    for cache in sorted(caches, key=lambda cache: len(cache.parts), reverse=True):  # one may be inside another
+        for folder in (*cache.glob(f"{_PREFIX}*"), cache / ".locks"):
+            if folder.is_dir() and not folder.is_symlink():
+                freed += _size(folder)
+                shutil.rmtree(folder)
+        for folder in (cache, *([cache.parent] if cache.parent.name == SCOPE_FOLDER else ())):
+            with suppress(OSError):  # not empty: something else is kept there
+                folder.rmdir()
+    return f"{human(freed)} removed\n"
+
+
+def _size(folder: Path) -> int:
+    """The bytes of its files; a link counts nothing."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -257,13 +257,17 @@ def _check_endpoint(variable: str, endpoint: str) -> None:
         raise ConfigError(variable, endpoint, "expected a URL without spaces that begins with https:// or http://")
 
 
+SCOPE_FOLDER = "ballast"
+"""Of ModelScope's cache: the folder with what was fetched here."""
+
+
 def cache_of(site: str) -> Path:
     """Where models of a hub are kept. Those of ModelScope lie apart from those of its own tools, whose layout keeps no
     commits."""
     if site == HUGGING_FACE:
         return Path(constants.HF_HUB_CACHE)
     named = os.environ.get("MODELSCOPE_CACHE")
-    return (Path(named) if named else Path.home() / ".cache/modelscope") / "ballast" / site
+    return (Path(named) if named else Path.home() / ".cache/modelscope") / SCOPE_FOLDER / site
 
 
 _WRONG_CHECKSUM = "its checksum is not that which the hub names"

@@ -24,7 +24,7 @@ from ballast import cli
 from ballast.cli import serve_config
 from ballast.config.options import Config
 from ballast.errors import BallastError, ConfigError, ModelError, OutOfMemoryError
-from ballast.hub.library import listed, remove
+from ballast.hub.library import listed, remove, remove_all
 from ballast.hub.naming import HUGGING_FACE, Choice, HubFile, HubName, choices, choose, read_name
 from ballast.hub.progress import Progress
 from ballast.hub.pull import Found, check_room, find, print_plan, pull
@@ -118,6 +118,25 @@ def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
             remove(hub.cache, wrong)
     assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
     assert not pulled.store.path.exists()
+
+
+def test_everything_in_the_caches_is_removed_with_their_folders(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.touch()
+    hub = dataclasses.replace(served[1], cache=tmp_path / "one")
+    pull(NAME, hub, None, io.StringIO())
+    inside = dataclasses.replace(served[1], cache=hub.cache / "ballast" / "modelscope.cn")
+    pull(NAME, inside, None, io.StringIO())
+    assert remove_all([hub.cache, inside.cache]) == "27.9 MiB removed\n"
+    assert [*tmp_path.iterdir()] == [kept]
+    assert remove_all([hub.cache, inside.cache]) == "0 B removed\n", "it may run again"
+
+    pull(NAME, hub, None, io.StringIO())
+    (hub.cache / "notes.txt").touch()
+    (hub.cache / "models--other--linked").symlink_to(tmp_path)
+    remove_all([hub.cache])
+    assert sorted(path.name for path in hub.cache.iterdir()) == ["models--other--linked", "notes.txt"]
+    assert kept.exists()
 
 
 def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Path) -> None:

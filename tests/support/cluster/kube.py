@@ -46,6 +46,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "validatingadmissionpolicybindings": ("apis/admissionregistration.k8s.io/v1", False),
     "customresourcedefinitions": ("apis/apiextensions.k8s.io/v1", False),
     "inferenceservices": ("apis/serving.ballast.dev/v1alpha1", True),
+    "modelcaches": ("apis/serving.ballast.dev/v1alpha1", True),
     "runtimeclasses": ("apis/node.k8s.io/v1", False),
     "deviceclasses": ("apis/resource.k8s.io/v1", False),
     "resourceslices": ("apis/resource.k8s.io/v1", False),

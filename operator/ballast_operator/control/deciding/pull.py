@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.resources.pull_job import ANNOTATION_PULLED, ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
+from ballast_operator.resources.hub_pod import ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
+from ballast_operator.resources.pull_job import ANNOTATION_PULLED
 
 STARTING = ("", "ContainerCreating", "PodInitializing")
 """Reasons for which a container waits that come with every start."""

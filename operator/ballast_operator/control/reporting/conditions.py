@@ -33,7 +33,7 @@ ON_THE_WAY = frozenset(
             "RollingOut",
         ),
         *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable"),
-        *("Pulling", "PullStarting"),
+        *("Pulling", "PullStarting", "CacheFilling", "Filling"),
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )

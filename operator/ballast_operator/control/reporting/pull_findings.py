@@ -38,15 +38,24 @@ def find_pull(source: HuggingFaceSource, job: str, pull: Pull) -> Finding:
     if pull.done:
         return Finding("True", "Pulled", f"{pull.report or source.name}: on {where}, by Job {job}")
     if pull.trouble is not None and not pull.running:
-        return Finding("False", REASONS.get(pull.trouble.reason, "PullFailed"), f"Job {job}: {_told(pull.trouble)}")
-    before = "" if pull.trouble is None else f", after {_told(pull.trouble)}"
+        return Finding("False", reason_of(pull.trouble), f"Job {job}: {told(pull.trouble)}")
+    before = "" if pull.trouble is None else f", after {told(pull.trouble)}"
     if not pull.running:
         return Finding("False", "PullStarting", f"{source.name}: Job {job} is being started")
-    # In steps of ten, so that the status is not written for every percent.
-    how_far = "" if pull.progress is None else f", {int(pull.progress * 10) * 10} % are there"
-    return Finding("False", "Pulling", f"{source.name}: Job {job} pulls it onto {where}{how_far}{before}")
+    return Finding("False", "Pulling", f"{source.name}: Job {job} pulls it onto {where}{how_far(pull)}{before}")
 
 
-def _told(trouble: Trouble) -> str:
+def how_far(pull: Pull) -> str:
+    """The share that is there, in steps of ten percent, so that the status is not written for every percent."""
+    return "" if pull.progress is None else f", {int(pull.progress * 10) * 10} % are there"
+
+
+def reason_of(trouble: Trouble) -> str:
+    """The reason of a condition."""
+    return REASONS.get(trouble.reason, "PullFailed")
+
+
+def told(trouble: Trouble) -> str:
+    """What was seen, and the way out."""
     way_out = WAYS_OUT.get(trouble.reason)
     return f"{trouble.message or trouble.reason}{f' ({way_out})' if way_out else ''}"

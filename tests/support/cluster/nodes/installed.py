@@ -15,7 +15,7 @@ from support.cluster.nodes.images import OPERATOR_IMAGE, RUNTIME_IMAGE
 from support.cluster.nodes.real import ADDRESS, Node
 from support.cluster.waiting import wait_for
 
-CRD = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
+CRDS = ROOT / "manifests/crd"
 COMMAND_TIMEOUT_S = 300
 OPERATOR_NAMESPACE = "ballast-system"
 
@@ -46,8 +46,8 @@ class InstalledNode:
         self.node.add_devices(self.control_plane)
 
     def install(self) -> None:
-        """Definition and operator; returns when one of its pods leads."""
-        self.kubectl("apply", "-f", str(CRD))
+        """Definitions and operator; returns when one of its pods leads."""
+        self.kubectl("apply", "-f", str(CRDS))
         installation = self.folder / "operator.yaml"
         installation.write_text(_operator_command("install", "--operator-image", OPERATOR_IMAGE))
         self.kubectl("apply", "-f", str(installation))

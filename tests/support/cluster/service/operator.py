@@ -18,6 +18,7 @@ from support.cluster.waiting import wait_for
 
 ROOT = Path(__file__).parents[4]
 CRD = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
+CRDS = sorted(CRD.parent.glob("*.yaml"))
 INSTALLATION = ROOT / "manifests/operator/operator.yaml"
 
 NAMESPACE = "ballast-system"
@@ -29,8 +30,8 @@ RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
 def install(cluster: Cluster) -> None:
-    """The definition, the account and its permissions; safe to repeat."""
-    cluster.install(CRD)
+    """The definitions, the account and its permissions; safe to repeat."""
+    cluster.install(*CRDS)
     for document in documents(INSTALLATION):
         if document["kind"] in {"Namespace", "ServiceAccount", *RBAC}:
             cluster.kube.apply(document["kind"].lower() + "s", document)

@@ -1,0 +1,34 @@
+"""A model that a ModelCache keeps: how a service names it, and what the operator found of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from ballast_operator.api.base import ApiType, ObjectName
+from ballast_operator.api.container import PartName
+
+
+class CachedSource(ApiType):
+    """Which model of which ModelCache."""
+
+    name: ObjectName = Field(description="Name of the ModelCache, in the namespace of the InferenceService.")
+    model: PartName = Field(description="Name of the model in the ModelCache's spec.models.")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A cached model that is ready to be served."""
+
+    name: str
+    """As `ballast serve` takes it."""
+    served_name: str
+    folder: str
+    """Its folder in the cache's storage."""
+    volume: Mapping[str, Any]
+    """The source of the pod's volume."""
+    nodes: tuple[str, ...] | None
+    """The nodes that have it; None for a claim, which any node may mount."""

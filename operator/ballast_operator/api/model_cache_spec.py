@@ -1,0 +1,192 @@
+"""What a user asks of a ModelCache. Descriptions, defaults, bounds and rules here become the CRD's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
+from ballast_operator.api.container import PartName, by_key, no_two
+from ballast_operator.api.hub_model import PROXY_VARIABLES, HubModel
+from ballast_operator.api.hugging_face import HuggingFaceModel
+from ballast_operator.api.model_scope import ModelScopeModel
+from ballast_operator.api.scheduling import Toleration
+from ballast_operator.quantity import parse_bytes
+
+EXACTLY_ONE_STORAGE = "exactly one of hostPath and pvc must be set"
+EXACTLY_ONE_HUB = "exactly one of huggingFace and modelScope must be set"
+STORAGE_STAYS = "storage cannot be changed because it holds models: make another ModelCache"
+SOURCE_STAYS = "the source of a model cannot be changed, as services use it by its name: add a model of another name"
+A_SIZE = "must be a quantity from 1Mi to 1Pi, such as 400Gi"
+LARGER_THAN_ALL = "capacity must be at least the size of the largest model"
+PROXY_PATTERN = f"^({'|'.join(word for name in PROXY_VARIABLES for word in (name, name.lower()))})$"
+
+MAX_MODELS = 64
+
+Size = Annotated[str, StringConstraints(min_length=1, max_length=32)]
+SIZE_RULE = cel(
+    "isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && "
+    "quantity(self).compareTo(quantity('1Pi')) <= 0",
+    A_SIZE,
+)
+
+
+def _checked_size(text: str) -> str:
+    if not 2**20 <= parse_bytes(text) <= 2**50:
+        raise ValueError(f"{text}: {A_SIZE}")
+    return text
+
+
+class CacheFolder(ApiType):
+    """A directory of each node."""
+
+    path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
+        description="Absolute directory that exists on each node and that user 10001 may write to. Needs the "
+        "operator's --allowed-host-path, and a namespace whose pod security standard admits hostPath."
+    )
+
+
+class CacheClaim(ApiType):
+    """A claim that all nodes share."""
+
+    claim_name: ObjectName = Field(description="PersistentVolumeClaim that holds the models.")
+
+
+class CacheStorage(ApiType):
+    """The storage of the models. Exactly one field is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(exactly_one("hostPath", "pvc"), EXACTLY_ONE_STORAGE), cel("self == oldSelf", STORAGE_STAYS)
+        )
+    )
+
+    host_path: CacheFolder | None = Field(default=None, description="A directory of each node.")
+    pvc: CacheClaim | None = Field(default=None, description="One claim for all nodes.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> CacheStorage:
+        if (self.host_path is None) == (self.pvc is None):
+            raise ValueError(EXACTLY_ONE_STORAGE)
+        return self
+
+
+class CacheSource(ApiType):
+    """The hub of a model. Exactly one field is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(exactly_one("huggingFace", "modelScope"), EXACTLY_ONE_HUB), cel("self == oldSelf", SOURCE_STAYS)
+        )
+    )
+
+    hugging_face: HuggingFaceModel | None = Field(default=None, description="Hugging Face's hub, or a mirror.")
+    model_scope: ModelScopeModel | None = Field(default=None, description="ModelScope's hub.")
+
+    @property
+    def model(self) -> HubModel:
+        """The model on its hub."""
+        found = self.hugging_face or self.model_scope
+        assert found is not None
+        return found
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> CacheSource:
+        if (self.hugging_face is None) == (self.model_scope is None):
+            raise ValueError(EXACTLY_ONE_HUB)
+        return self
+
+
+class CachedModel(ApiType):
+    """One model that is kept."""
+
+    name: PartName = Field(description="Name by which services use it, in model.source.cache.model.")
+    size: Size = Field(
+        description="Room that the model takes, rounded up, as `ballast pull REPO` lists it. The cache evicts by it.",
+        json_schema_extra=rules(SIZE_RULE),
+    )
+    source: CacheSource = Field(description="Where the model comes from.")
+
+    _size = field_validator("size")(_checked_size)
+
+
+class CacheImageSecret(ApiType):
+    """A Secret of the same namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+
+
+class Proxy(ApiType):
+    """A variable that names a proxy, or hosts that are reached without one."""
+
+    name: Annotated[str, StringConstraints(max_length=16, pattern=PROXY_PATTERN)] = Field(
+        description="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY, or one of them in lower case."
+    )
+    value: Annotated[str, StringConstraints(max_length=4096)] = Field(description="Its value.")
+
+
+class ModelCacheSpec(ApiType):
+    """Models that are kept on nodes or on a claim, for the services of one namespace."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!isQuantity(self.capacity) || self.models.all(m, !isQuantity(m.size) || "
+                "quantity(m.size).compareTo(quantity(self.capacity)) <= 0)",
+                LARGER_THAN_ALL,
+                field_path=".capacity",
+            )
+        )
+    )
+
+    storage: CacheStorage = Field(description="Where models are kept.")
+    capacity: Size = Field(
+        description="Most that the models may take on each node, or on the claim.",
+        json_schema_extra=rules(SIZE_RULE),
+    )
+    models: list[CachedModel] = Field(
+        default_factory=list,
+        max_length=MAX_MODELS,
+        description="Models that are pulled ahead, those first in the list first. If they exceed the capacity, models "
+        "that no service uses give way: the one that was used longest ago first.",
+        json_schema_extra=by_key("name"),
+    )
+    node_selector: Labels = Field(
+        default_factory=dict, description="Labels of the nodes that keep the models. Default: all nodes."
+    )
+    tolerations: list[Toleration] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Taints of nodes that keep models all the same. Nodes with other taints are left out.",
+    )
+    image_pull_secrets: list[CacheImageSecret] = Field(
+        default_factory=list, max_length=16, description="Secrets of the runtime image's registry, by name."
+    )
+    proxies: list[Proxy] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Variables that lead the pods that pull to a proxy.",
+        json_schema_extra=by_key("name"),
+    )
+
+    @field_validator("models")
+    @classmethod
+    def _names_differ(cls, models: list[CachedModel]) -> list[CachedModel]:
+        no_two(models, "name")
+        return models
+
+    @field_validator("proxies")
+    @classmethod
+    def _proxies_differ(cls, proxies: list[Proxy]) -> list[Proxy]:
+        no_two(proxies, "name")
+        return proxies
+
+    _size = field_validator("capacity")(_checked_size)
+
+    @model_validator(mode="after")
+    def _each_fits(self) -> ModelCacheSpec:
+        for model in self.models:
+            if parse_bytes(model.size) > parse_bytes(self.capacity):
+                raise ValueError(f"capacity ({self.capacity}): {LARGER_THAN_ALL}, and {model.name} takes {model.size}")
+        return self

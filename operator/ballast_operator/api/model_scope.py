@@ -1,0 +1,28 @@
+"""A model of ModelScope's hub."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from ballast_operator.api.base import rules
+from ballast_operator.api.hub_model import QUANT_OR_FILES_RULE, HubModel, Revision
+
+
+class ModelScopeModel(HubModel):
+    """Which model of ModelScope, and who asks for it."""
+
+    model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE))
+
+    revision: Revision = Field(
+        default="master", description="Branch, tag or commit. Only a commit always means the same files."
+    )
+    site: Literal["modelscope.cn", "modelscope.ai"] = Field(
+        default="modelscope.cn", description="Which of the hub's two sites."
+    )
+
+    @property
+    def name(self) -> str:
+        """The model's name, as `ballast pull` and `ballast serve` take it."""
+        return f"{self.site}/{super().name}"

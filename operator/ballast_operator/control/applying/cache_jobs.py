@@ -1,0 +1,104 @@
+"""Writes the Jobs of a ModelCache: begins pulls and removals, and takes away what has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ballast_operator.api.model_cache import ModelCache
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
+from ballast_operator.control.applying.outcome import REFUSED
+from ballast_operator.control.deciding.cache_copies import OVER, Copy
+from ballast_operator.control.deciding.pull import is_outdated
+from ballast_operator.resources.cache_job import build_cache_pull, build_removal
+
+log = logging.getLogger(__name__)
+
+GONE = "Background"
+"""Deleting a Job deletes its pods."""
+
+
+async def begin_pull(api: Api, cache: ModelCache, model_name: str, place: str, options: ChildOptions) -> str | None:
+    """Create the Job. Returns why the API server would refuse its pod; None if it would not. Raises ApiError."""
+    model = cache.model(model_name)
+    assert model is not None
+    job = build_cache_pull(cache, model, place, options)
+    if (refusal := await _why_refused(api, cache, job)) is None:
+        await _create(api, cache, job)
+        log.info("pull begun", extra={"cache": str(cache.ref), "model": model_name, "place": place})
+    return refusal
+
+
+async def renew_pull(api: Api, cache: ModelCache, copy: Copy, options: ChildOptions) -> None:
+    """Delete a Job that gets nowhere and that would be made in another way now; the next pass creates it again."""
+    model = cache.model(copy.model)
+    if model is None or copy.job is None or copy.leaving:
+        return
+    if is_outdated(copy.job, build_cache_pull(cache, model, copy.place, options), copy.pull):
+        await api.delete(JOB, copy.job, propagation=GONE)
+        log.info("pull Job replaced", extra={"cache": str(cache.ref), "model": copy.model, "place": copy.place})
+
+
+async def step_removal(api: Api, cache: ModelCache, copy: Copy, options: ChildOptions) -> None:
+    """Take the next step of a removal: stop the pull, start the Job that removes, and delete both when that is done.
+
+    The pull's Job goes last but one, so that an operator that ends here knows that the model is there.
+    """
+    if copy.removal is not None:
+        if copy.removed.done:
+            await forget(api, copy)
+            log.info("removed", extra={"cache": str(cache.ref), "model": copy.model, "place": copy.place})
+        return
+    if copy.job is not None and not copy.pull.done:
+        if not (copy.job.get("spec") or {}).get("suspend"):
+            await api.merge(JOB, cache.ref.namespace, copy.job["metadata"]["name"], {"spec": {"suspend": True}})
+        if any((pod.get("status") or {}).get("phase") not in OVER for pod in copy.pods):
+            return  # it may still write
+    job = build_removal(cache, copy.place, copy.folder, copy.model, copy.size, options)
+    await _create(api, cache, job)
+    log.info("removal begun", extra={"cache": str(cache.ref), "model": copy.model, "place": copy.place})
+
+
+async def forget(api: Api, copy: Copy) -> None:
+    """Delete the Jobs of a copy."""
+    for job in (copy.job, copy.removal):
+        if job is not None:
+            await api.delete(JOB, job, propagation=GONE)
+
+
+async def put_away(api: Api, copy: Copy) -> None:
+    """Delete the pods of a pull that is done: a claim cannot be deleted while one exists."""
+    if copy.present:
+        for pod in copy.pods:
+            await api.delete(POD, pod)
+
+
+async def apply_policy(api: Api, policy: Mapping[str, Any], live: Mapping[str, Any] | None) -> None:
+    """Apply the NetworkPolicy if its rules differ."""
+    if live is None or live["spec"].get("egress") != policy["spec"]["egress"]:
+        await api.apply(NETWORK_POLICY, policy)
+
+
+async def _why_refused(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> str | None:
+    """A Job whose pods are refused only says so in an event."""
+    template = job["spec"]["template"]
+    pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", **template}
+    pod["metadata"] = {**template["metadata"], "name": job["metadata"]["name"]}
+    try:
+        await api.try_create(POD, pod, cache.ref.namespace)
+    except ApiError as error:
+        if error.status not in REFUSED:
+            raise
+        return error.message
+    return None
+
+
+async def _create(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> None:
+    try:
+        await api.create(JOB, job, cache.ref.namespace)
+    except ApiError as error:
+        if error.status != 409:  # it is there already
+            raise

@@ -1,0 +1,39 @@
+"""Which nodes a ModelCache fills. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ballast_operator.api.model_cache_spec import ModelCacheSpec
+from ballast_operator.api.scheduling import Toleration
+from ballast_operator.names import labels_of
+
+KEEPS_PODS_OUT = ("NoSchedule", "NoExecute")
+PASSING = "node.kubernetes.io/"
+"""Prefix of taints that the cluster sets and takes away: the node keeps its models meanwhile."""
+
+
+def places_of(spec: ModelCacheSpec, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the nodes that keep the models, in order."""
+    return sorted(node["metadata"]["name"] for node in nodes if _is_meant(spec, node))
+
+
+def _is_meant(spec: ModelCacheSpec, node: Mapping[str, Any]) -> bool:
+    if not spec.node_selector.items() <= labels_of(node).items():
+        return False
+    taints = (node.get("spec") or {}).get("taints") or []
+    return all(
+        taint["key"].startswith(PASSING)
+        or taint.get("effect") not in KEEPS_PODS_OUT
+        or any(_tolerates(toleration, taint) for toleration in spec.tolerations)
+        for taint in taints
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
+    if toleration.effect not in (None, taint["effect"]):
+        return False
+    if toleration.key is not None and toleration.key != taint["key"]:
+        return False
+    return toleration.operator == "Exists" or (toleration.value or "") == (taint.get("value") or "")

@@ -1,0 +1,90 @@
+"""What the operator's caches expect of `ballast`: a pull keeps a model in its folder, an engine that sees this folder
+alone finds it, and a removal leaves nothing."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from builders import FIRST, service
+from caching import cached, model_cache
+
+from ballast.hub.naming import read_name
+from ballast.tiny import write_tiny_model
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.folders import MODEL_DIRECTORY
+from ballast_operator.resources.cache_job import build_cache_pull, build_removal, folder_of, found_model
+from ballast_operator.resources.hub_pod import REPORT
+from ballast_operator.resources.pod import build_pod
+from support.servers.hub_server import hub_server
+
+OPTIONS = ChildOptions()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("weights"), arch="v3", quant="q8_0").gguf.read_bytes()
+
+
+def run(tmp_path, words, env, models):
+    """A container's command. `models`: what is mounted at the models' folder."""
+
+    def outside(text):
+        return text.replace(MODEL_DIRECTORY, str(models), 1) if text.startswith(MODEL_DIRECTORY) else text
+
+    fixed = {REPORT: str(tmp_path / "said"), "10003": "0"}  # another test may have that port
+    words = [fixed.get(word, outside(word)) for word in words]
+    given = {one["name"]: outside(one["value"]) for one in env if "value" in one}
+    command = [sys.executable, "-m", "ballast", *words]
+    return subprocess.run(
+        command, env={**os.environ, **given, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120
+    )
+
+
+def container_of(job):
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    return container["args"], container["env"]
+
+
+def scope(**more):
+    hub = {"repo": "org/tiny", "quant": "Q8_0", **more}
+    return {"name": "tiny", "size": "1Gi", "source": {"modelScope": hub}}
+
+
+@pytest.mark.parametrize("hub", ["huggingFace", "modelScope"])
+def test_an_engine_finds_what_was_pulled_and_a_removal_leaves_nothing(tmp_path, weights, hub):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with hub_server({"tiny-Q8_0.gguf": weights}) as (_, endpoint):
+        cache = model_cache(cached(endpoint=endpoint) if hub == "huggingFace" else scope())
+        [model] = cache.spec.models
+        words, env = container_of(build_cache_pull(cache, model, "n1", OPTIONS))
+        env = [*env, {"name": "MODELSCOPE_DOMAIN", "value": endpoint}]
+        pulled = run(tmp_path, words, env, disk)
+        assert pulled.returncode == 0, pulled.stderr
+    folder = folder_of(cache, model)
+    assert [path.name for path in disk.iterdir()] == [folder]
+
+    one = replace(
+        service(model={"source": {"cache": {"name": "models", "model": "tiny"}}}),
+        cached=found_model(cache, model, ("n1",)),
+    )
+    [engine] = build_pod(one, OPTIONS, FIRST)["spec"]["containers"]
+    planned = run(tmp_path, ["plan", engine["args"][1], "--device", "cpu"], engine["env"], disk / folder)
+    assert "It fits." in planned.stdout, planned.stderr
+
+    for _ in range(2):
+        words, env = container_of(build_removal(cache, "n1", folder, "tiny", "1Gi", OPTIONS))
+        removed = run(tmp_path, words, env, disk)
+        assert removed.returncode == 0, removed.stderr
+        assert [*disk.iterdir()] == []
+
+
+@pytest.mark.parametrize("more", [{}, {"site": "modelscope.ai"}, {"revision": "v1"}])
+def test_names_of_models_are_read_as_they_are_meant(more):
+    [model] = model_cache(scope(**more)).spec.models
+    name = read_name(model.source.model.name)
+    assert (name.repo, name.quant) == ("org/tiny", "Q8_0")
+    assert name.site == more.get("site", "modelscope.cn")
+    assert name.revision == more.get("revision", "master")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -647,25 +648,26 @@ class ReferenceScheduler:
         indptr, kv_indptr = plan.query_indptr.tolist(), plan.kv_indptr.tolist()
         assert len(indptr) == len(kv_indptr) == plan.num_requests + 1
         assert (indptr[-1], kv_indptr[-1]) == (plan.num_tokens, plan.kv_indices.size)
+        all_positions, token_ids, kv_indices = plan.positions.tolist(), plan.token_ids.tolist(), plan.kv_indices
         rows = []
-        for index, seq in enumerate(plan.seqs.tolist()):
+        whole = zip(plan.seqs.tolist(), plan.kv_lens.tolist(), plan.samples.tolist(), strict=True)
+        for index, (seq, kv_len, samples) in enumerate(whole):
             request = self.live[seq]
             tokens = slice(indptr[index], indptr[index + 1])
-            positions = plan.positions[tokens].tolist()
+            positions = all_positions[tokens]
             begin, end = positions[0], positions[-1] + 1
             assert positions == list(range(begin, end))
-            assert plan.token_ids[tokens].tolist() == request.tokens[begin:end]
-            assert plan.kv_lens[index] == end
-            samples = bool(plan.samples[index])
+            assert token_ids[tokens] == request.tokens[begin:end]
+            assert kv_len == end
             assert samples == (end == len(request.tokens))
             if not request.running:
                 self._admit(request, begin)
                 request.has_slot = True
             assert request.has_slot, "it runs before it has a slot"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
-            blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
+            blocks = kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
-            rows.append(Row(request, begin, end, blocks, samples))
+            rows.append(Row(request, begin, end, blocks, bool(samples)))
         return rows
 
     def _admit(self, request: Expected, num_cached: int) -> None:
@@ -795,15 +797,13 @@ class ReferenceScheduler:
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
-        assert np.unique(slots).size == slots.size, "no two tokens may be written to one slot"
+        assert len(set(slots.tolist())) == slots.size, "no two tokens may be written to one slot"
         block_tokens = self.config.block_tokens
         assert slots.size == 0 or (slots.min() >= block_tokens and slots.max() < self._kv.size)
-        assert NULL_BLOCK not in plan.kv_indices
-        readers: dict[int, int] = {}
-        for block in plan.kv_indices.tolist():
-            readers[block] = readers.get(block, 0) + 1
-        assert all(readers[block] == 1 for block in (slots // block_tokens).tolist()), "a shared block is written to"
+        readers = Counter(plan.kv_indices.tolist())
+        assert NULL_BLOCK not in readers
         written = set((slots // block_tokens).tolist())
+        assert all(readers[block] == 1 for block in written), "a shared block is written to"
         for other in self.outstanding.values():
             assert written.isdisjoint(other.plan.kv_indices.tolist()), (
                 "the other lane's step reads what this one writes"

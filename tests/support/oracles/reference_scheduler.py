@@ -852,7 +852,9 @@ class ReferenceScheduler:
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
         for tier, of in zip(self.tiers, stats.tiers, strict=True):
-            assert of.cached_tokens <= tier.num_whole * self.config.block_tokens, "a tier counts what serves nobody"
+            assert of.cached_tokens <= tier.num_whole * self.config.block_tokens, (
+                "a tier counts blocks that serve no request"
+            )
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)

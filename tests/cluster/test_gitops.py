@@ -12,6 +12,7 @@ import yaml
 from support.cluster.kube import ApiError, Kube, Object
 from support.cluster.service.operator import CRD
 from support.cluster.service.pod_answers import PodAnswers
+from support.cluster.service.short_lists import SHORT_LISTS
 from support.cluster.service.specs import service, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -82,47 +83,6 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
     kube.delete("validatingadmissionpolicies", namespace)
 
 
-ITEMS: Object = {
-    "imagePullSecrets": [{"name": "registry"}],
-    "scheduling": {
-        "tolerations": [{"key": "pool", "value": "models"}],
-        "topologySpreadConstraints": [
-            {"topologyKey": "zone"},
-            {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"},
-        ],
-    },
-    "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0, "claims": [{"name": "a", "resourceClaimName": "b"}]},
-    "endpoint": {"networkPolicy": {"clients": [{"podLabels": {"app": "a"}}]}},
-    "env": [
-        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
-        {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
-    ],
-    "envFrom": [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}],
-    "volumes": [
-        {"name": "a", "persistentVolumeClaim": {"claimName": "a"}},
-        {"name": "b", "configMap": {"name": "a"}},
-        {"name": "c", "secret": {"secretName": "a"}},
-        {"name": "d", "hostPath": {"path": "/srv"}},
-        {"name": "e", "csi": {"driver": "a"}},
-        {"name": "f", "emptyDir": {"sizeLimit": "1Gi"}},
-    ],
-    "volumeMounts": [{"name": "a", "mountPath": "/a"}],
-    "sidecars": [
-        {"name": "plain", "image": "x", "cpu": "1", "memory": "1Gi"},
-        {
-            "name": "full",
-            "image": "x",
-            "cpu": "1",
-            "memory": "1Gi",
-            "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
-            "envFrom": [{"configMapRef": {"name": "a"}}],
-            "volumeMounts": [{"name": "a", "mountPath": "/a"}],
-        },
-    ],
-}
-"""Every list of the spec whose items are objects, with what must be set and no more."""
-
-
 def differing_lists(applied: object, live: object, path: str = "") -> Iterator[str]:
     """Paths of the lists that the live object has in another form than the applied one."""
     if isinstance(applied, list) and applied != live:
@@ -133,7 +93,7 @@ def differing_lists(applied: object, live: object, path: str = "") -> Iterator[s
 
 
 def test_argo_cd_finds_a_service_in_sync_since_no_list_gets_defaults(kube: Kube, namespace: str) -> None:
-    applied = service("lists", **{**ITEMS, "replicas": 0})
+    applied = service("lists", **{**SHORT_LISTS, "replicas": 0})
     kube.create("inferenceservices", applied, namespace)
     assert list(differing_lists(applied, kube.get("inferenceservices", "lists", namespace))) == []
 

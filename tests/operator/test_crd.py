@@ -11,6 +11,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.definitions import DEFINITIONS, model_cache_definition
 from ballast_operator.resources.pod import Attempt, build_pod
+from support.cluster.service.short_lists import SHORT_LISTS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
@@ -112,35 +113,24 @@ def test_no_field_of_a_lists_item_has_a_default():
 
 
 def test_a_list_without_its_defaults_means_the_same_as_with_them():
-    spec = {"model": {"source": {"builtin": {}}}, "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0}}
     pods = []
     for lists in (SHORT_LISTS, WRITTEN_OUT_LISTS):
-        body = {"metadata": {"name": "x", "uid": "1"}, "spec": {**spec, **lists}}
+        body = {"metadata": {"name": "x", "uid": "1"}, "spec": {"model": {"source": {"builtin": {}}}, **lists}}
         pods.append(build_pod(InferenceService.from_api(body, strict=True), ChildOptions(), Attempt(0)))
     assert pods[0] == pods[1]
 
 
 KEY, OBJECT = {"name": "a", "key": "b"}, {"name": "a"}
-SHORT_LISTS = {
-    "scheduling": {"tolerations": [{"key": "a"}], "topologySpreadConstraints": [{"topologyKey": "zone"}]},
-    "env": [{"name": "A", "valueFrom": {"secretKeyRef": KEY}}, {"name": "B", "valueFrom": {"configMapKeyRef": KEY}}],
-    "envFrom": [{"secretRef": OBJECT}, {"configMapRef": OBJECT}],
-    "volumes": [
-        {"name": "a", "persistentVolumeClaim": {"claimName": "a"}},
-        {"name": "b", "configMap": {"name": "a"}},
-        {"name": "c", "secret": {"secretName": "a"}},
-        {"name": "d", "hostPath": {"path": "/srv"}},
-        {"name": "e", "csi": {"driver": "a"}},
-    ],
-    "volumeMounts": [{"name": "a", "mountPath": "/a"}],
-    "sidecars": [{"name": "a", "image": "b", "cpu": "1", "memory": "1Gi"}],
-}
 NO, SOME = {"readOnly": False}, {"optional": False}
+SIDECAR = {"imagePullPolicy": "IfNotPresent", "command": [], "args": [], "env": [], "envFrom": [], "volumeMounts": []}
+PLAIN, FULL = SHORT_LISTS["sidecars"]
 WRITTEN_OUT_LISTS = {
+    **SHORT_LISTS,
     "scheduling": {
-        "tolerations": [{"key": "a", "operator": "Equal"}],
+        "tolerations": [{"key": "pool", "operator": "Equal", "value": "models"}],
         "topologySpreadConstraints": [
             {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"},
+            {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"},
         ],
     },
     "env": [
@@ -154,21 +144,18 @@ WRITTEN_OUT_LISTS = {
         {"name": "c", "secret": {"secretName": "a", **SOME}},
         {"name": "d", "hostPath": {"path": "/srv", "type": "Directory"}},
         {"name": "e", "csi": {"driver": "a", **NO, "volumeAttributes": {}}},
+        {"name": "f", "emptyDir": {"sizeLimit": "1Gi"}},
     ],
     "volumeMounts": [{"name": "a", "mountPath": "/a", **NO}],
     "sidecars": [
+        {**SIDECAR, **PLAIN},
         {
-            "name": "a",
-            "image": "b",
-            "cpu": "1",
-            "memory": "1Gi",
-            "imagePullPolicy": "IfNotPresent",
-            "command": [],
-            "args": [],
-            "env": [],
-            "envFrom": [],
-            "volumeMounts": [],
-        }
+            **SIDECAR,
+            **FULL,
+            "env": [{"name": "A", "valueFrom": {"secretKeyRef": {**KEY, **SOME}}}],
+            "envFrom": [{"configMapRef": {**OBJECT, **SOME}}],
+            "volumeMounts": [{"name": "a", "mountPath": "/a", **NO}],
+        },
     ],
 }
 

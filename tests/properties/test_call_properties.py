@@ -24,8 +24,9 @@ PARAMETERS: dict[str, Any] = {
         "note": {"anyOf": [STRING, {"type": "null"}]},
         "unit": {"enum": ["c", "f", None]},
         "tree": {"$ref": "#/$defs/node"},
-        "again": {"$ref": "#/properties/tree/items"},
+        "again": {"$ref": "#/properties/rows/items"},
         "sure": {"type": "boolean"},
+        "rows": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     },
     "required": ["path", "sure"],
     "additionalProperties": False,
@@ -38,8 +39,6 @@ PARAMETERS: dict[str, Any] = {
         }
     },
 }
-PARAMETERS["properties"]["again"] = {"$ref": "#/properties/rows/items"}
-PARAMETERS["properties"]["rows"] = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 MARKUP = (
     *("</parameter>", "\n</parameter>", "</parameter>\n", "<parameter=path>", "<parameter=zzz>", "</function>"),
     *("<tool_call>", "</tool_call>", "<function=f>", "<arg_key>", "</arg_value>", "</arg_key>", "<arg_value>"),
@@ -113,22 +112,8 @@ def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, call: dict[str,
 MARKS = frozenset(map(str, Mark))
 SNIPPETS = (
     *("\n</parameter>\n", "</parameter>", "\n<parameter=n>", "</parameter>\n<parameter=t>", "<parameter=t>\n"),
-    *(
-        "<parameter=o>",
-        "</function>",
-        "</function>\n",
-        "\n",
-        "3",
-        "null",
-        '"',
-        "{",
-        "}",
-        "]",
-        '"n": ',
-        '"t": ',
-        ", ",
-        "a",
-    ),
+    *("<parameter=o>", "</function>", "</function>\n", "\n"),
+    *("3", "null", '"', "{", "}", "]", '"n": ', '"t": ', ", ", "a"),
     *(f'{Mark.TAG}parameter name="t" string="true">', "</", *sorted(MARKS)),
 )
 CLOSING = (*sorted(MARKS), "\n</parameter>\n", "</function>", '"', "}", "]", "</", "3", "null")

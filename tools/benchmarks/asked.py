@@ -14,7 +14,11 @@ def _llama(title: str = "llama.cpp, tok/s") -> Column:
     return Column(title, "theirs_tokens_per_s", spread=True, charted=True)
 
 
-_STREAMS = ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+def _streams(batch: int) -> str:
+    return "1 stream" if batch == 1 else f"{batch} streams"
+
+
+_STREAMS = tuple((batch, _streams(batch)) for batch in (1, 4, 16))
 _QWEN3, _V2_LITE, _V32 = "qwen3-30b, 48 layers", "v2lite, 27 layers", "v3.2, 3 dense and 5 MoE layers"
 
 BESIDE_LLAMA = Question(
@@ -112,10 +116,15 @@ PROMPTS_BESIDE = Question(
 )
 
 
+def _prompt_and_streams(*batches: int, sampled: str = "") -> tuple[tuple[str, str], ...]:
+    """Labels and cases: a prompt of 512 tokens, and decoding of each number of streams."""
+    streams = ((f"{_streams(batch)}{sampled}", f"decode B={batch}{sampled}") for batch in batches)
+    return (("prompt of 512", "prefill 512"), *streams)
+
+
 def _on_gpu(batch: int, sampled: str) -> Row:
-    streams = "1 stream" if batch == 1 else f"{batch} streams"
     return Row(
-        f"{streams}{sampled or ', greedy'}",
+        f"{_streams(batch)}{sampled or ', greedy'}",
         f"r1.gguf: decode B={batch}{sampled}",
         {"all_on_gpu": True, "device": "cuda:0"},
     )
@@ -146,13 +155,7 @@ CPU_ALONE = Question(
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
         Row(label, f"v2lite-27.gguf: {case}", {"activation_bytes": 2})
-        for label, case in (
-            ("prompt of 512", "prefill 512"),
-            ("1 stream", "decode B=1"),
-            ("4 streams", "decode B=4"),
-            ("8 streams", "decode B=8"),
-            ("16 streams", "decode B=16"),
-        )
+        for label, case in _prompt_and_streams(1, 4, 8, 16)
     ),
     columns=(
         _OURS,
@@ -196,13 +199,7 @@ CPU_TYPES = Question(
     rows=tuple(
         Row(f"{label}: {named}", f"{file}.gguf: {case}")
         for label, file in _FILES
-        for named, case in (
-            ("prompt of 512", "prefill 512"),
-            ("1 stream", "decode B=1"),
-            ("4 streams", "decode B=4"),
-            ("8 streams", "decode B=8"),
-            ("16 streams", "decode B=16"),
-        )
+        for named, case in _prompt_and_streams(1, 4, 8, 16)
     ),
     columns=(
         Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
@@ -230,12 +227,7 @@ CPU_AVX2 = Question(
     rows=tuple(
         Row(f"{label}: {named}", f"{file}.gguf: {case}")
         for label, file in _AVX2_FILES
-        for named, case in (
-            ("prompt of 512", "prefill 512"),
-            ("1 stream", "decode B=1"),
-            ("4 streams", "decode B=4"),
-            ("16 streams", "decode B=16"),
-        )
+        for named, case in _prompt_and_streams(1, 4, 16)
     ),
     columns=(
         Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
@@ -424,13 +416,7 @@ KEPT_WEIGHTS = Question(
     file="engine_decode.jsonl",
     rows=tuple(
         Row(label, f"lite8-q4km.gguf: {case}, in turns with weights mapped from tmpfs")
-        for label, case in (
-            ("prompt of 512", "prefill 512"),
-            *(
-                (f"{streams}, sampled", f"decode B={batch}, sampled")
-                for batch, streams in (*_STREAMS[:2], (8, "8 streams"), _STREAMS[2])
-            ),
-        )
+        for label, case in _prompt_and_streams(1, 4, 8, 16, sampled=", sampled")
     ),
     columns=(
         Column("packed at the start, tok/s", "ordinary_tokens_per_s", spread=True),
@@ -452,7 +438,7 @@ WHOLE_QWEN3 = Question(
     rows=(
         *(
             Row(f"{streams}{sampled or ', greedy'}", f"qwen3-30b.gguf: decode B={batch}{sampled}")
-            for batch, streams in ((1, "1 stream"), (4, "4 streams"), (16, "16 streams"))
+            for batch, streams in _STREAMS
             for sampled in ("", ", sampled")
         ),
         Row("a prompt of 4,096 tokens", "qwen3-30b.gguf: prefill 4096"),

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import openai
 
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
+from ballast.config.urls import is_http_url
 from ballast.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -26,13 +27,10 @@ def endpoint_url(text: str) -> str:
 
     Raises ConfigError for what is no URL.
     """
-    try:
-        url = urlsplit(text if "://" in text else f"http://{text}")
-        is_url = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url or any(char.isspace() or not char.isprintable() for char in text):
+    whole = text if "://" in text else f"http://{text}"
+    if not is_http_url(whole):
         raise ConfigError("url", text, "expected HOST:PORT or an http or https URL, without spaces")
+    url = urlsplit(whole)
     return urlunsplit((url.scheme, url.netloc, url.path.rstrip("/") or "/v1", url.query, ""))
 
 

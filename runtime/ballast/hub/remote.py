@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx2
 from huggingface_hub import constants
 
 from ballast import __version__
+from ballast.config.urls import is_http_url
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, first_line, shown
 from ballast.hub.apis import HubApi, HuggingFace, Listing, ModelScope
@@ -248,12 +248,7 @@ class Hub:
 
 def _check_endpoint(variable: str, endpoint: str) -> None:
     """Raises ConfigError for what is no URL of a hub."""
-    try:
-        url = urlsplit(endpoint)
-        is_url = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url or any(char.isspace() or not char.isprintable() for char in endpoint):
+    if not is_http_url(endpoint):
         raise ConfigError(variable, endpoint, "expected a URL without spaces that begins with https:// or http://")
 
 

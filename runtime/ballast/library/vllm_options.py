@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast.errors import ConfigError
+from ballast.server.wire.field_rules import is_same
 
 RENAMED: Mapping[str, str] = {
     "model": "gguf_path",
@@ -101,15 +102,10 @@ def without_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without those of vLLM's that ask for what is done anyway. Raises ConfigError for other values."""
     for name in options.keys() & FIXED.keys():
         value, rule = options[name], FIXED[name]
-        is_taken = value is None or _ANY in rule.values or any(_is(value, each) for each in rule.values)
+        is_taken = value is None or _ANY in rule.values or any(is_same(value, each) for each in rule.values)
         if not is_taken:
             raise ConfigError(name, value, rule.way_out)
     return {name: value for name, value in options.items() if name not in FIXED}
-
-
-def _is(value: Any, allowed: Any) -> bool:
-    """Equal, and not true for 1."""
-    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def vram_share(value: Any) -> float:

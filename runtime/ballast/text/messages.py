@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ballast.errors import RequestError
 
-_ROLES = {
+ROLES = {
     "system": "system",
     "user": "user",
     "assistant": "assistant",
@@ -31,7 +31,7 @@ _Divide: TypeAlias = Callable[[str], tuple[str, str]]
 _REMINDER = "system-reminder"
 """The tag around instructions inside a user's turn. Anthropic's agents use it, and tell the model what it means."""
 # OpenAI's names have 64 characters at most, Anthropic's 128; those that clients make of MCP servers' need more than 64.
-_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]], *, divides_content: bool = False) -> list[dict[str, Any]]:
@@ -213,9 +213,9 @@ def _as_templates_divide(content: str) -> tuple[str, str]:
 
 
 def _role(role: object, path: str) -> str:
-    if not isinstance(role, str) or role not in _ROLES:
-        raise RequestError(f"{path}.role is {role!r}; it must be one of {', '.join(_ROLES)}", param=f"{path}.role")
-    return _ROLES[role]
+    if not isinstance(role, str) or role not in ROLES:
+        raise RequestError(f"{path}.role is {role!r}; it must be one of {', '.join(ROLES)}", param=f"{path}.role")
+    return ROLES[role]
 
 
 def _content(content: object, path: str, kinds: frozenset[str]) -> str:
@@ -263,7 +263,7 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if not isinstance(function, Mapping):
         raise RequestError(f"{path}.function must be an object", param=f"{path}.function")
     name = function.get("name")
-    if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
+    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
         raise RequestError(
             f"{path}.function.name must be 1 to 128 letters, digits, _ or -", param=f"{path}.function.name"
         )

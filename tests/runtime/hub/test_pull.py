@@ -478,8 +478,7 @@ def test_a_damaged_small_file_is_reported_by_its_checksum(served: tuple[HubServe
     assert not list(hub.cache.rglob("*.gguf"))
 
 
-@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "MODELSCOPE_DOMAIN"])
-@pytest.mark.parametrize(
+addresses = pytest.mark.parametrize(
     ("value", "found"),
     [
         (" {url} ", True),
@@ -491,22 +490,37 @@ def test_a_damaged_small_file_is_reported_by_its_checksum(served: tuple[HubServe
         ("ftp://127.0.0.1", False),
     ],
 )
+EXPECTED = "expected a URL without spaces that begins with https:// or http://"
+
+
+@addresses
 def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addresses_are_refused(
-    served: tuple[HubServer, Hub], variable: str, value: str, found: bool
+    served: tuple[HubServer, Hub], value: str, found: bool
 ) -> None:
-    hub, written = served[1], value.replace("{url}", served[1].endpoint)
-    model = "org/tiny:Q8_0" if variable == "HF_ENDPOINT" else "modelscope.cn/org/tiny:Q8_0"
-    command = [sys.executable, "-m", "ballast", "pull", model, "--skip_plan"]
-    places = {"HF_HUB_CACHE": str(hub.cache), "MODELSCOPE_CACHE": str(hub.cache)}
-    done = subprocess.run(
-        command, env={**os.environ, **places, variable: written}, capture_output=True, text=True, timeout=60
-    )
+    """In a process of its own: huggingface_hub reads its address when it is imported."""
+    hub = served[1]
+    command = [sys.executable, "-m", "ballast", "pull", "org/tiny:Q8_0", "--skip_plan"]
+    places = {"HF_HUB_CACHE": str(hub.cache), "HF_ENDPOINT": value.replace("{url}", hub.endpoint)}
+    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=60)
     if found:
         assert (done.returncode, done.stderr.count("/s\n")) == (0, 1), done.stderr
     else:
         assert done.returncode == ConfigError.exit_code
-        assert done.stderr.startswith(f"ballast: {variable}="), done.stderr
-        assert "expected a URL without spaces that begins with https:// or http://" in done.stderr
+        assert done.stderr.startswith("ballast: HF_ENDPOINT="), done.stderr
+        assert EXPECTED in done.stderr
+
+
+@addresses
+def test_the_address_of_modelscope_is_read_alike(
+    served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, value: str, found: bool
+) -> None:
+    url = served[1].endpoint
+    monkeypatch.setenv("MODELSCOPE_DOMAIN", value.replace("{url}", url))
+    if found:
+        assert Hub.of_environment("modelscope.cn").endpoint == url
+    else:
+        with pytest.raises(ConfigError, match=f"(?s)MODELSCOPE_DOMAIN=.*{EXPECTED}"):
+            Hub.of_environment("modelscope.cn")
 
 
 def test_white_space_around_a_token_is_ignored_and_a_broken_one_is_refused(

@@ -136,11 +136,11 @@ def printed(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_child_is_told_at_once_and_the_parent_goes_on() -> None:
+def test_a_child_gets_an_error_immediately_and_the_parent_continues() -> None:
     assert printed(OF_AN_LLM) == ["child: 7", "parent: closed"]
 
 
-def test_a_child_of_an_async_one_is_told_at_once() -> None:
+def test_a_child_of_an_async_one_gets_an_error_immediately() -> None:
     assert printed(OF_AN_ASYNC_LLM) == ["child: 7", "child: 7", "parent: closed"]
 
 

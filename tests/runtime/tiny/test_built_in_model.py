@@ -23,11 +23,17 @@ PROMPTS = 40
 
 
 @pytest.fixture(scope="module")
-def exam():
+def examined():
+    """The server that the examination asks."""
+    with ServerProcess(*server_options(BUILT_IN.gguf)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def exam(examined):
     """Items of every task with a bar, all questions about Ballast, and the answers of a server."""
     items = [item for item in examination(SEED, ITEMS) if item.task in BARS]
-    with ServerProcess(*server_options(BUILT_IN.gguf)) as server:
-        return items, ask(server.url, items)
+    return items, ask(examined.url, items)
 
 
 @pytest.mark.parametrize("task", BARS)
@@ -59,9 +65,15 @@ def chat(url, text, **fields):
     return message.get("reasoning_content"), content
 
 
-def test_hello_is_greeted_without_options():
+@pytest.fixture(scope="module")
+def plain():
+    """A server without options."""
     with ServerProcess() as server:
-        thought, answer = chat(server.url, "hello", temperature=0.3, top_p=1.0)
+        yield server
+
+
+def test_hello_is_greeted_without_options(plain):
+    thought, answer = chat(plain.url, "hello", temperature=0.3, top_p=1.0)
     assert not thought
     assert answer.startswith("Hello! I am ")
 
@@ -73,12 +85,11 @@ def test_a_forced_thought_comes_first_and_closes():
     assert answer.startswith("Hello! I am ")
 
 
-def test_a_conversation_is_remembered():
-    with ServerProcess() as server:
-        said = [("user", "My name is Ottokar."), ("assistant", "Nice to meet you, Ottokar!")]
-        said += [("user", "What is 4 + 9?"), ("assistant", "4 + 9 = 13"), ("user", "What is my name?")]
-        messages = [{"role": role, "content": text} for role, text in said]
-        _, answer = chat(server.url, "", messages=messages, temperature=0)
+def test_a_conversation_is_remembered(plain):
+    said = [("user", "My name is Ottokar."), ("assistant", "Nice to meet you, Ottokar!")]
+    said += [("user", "What is 4 + 9?"), ("assistant", "4 + 9 = 13"), ("user", "What is my name?")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    _, answer = chat(plain.url, "", messages=messages, temperature=0)
     assert answer == "Your name is Ottokar."
 
 
@@ -93,12 +104,11 @@ def oracle(tmp_path_factory):
     ).eval()
 
 
-def test_transformers_says_the_same_on_the_exported_weights(exam, oracle):
+def test_transformers_says_the_same_on_the_exported_weights(exam, examined, oracle):
     items, _ = exam
     tokenizer = load_text(BUILT_IN.config_dir, open_gguf(BUILT_IN.gguf).metadata, "built-in").tokenizer
     prompts = Draw(0).random.sample(sorted({rendered(item) for item in items}), PROMPTS)
-    with ServerProcess(*server_options(BUILT_IN.gguf)) as server:
-        replies = complete(server.url, prompts)
+    replies = complete(examined.url, prompts)
     same = 0
     for prompt, reply in zip(prompts, replies, strict=True):
         start = tokenizer.encode(prompt)

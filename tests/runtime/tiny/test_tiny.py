@@ -31,6 +31,8 @@ from support.oracles.hf_oracle import values_of, with_scales
 
 Make = Callable[..., TinyModel]
 ARCHS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}
+TWO_LAYERS = dataclasses.replace(V3, num_layers=2)
+"""Has rows of 256, and rows that fall back."""
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
@@ -106,11 +108,15 @@ def test_layouts_hold_the_same_weights(made: Make, arch: str):
     assert all(np.array_equal(joint[name], split[name]) for name in joint)
 
 
+@pytest.fixture(scope="module")
+def exact(made: Make) -> dict[str, np.ndarray]:
+    """The weights of TWO_LAYERS."""
+    return floats_of(made(overrides=TWO_LAYERS, quant="f32").gguf)
+
+
 @pytest.mark.parametrize("quant", QUANTS)
-def test_every_quantisation_is_of_the_same_weights(made: Make, quant: str):
-    shape = dataclasses.replace(V2_LITE, num_layers=2)  # has rows of 256, and rows that fall back
-    exact = floats_of(made(overrides=shape, quant="f32").gguf)
-    rounded = floats_of(made(overrides=shape, quant=quant).gguf)
+def test_every_quantisation_is_of_the_same_weights(made: Make, exact: dict[str, np.ndarray], quant: str):
+    rounded = floats_of(made(overrides=TWO_LAYERS, quant=quant).gguf)
     assert exact.keys() == rounded.keys()
     for name, values in exact.items():
         error = np.sqrt(np.mean((rounded[name] - values) ** 2) / np.mean(values**2))
@@ -119,7 +125,7 @@ def test_every_quantisation_is_of_the_same_weights(made: Make, quant: str):
 
 @pytest.mark.parametrize("quant", sorted(set(QUANTS) - {"q4_k_m", "f32"}))
 def test_a_plain_quantisation_uses_its_type_and_floats_for_norms_and_router(made: Make, quant: str):
-    types = types_of(made(overrides=dataclasses.replace(V3, num_layers=2), quant=quant).gguf)
+    types = types_of(made(overrides=TWO_LAYERS, quant=quant).gguf)
     points = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
     fallback = dict.fromkeys(points, "IQ4_NL") | {"tq1_0": "Q4_0", "tq2_0": "Q4_0"}
     fallback |= {"q4_k": "Q5_0", "q5_k": "Q5_1", "q6_k": "Q8_0", "q2_k": "IQ4_NL", "q3_k": "IQ4_NL", "iq4_xs": "IQ4_NL"}
@@ -133,7 +139,7 @@ def test_a_plain_quantisation_uses_its_type_and_floats_for_norms_and_router(made
 
 
 def test_matrices_of_nvfp4_have_their_scales_beside_them(made: Make):
-    file = made(overrides=dataclasses.replace(V3, num_layers=2), quant="nvfp4").gguf
+    file = made(overrides=TWO_LAYERS, quant="nvfp4").gguf
     types = types_of(file)
     shapes = {tensor.name: tuple(tensor.shape) for tensor in reader_of(file).tensors}
     for name in [name for name, found in types.items() if found == "NVFP4" and name != "token_embd.weight"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -147,7 +148,41 @@ class Tier:
     storing: list[tuple[int, int, NDArray[np.int64]]] = field(default_factory=list)
     """On their way: which block, the number of the store, and what the block will hold."""
     records: dict[int, Record] = field(default_factory=dict)
-    """By block: what a file would keep beside the content."""
+    """By block: what a file would keep in addition to the content. In the order of the stores: parents come first."""
+    _num_whole: int | None = None
+    """None after a change."""
+
+    def begin_store(self, block: int, record: Record, content: NDArray[np.int64]) -> None:
+        """A block is on its way."""
+        self.records.pop(block, None)
+        self.records[block] = record
+        self.storing.append((block, record.store, content))
+        self._num_whole = None
+
+    def end_store(self, *, is_whole: bool) -> None:
+        """The oldest block on its way has arrived, or is lost."""
+        block, store, content = self.storing.pop(0)
+        self.kv[block] = content if is_whole else WRONG
+        record = self.records[block]
+        record.is_dropped |= not is_whole and record.store == store
+        self._num_whole = None
+
+    def drop(self, block: int) -> None:
+        """The scheduler has no use for a block."""
+        self.records[block].is_dropped = True
+        self._num_whole = None
+
+    @property
+    def num_whole(self) -> int:
+        """Blocks that are there, and that follow none that was dropped."""
+        if self._num_whole is None:
+            on_their_way = {store for _, store, _ in self.storing}
+            stores = {0: 0}  # by block; 0 is the parent of first blocks
+            for block, record in self.records.items():
+                if not record.is_dropped and stores.get(record.parent) == record.parent_store:
+                    stores[block] = record.store
+            self._num_whole = len(stores) - 1 - len(on_their_way.intersection(stores.values()))
+        return self._num_whole
 
 
 @dataclass
@@ -422,13 +457,11 @@ class ReferenceScheduler:
                 assert WRONG not in content, "what a failed step wrote is stored"
                 assert _hash_of_first(each, tier) == content[0], "a block is stored under other tokens"
                 self._num_stores += 1
-                tier.storing.append((each.tier_block, self._num_stores, content))
                 parent_store = tier.records[each.parent].store if each.parent else 0
-                tier.records[each.tier_block] = Record(
-                    each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store
-                )
+                record = Record(each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store)
+                tier.begin_store(each.tier_block, record, content)
             elif each.move == sched.Move.DROP:
-                tier.records[each.tier_block].is_dropped = True
+                tier.drop(each.tier_block)
             else:
                 request = self.live[each.seq]
                 if each.seq not in self.fetches:
@@ -522,10 +555,7 @@ class ReferenceScheduler:
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
         """The oldest `count` stores of a tier are over, or as many as there are."""
         for _ in range(min(count, len(self.tiers[tier].storing) if tier < len(self.tiers) else 0)):
-            block, store, content = self.tiers[tier].storing.pop(0)
-            self.tiers[tier].kv[block] = content if is_whole else WRONG
-            record = self.tiers[tier].records[block]
-            record.is_dropped |= not is_whole and record.store == store
+            self.tiers[tier].end_store(is_whole=is_whole)
             self.totals.stored_blocks += is_whole
             self.totals.lost_blocks += not is_whole
             self.scheduler.stored(tier, is_whole=is_whole)
@@ -545,7 +575,7 @@ class ReferenceScheduler:
         tier = self.tiers[-1] = Tier(kept.kv)
         self._published = published
         order: list[int] = []
-        for block, record in sorted(kept.records.items(), key=lambda item: item[1].store):
+        for block, record in kept.records.items():
             is_first = record.parent == 0
             if not record.is_dropped and (
                 is_first or (record.parent in order and kept.records[record.parent].store == record.parent_store)
@@ -618,25 +648,26 @@ class ReferenceScheduler:
         indptr, kv_indptr = plan.query_indptr.tolist(), plan.kv_indptr.tolist()
         assert len(indptr) == len(kv_indptr) == plan.num_requests + 1
         assert (indptr[-1], kv_indptr[-1]) == (plan.num_tokens, plan.kv_indices.size)
+        all_positions, token_ids, kv_indices = plan.positions.tolist(), plan.token_ids.tolist(), plan.kv_indices
         rows = []
-        for index, seq in enumerate(plan.seqs.tolist()):
+        whole = zip(plan.seqs.tolist(), plan.kv_lens.tolist(), plan.samples.tolist(), strict=True)
+        for index, (seq, kv_len, samples) in enumerate(whole):
             request = self.live[seq]
             tokens = slice(indptr[index], indptr[index + 1])
-            positions = plan.positions[tokens].tolist()
+            positions = all_positions[tokens]
             begin, end = positions[0], positions[-1] + 1
             assert positions == list(range(begin, end))
-            assert plan.token_ids[tokens].tolist() == request.tokens[begin:end]
-            assert plan.kv_lens[index] == end
-            samples = bool(plan.samples[index])
+            assert token_ids[tokens] == request.tokens[begin:end]
+            assert kv_len == end
             assert samples == (end == len(request.tokens))
             if not request.running:
                 self._admit(request, begin)
                 request.has_slot = True
             assert request.has_slot, "it runs before it has a slot"
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
-            blocks = plan.kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
+            blocks = kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
-            rows.append(Row(request, begin, end, blocks, samples))
+            rows.append(Row(request, begin, end, blocks, bool(samples)))
         return rows
 
     def _admit(self, request: Expected, num_cached: int) -> None:
@@ -766,15 +797,13 @@ class ReferenceScheduler:
 
     def _check_memory(self, lane: int, plan: sched.Plan, rows: list[Row]) -> None:
         slots = plan.slots
-        assert np.unique(slots).size == slots.size, "no two tokens may be written to one slot"
+        assert len(set(slots.tolist())) == slots.size, "no two tokens may be written to one slot"
         block_tokens = self.config.block_tokens
         assert slots.size == 0 or (slots.min() >= block_tokens and slots.max() < self._kv.size)
-        assert NULL_BLOCK not in plan.kv_indices
-        readers: dict[int, int] = {}
-        for block in plan.kv_indices.tolist():
-            readers[block] = readers.get(block, 0) + 1
-        assert all(readers[block] == 1 for block in (slots // block_tokens).tolist()), "a shared block is written to"
+        readers = Counter(plan.kv_indices.tolist())
+        assert NULL_BLOCK not in readers
         written = set((slots // block_tokens).tolist())
+        assert all(readers[block] == 1 for block in written), "a shared block is written to"
         for other in self.outstanding.values():
             assert written.isdisjoint(other.plan.kv_indices.tolist()), (
                 "the other lane's step reads what this one writes"
@@ -823,7 +852,9 @@ class ReferenceScheduler:
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
         assert self.live or stats.used_tokens == 0
         for tier, of in zip(self.tiers, stats.tiers, strict=True):
-            assert of.cached_tokens <= _num_whole(tier) * self.config.block_tokens, "a tier counts what serves nobody"
+            assert of.cached_tokens <= tier.num_whole * self.config.block_tokens, (
+                "a tier counts blocks that serve no request"
+            )
         assert [(seq, tokens, computed) for seq, _, tokens, computed, _ in self.scheduler.describe()] == [
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)
@@ -839,18 +870,6 @@ def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
         parent = tier.records[parent].parent
     before = [token for tokens in chain for token in tokens]
     return prefix_hashes([*before, int(store.tokens[0])], store.salt)[-1]
-
-
-def _num_whole(tier: Tier) -> int:
-    """Blocks that are there, and that follow none that was dropped."""
-    on_their_way = {store for _, store, _ in tier.storing}
-    whole: dict[int, Record] = {}
-    for block, record in sorted(tier.records.items(), key=lambda item: item[1].store):  # parents first
-        parent = whole.get(record.parent)
-        has_parent = record.parent == 0 or (parent is not None and parent.store == record.parent_store)
-        if has_parent and not record.is_dropped:
-            whole[block] = record
-    return sum(record.store not in on_their_way for record in whole.values())
 
 
 def _tables(plan: sched.Plan) -> list[list[int]]:

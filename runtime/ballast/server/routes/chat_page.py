@@ -32,8 +32,9 @@ def _packages() -> Iterable[str]:
 
 
 _SCRIPTS = (
-    *("address", "answer", "cards", "chat", "chat_list", "chats", "conversation", "elements", "examples", "files"),
-    *("long", "markdown", "math", "occupancy", "sent", "server", "settings", "summary", "too_long"),
+    *("address", "answer", "cards", "chat", "chat_list", "chats", "composer", "conversation", "elements", "examples"),
+    *("files", "key", "long", "markdown", "math", "occupancy", "sent", "server", "settings", "summary", "too_long"),
+    "versions",
 )
 
 FILES = {

@@ -30,13 +30,13 @@ class Refused:
 
     def objection(self, value: Any) -> str | None:
         """Why this value is refused, and the way out; None if it is harmless."""
-        if value is None or any(_is_same(value, each) for each in self.harmless):
+        if value is None or any(is_same(value, each) for each in self.harmless):
             return None
         shown = " or ".join(orjson.dumps(each).decode() for each in self.harmless) or "null"
         return f"{self.why}; leave it out or send {shown}"
 
 
-def _is_same(value: Any, other: Any) -> bool:
+def is_same(value: Any, other: Any) -> bool:
     """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 

@@ -43,13 +43,11 @@ SETTINGS = EngineSettings(
 PREFILL_FROM = 12
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["v3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
     """On the CPU, in float32; prompts of PREFILL_FROM tokens and more are streamed."""
     torch.set_num_threads(1)
-    file = write_tiny_model(
-        tmp_path_factory.mktemp("model"), arch=getattr(request, "param", "v3"), mla="split", quant="f32"
-    ).gguf
+    file = write_tiny_model(tmp_path_factory.mktemp("model"), arch=request.param, mla="split", quant="f32").gguf
     return load_hybrid(
         file,
         CPU,
@@ -88,16 +86,22 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
     return found
 
 
+@pytest.fixture(scope="module")
+def one_lane(model: HybridModel) -> dict[int, list[int]]:
+    """The texts of one lane, by sequence."""
+    return texts(core_of(model, lanes=1), lambda *_: None)
+
+
 @pytest.mark.parametrize("model", ["v3", "qwen3", "glm5"], indirect=True)
-def test_two_lanes_give_the_texts_of_one(model: HybridModel) -> None:
-    one = texts(core_of(model, lanes=1), lambda *_: None)
-    assert texts(core_of(model, lanes=2), lambda *_: None) == one
+def test_two_lanes_give_the_texts_of_one(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
+    assert texts(core_of(model, lanes=2), lambda *_: None) == one_lane
     assert model.device_counts.streamed_steps >= 8
-    assert {len(text) for text in one.values()} == {24}
+    assert {len(text) for text in one_lane.values()} == {24}
 
 
-def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(model: HybridModel) -> None:
-    whole = texts(core_of(model, lanes=1), lambda *_: None)
+def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(
+    model: HybridModel, one_lane: dict[int, list[int]]
+) -> None:
     core = core_of(model, lanes=2)
     in_prefill: list[int] = []
 
@@ -112,7 +116,7 @@ def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(model: HybridMo
     found = texts(core, abort)
     assert len(in_prefill) == 3
     for seq, text in found.items():
-        assert text == whole[seq][: len(text)]
+        assert text == one_lane[seq][: len(text)]
     assert sum(len(text) == 24 for text in found.values()) >= 8
     assert all(found[seq] == [] for seq in in_prefill), "a prompt's first token came after its end"
 

@@ -20,16 +20,31 @@ def server():
         yield process
 
 
-@pytest.fixture
-def full(page, server):
-    """The page with a chat of four turns that leaves no room for another; its next request is refused."""
+@pytest.fixture(scope="module")
+def chat(browser, server):
+    """A chat of four turns: its address, and what the browser keeps of it."""
+    page = browser.new_page()
     page.goto(server.url)
     page.locator("#max-tokens").evaluate("field => field.value = 20")
     for turn in "abcd":
-        ask(page, turn * 100)
+        page.locator("#prompt").fill(turn * 100)
+        page.keyboard.press("Enter")
         expect(page.locator("article.assistant .figures").last).to_contain_text("20 tokens")
         expect(page.locator("#stop")).to_be_hidden()
-    ask(page, "e" * 100)
+    yield page.url, page.evaluate("Object.entries(localStorage)")
+    page.close()
+
+
+@pytest.fixture
+def full(page, server, chat):
+    """The page with a chat that leaves no room for another turn; its next request is refused."""
+    url, kept = chat
+    page.goto(server.url)
+    page.evaluate("kept => kept.forEach((entry) => localStorage.setItem(...entry))", kept)
+    page.goto(url)
+    page.locator("#max-tokens").evaluate("field => field.value = 20")
+    page.locator("#prompt").fill("e" * 100)
+    page.keyboard.press("Enter")
     expect(page.locator("#too-long")).to_be_visible()
     expect(page.locator("#status")).to_contain_text("maximum context length is 512 tokens")
     return page

@@ -4,16 +4,19 @@ import { addressOf, chatInAddress, goTo, rename, watchAddress } from "./address.
 import { Answer, unfold } from "./answer.js";
 import { showChats } from "./chat_list.js";
 import { find, keep } from "./chats.js";
+import { take, write } from "./composer.js";
 import { Conversation, newId } from "./conversation.js";
-import { at, button, copyButton, element } from "./elements.js";
+import { at, button, copyButton, element, say } from "./elements.js";
 import { examples, isBuiltIn } from "./examples.js";
-import { attach, chips, setFiles, takeFiles } from "./files.js";
+import { chips } from "./files.js";
+import { forgetPending, isKeyWanted, wantKey } from "./key.js";
 import { Markdown } from "./markdown.js";
-import { busy as watchBusily, contextSize, contextUsed, poll, watch } from "./occupancy.js";
+import { busy as watchBusily, contextSize, contextUsed, watch } from "./occupancy.js";
 import { instructions, sent } from "./sent.js";
-import { events, refusal, request, useKey } from "./server.js";
+import { events, refusal, request } from "./server.js";
 import { settings } from "./settings.js";
 import { offer, refused as tooLong, settle, watchTooLong } from "./too_long.js";
+import { focusSwitcher, switcher } from "./versions.js";
 
 const DRAW_MS = 50;
 const HEARD = 1000; // characters of a reply that a screen reader is told
@@ -23,7 +26,6 @@ let chat = newId();
 let conversation = new Conversation();
 let editing = null; // the leaf before a question went back to where it is written
 let running = null; // AbortController of the reply in progress
-let pending = null; // what to do once there is a key
 
 // --- what is shown ----------------------------------------------------------------------------------------
 
@@ -95,23 +97,8 @@ function actions(box, message, change) {
   box.dataset.id = message.id;
   const row = element("div", [copyButton(() => message.content), change, button("Delete", () => remove(message))], "actions");
   const versions = conversation.versions(message);
-  if (versions.length > 1) row.append(switcher(versions, versions.indexOf(message)));
+  if (versions.length > 1) row.append(switcher(versions, versions.indexOf(message), choose));
   box.append(row);
-}
-
-function switcher(versions, index) {
-  const step = (name, label, by) => {
-    const made = button(name, () => choose(versions[index + by], label));
-    made.setAttribute("aria-label", label);
-    made.disabled = !versions[index + by];
-    return made;
-  };
-  const place = element("span", [`${index + 1} / ${versions.length}`]);
-  const parts = [step("‹", "Earlier version", -1), place, step("›", "Later version", 1)];
-  const made = element("div", parts, "versions");
-  made.setAttribute("role", "group");
-  made.setAttribute("aria-label", "Versions");
-  return made;
 }
 
 function isAtEnd() {
@@ -121,10 +108,6 @@ function isAtEnd() {
 
 function toEnd() {
   at("talk").scrollTop = at("talk").scrollHeight;
-}
-
-function say(text) {
-  at("status").textContent = text;
 }
 
 // Keep what is shown, and name it in the address while it is kept.
@@ -141,8 +124,7 @@ function choose(message, label) {
   keepShown();
   redraw();
   const box = at("messages").querySelector(`[data-id="${CSS.escape(message.id)}"]`);
-  const buttons = [...box.querySelectorAll(".versions button")];
-  (buttons.find((one) => one.ariaLabel === label && !one.disabled) ?? buttons.find((one) => !one.disabled)).focus();
+  focusSwitcher(box, label);
 }
 
 function remove(message) {
@@ -161,9 +143,7 @@ function edit(message) {
   conversation.leaf = message.parent;
   redraw();
   at("editing").hidden = false;
-  at("prompt").value = message.content;
-  setFiles(message.files);
-  at("prompt").dispatchEvent(new Event("input"));
+  write(message.content, message.files);
   at("prompt").focus();
 }
 
@@ -172,9 +152,7 @@ function stopEditing() {
   conversation.leaf = editing;
   editing = null;
   at("editing").hidden = true;
-  at("prompt").value = "";
-  grow();
-  setFiles();
+  write("");
 }
 
 function regenerate(message) {
@@ -199,9 +177,7 @@ function ask(text, files) {
     conversation.leaf = before.leaf;
     editing = before.editing;
     at("editing").hidden = editing === null;
-    at("prompt").value = text;
-    grow();
-    setFiles(files);
+    write(text, files);
     if (refused) wantKey(() => at("ask").requestSubmit());
   };
   answer(undo, { retry: () => at("ask").requestSubmit(), spared: 0 });
@@ -345,17 +321,10 @@ function busy(is) {
   watchBusily(is);
 }
 
-function wantKey(then) {
-  pending = then;
-  useKey(null);
-  at("key-form").hidden = false;
-  at("key").focus();
-}
-
 // Begin or go on with a conversation.
 function open(id, kept) {
   running?.abort();
-  pending = null;
+  forgetPending();
   settle();
   offer(null);
   stopEditing();
@@ -380,53 +349,8 @@ function openNamed() {
 
 at("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = at("prompt").value.trim();
-  if (running || (!text && at("files").hidden)) return;
-  at("prompt").value = "";
-  grow();
-  ask(text, takeFiles());
-});
-
-at("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    at("ask").requestSubmit();
-  }
-});
-
-// The box grows with its text; where the style sheet cannot say so, by its height.
-function grow() {
-  const field = at("prompt");
-  if (CSS.supports("field-sizing", "content")) return;
-  field.style.height = "auto";
-  field.style.height = `${field.scrollHeight + 2}px`;
-}
-at("prompt").addEventListener("input", grow);
-
-at("attach").addEventListener("click", () => at("file").click());
-at("file").addEventListener("change", async () => {
-  await attach(at("file").files, say);
-  at("file").value = "";
-  at("prompt").focus();
-});
-document.addEventListener("dragover", (event) => event.preventDefault());
-document.addEventListener("drop", (event) => {
-  if (!event.dataTransfer.files.length) return;
-  event.preventDefault();
-  attach(event.dataTransfer.files, say);
-});
-
-at("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  useKey(at("key").value.trim());
-  at("key").value = "";
-  at("key-form").hidden = true;
-  say("");
-  at("prompt").focus();
-  poll();
-  const then = pending;
-  pending = null;
-  then?.();
+  const written = running ? null : take();
+  if (written) ask(written.text, written.files);
 });
 
 at("stop").addEventListener("click", () => running?.abort());
@@ -471,7 +395,7 @@ watchTooLong({
 });
 
 watch({
-  refused: () => at("key-form").hidden && wantKey(pending),
+  refused: () => isKeyWanted() || wantKey(),
   named: (model) => {
     const asks = examples(model).map((text) => element("li", [button(text, () => running || ask(text, []), "")]));
     at("examples").replaceChildren(...asks);

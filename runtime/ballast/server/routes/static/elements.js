@@ -2,6 +2,11 @@
 
 export const at = (id) => document.getElementById(id);
 
+// The line of what happened, which screen readers read out.
+export function say(text) {
+  at("status").textContent = text;
+}
+
 export function element(tag, children = [], className = "") {
   const made = document.createElement(tag);
   if (className) made.className = className;

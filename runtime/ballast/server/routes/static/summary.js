@@ -10,7 +10,7 @@ const TASK =
 const SHARE = 8; // of the context, for the summary
 const MOST = 1024;
 
-// Returns the text. `coming` makes the Answer that shows the summary of a part while it is written..
+// Returns the text. `coming` makes the Answer that shows the summary of a part while it is written.
 export async function summarise(messages, { system, before, context, signal, coming }) {
   const length = Math.min(MOST, Math.ceil(context / SHARE));
   let summary = before;

@@ -2,6 +2,7 @@
 // go on in a new chat that begins with a summary.
 
 import { Answer } from "./answer.js";
+import { write } from "./composer.js";
 import { at } from "./elements.js";
 import { setFiles, takeFiles } from "./files.js";
 import { dropOldest, sizer } from "./long.js";
@@ -74,7 +75,7 @@ at("sum-up").addEventListener("click", async () => {
     offer(again);
     return;
   }
-  at("prompt").value = "";
+  write("");
   page.goOn(text, content, files);
 });
 

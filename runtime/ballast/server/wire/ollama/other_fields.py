@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule, shape
 from ballast.server.wire.field_schemas import items
+from ballast.text.messages import ROLES
 
 _AT_START = NoEffect("decided when the server starts")
 _ONLY_TEXT = Refused("this model reads only text", ([],))
@@ -68,6 +69,4 @@ MESSAGE = shape(
     ),
 )
 
-MESSAGE_ITEMS = items(
-    "role", rules=MESSAGE.rules, role={"enum": ["system", "user", "assistant", "tool", "developer", "function"]}
-)
+MESSAGE_ITEMS = items("role", rules=MESSAGE.rules, role={"enum": list(ROLES)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ballast.server.wire.field_rules import Alias, NoEffect, Refused, shape
 from ballast.server.wire.field_schemas import items
+from ballast.text.messages import FUNCTION_NAME, ROLES
 
 _CACHE_MARK = NoEffect("the prefix cache finds every common prefix by itself")
 _CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
@@ -63,16 +64,12 @@ TOOL = shape(
     ),
 )
 
-MESSAGE_ITEMS = items(
-    "role",
-    rules=MESSAGE.rules,
-    role={"enum": ["system", "user", "assistant", "tool", "developer", "function"]},
-)
+MESSAGE_ITEMS = items("role", rules=MESSAGE.rules, role={"enum": list(ROLES)})
 """The schema of messages; their content is checked where it is read."""
 _NAMED = {
     "type": "object",
     "required": ["name"],
-    "properties": {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}},
+    "properties": {"name": {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"}},
 }
 TOOL_ITEMS = items("type", type={"type": "string"}, function=_NAMED)
 """The schema of tools; a tool of a type that does not run here is left out."""

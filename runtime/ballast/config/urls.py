@@ -1,0 +1,16 @@
+"""Checks of URLs that people write."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+
+def is_http_url(text: str) -> bool:
+    """Whether it is an http or https URL with a host, without spaces and other characters that no URL has."""
+    if any(char.isspace() or not char.isprintable() for char in text):
+        return False
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+    except ValueError:
+        return False

@@ -27,6 +27,8 @@ from ballast_operator.process.process_options import ProcessOptions
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
+EXIT_READER_GONE = 141
+"""As a shell reports a program that SIGPIPE ended."""
 MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
 IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 DEFAULT = "default: %(default)s"
@@ -35,9 +37,15 @@ CPU_RUNTIME_IMAGE = f"{ChildOptions().runtime_image}-cpu"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        try:
+            arguments = _parser().parse_args(argv)
+            return int(arguments.run(arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has what it wants; what is left must not fail at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_GONE
     except (InputError, ConnectError) as error:
         sys.stderr.write(f"ballast-operator: {error}\n")
         return EXIT_BAD_INPUT

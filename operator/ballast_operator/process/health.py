@@ -20,8 +20,7 @@ class HealthServer:
         host: str,
         port: int,
     ) -> None:
-        """`why_dead`: why the process should be restarted; None: it should not. `why_unready`: why it cannot do its work
-        if it leads, or None."""
+        """`why_dead`: why the process should be restarted, or None. `why_unready`: why it could not act on services."""
         self._metrics, self._why_dead, self._why_unready = metrics, why_dead, why_unready
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None

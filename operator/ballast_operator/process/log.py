@@ -7,7 +7,6 @@ import sys
 from typing import Literal
 
 import aiohttp
-import kopf
 from pythonjsonlogger.json import JsonFormatter
 
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -33,7 +32,8 @@ def _without_expected_tracebacks(record: logging.LogRecord) -> bool:
     The message has the answer, and the watches begin again.
     """
     error = record.exc_info[1] if record.exc_info else None
-    if record.name.partition(".")[0] == "kopf" and isinstance(error, (kopf.APIError, aiohttp.ClientError, OSError)):
+    causes = (error, error.__cause__) if error is not None else ()
+    if record.name.partition(".")[0] == "kopf" and any(isinstance(it, (aiohttp.ClientError, OSError)) for it in causes):
         record.exc_info = record.exc_text = None
     return True
 

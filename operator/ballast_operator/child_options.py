@@ -20,6 +20,8 @@ class ChildOptions:
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
+    pod_monitor_interval: str = "30s"
+    """How often Prometheus scrapes the engines."""
     allowed: AllowLists = field(default_factory=AllowLists)
     """What specs may ask for."""
 

@@ -119,6 +119,13 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
     )
+    parser.add_argument(
+        "--pod-monitor-interval",
+        default=defaults.pod_monitor_interval,
+        type=_prometheus_duration,
+        metavar="DURATION",
+        help="how often Prometheus scrapes the engines, as PodMonitors say it (default: %(default)s)",
+    )
     for option, form, metavar, text in (
         ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images"),
         ("host-path", _directory, "DIRECTORY", "directory of nodes whose models specs may name by hostPath, with all "
@@ -284,6 +291,12 @@ def _interval(text: str) -> float:
     return seconds
 
 
+def _prometheus_duration(text: str) -> str:
+    if not re.fullmatch(r"([0-9]+(ms|s|m|h))+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 1m30s")
+    return text
+
+
 def _collector(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://collector.tracing.svc:4318")
@@ -303,6 +316,7 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
         arguments.cpu_runtime_image,
         arguments.operator_namespace,
         dict(arguments.pod_monitor_label),
+        arguments.pod_monitor_interval,
         AllowLists(
             tuple(arguments.allowed_image),
             tuple(arguments.allowed_host_path),

@@ -68,10 +68,12 @@ def custom_resource_definition() -> dict[str, Any]:
                         _column("Device", "string", ".status.device.used"),
                         _column("Replicas", "integer", ".status.replicas"),
                         _column("Updated", "integer", ".status.updatedReplicas", priority=1),
-                        _column("Images", "string", ".status.images", priority=1),
+                        _column("Images", "string", ".status.image", priority=1),
                         _column("Age", "date", ".metadata.creationTimestamp"),
                         _column("URL", "string", ".status.url", priority=1),
+                        _column("External-URL", "string", ".status.externalURL", priority=1),
                         _column("Node", "string", ".status.nodes", priority=1),
+                        _condition_column("Message", "Ready", "message", priority=1),
                     ],
                     "schema": {"openAPIV3Schema": _root_schema()},
                 }
@@ -90,8 +92,8 @@ def _column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
 
-def _condition_column(name: str, condition: str, field: str) -> dict[str, Any]:
-    return _column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}')
+def _condition_column(name: str, condition: str, field: str, **more: Any) -> dict[str, Any]:
+    return _column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', **more)
 
 
 def _root_schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the operator says while its definition is missing or goes away."""
+"""Readiness and log of the operator while its definition is missing."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from ballast_operator.cli import main
         (["--namespace", ""], "'' is no name of a namespace"),
         (["--namespace", "a/b"], "'a/b' is no name of a namespace"),
         (["--pod-monitor-label", "release"], "'release' is not KEY=VALUE"),
+        (["--pod-monitor-interval", "30"], "'30' is no duration such as 30s"),
     ],
 )
 def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:

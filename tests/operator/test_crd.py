@@ -81,6 +81,8 @@ ABSENT_OBJECTS = {
     ("spec.endpoint", "auth"),
     ("spec.endpoint", "networkPolicy"),
     ("spec.endpoint", "inferencePool"),
+    ("spec.endpoint", "route"),
+    ("spec.endpoint.route", "canary"),
     ("spec.securityContext", "seLinuxOptions"),
     ("spec.scheduling", "affinity"),
     ("spec", "kernelCache"),

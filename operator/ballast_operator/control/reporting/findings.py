@@ -305,9 +305,9 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
         return Finding("False", "EndpointsMissing", seen.unserved)
     if seen.service_failure is not None:
         return Finding("False", "ServiceUnreachable", seen.service_failure)
-    if service.spec.endpoint.service.type == "LoadBalancer" and not seen.addresses:
+    if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding(
-            "False", "AddressPending", "the cluster has not given the Service of type LoadBalancer an address"
+            "False", "AddressPending", "the cluster has not given the load balancer of the Service an address"
         )
     return Finding("True", "Reachable", "/readyz was reached through this Service since these pods are ready")
 
@@ -328,6 +328,6 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding("True", "StartingPods", "pods are being started")
     if not all(pod.ready for pod in current.values()):
         return Finding("True", "Loading", "pods have not computed a token yet")
-    if service.spec.endpoint.service.type == "LoadBalancer" and not seen.addresses:
+    if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding("True", "AddressPending", "the load balancer of the Service has no address yet")
     return Finding("False", "UpToDate", "the pods are those that the spec asks for")

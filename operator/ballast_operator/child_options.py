@@ -23,6 +23,8 @@ class ChildOptions:
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which Prometheus finds its PodMonitors."""
+    pod_monitor_interval: str = "30s"
+    """How often Prometheus scrapes the engines."""
     scraper_labels: Mapping[str, str] = field(default_factory=lambda: dict(SCRAPER_LABELS))
     """Labels of the pods that read PodMonitors and scrape. Network policies admit them to the admin port."""
     scraper_namespaces: tuple[str, ...] = ()

@@ -41,6 +41,8 @@ from ballast_operator.quantity import parse_count
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
+EXIT_READER_GONE = 141
+"""As a shell reports a program that SIGPIPE ended."""
 MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
 IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 DEFAULT = "default: %(default)s"
@@ -49,9 +51,15 @@ CPU_RUNTIME_IMAGE = f"{ChildOptions().runtime_image}-cpu"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        try:
+            arguments = _parser().parse_args(argv)
+            return int(arguments.run(arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has what it wants; what is left must not fail at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_GONE
     except (InputError, ConnectError) as error:
         sys.stderr.write(f"ballast-operator: {error}\n")
         return EXIT_BAD_INPUT
@@ -130,6 +138,13 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         type=_label,
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
+    )
+    parser.add_argument(
+        "--pod-monitor-interval",
+        default=defaults.pod_monitor_interval,
+        type=_prometheus_duration,
+        metavar="DURATION",
+        help="how often Prometheus scrapes the engines, as PodMonitors say it (default: %(default)s)",
     )
     parser.add_argument(
         "--scraper-label",
@@ -384,6 +399,12 @@ def _interval(text: str) -> float:
     return seconds
 
 
+def _prometheus_duration(text: str) -> str:
+    if not re.fullmatch(r"([0-9]+(ms|s|m|h))+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 1m30s")
+    return text
+
+
 def _collector(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://collector.tracing.svc:4318")
@@ -407,6 +428,7 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
         arguments.cpu_runtime_image,
         arguments.operator_namespace,
         dict(arguments.pod_monitor_label),
+        arguments.pod_monitor_interval,
         dict(arguments.scraper_label) or dict(SCRAPER_LABELS),
         tuple(arguments.scraper_namespace),
         AllowLists(

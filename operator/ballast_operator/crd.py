@@ -68,10 +68,12 @@ def custom_resource_definition() -> dict[str, Any]:
                         column("Device", "string", ".status.device.used"),
                         column("Replicas", "integer", ".status.replicas"),
                         column("Updated", "integer", ".status.updatedReplicas", priority=1),
-                        column("Images", "string", ".status.images", priority=1),
+                        column("Images", "string", ".status.image", priority=1),
                         column("Age", "date", ".metadata.creationTimestamp"),
                         column("URL", "string", ".status.url", priority=1),
+                        column("External-URL", "string", ".status.externalURL", priority=1),
                         column("Node", "string", ".status.nodes", priority=1),
+                        condition_column("Message", "Ready", "message", priority=1),
                     ],
                     "schema": {"openAPIV3Schema": _service_schema()},
                 }
@@ -91,9 +93,9 @@ def column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
 
-def condition_column(name: str, condition: str, field: str) -> dict[str, Any]:
+def condition_column(name: str, condition: str, field: str, **more: Any) -> dict[str, Any]:
     """The column with a field of a condition."""
-    return column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}')
+    return column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', **more)
 
 
 def _service_schema() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.names import Ref
 from ballast_operator.resources.cache_job import found_model
 from ballast_operator.resources.configmap import build_rules
+from ballast_operator.resources.httproute import build_http_route
 from ballast_operator.resources.inferencepool import build_inference_pool
 from ballast_operator.resources.networkpolicy import build_network_policy
 from ballast_operator.resources.pdb import build_pdb
@@ -21,7 +22,7 @@ from ballast_operator.resources.podmonitor import build_pod_monitor
 from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy
 from ballast_operator.resources.service import build_service
 
-OPTIONAL_CHILDREN = ("PodMonitor", "InferencePool")
+OPTIONAL_CHILDREN = ("PodMonitor", "InferencePool", "HTTPRoute")
 """Kinds of children that a cluster may lack."""
 
 
@@ -41,16 +42,25 @@ def desired_children(
         children.append(build_pod_monitor(service, options))
     if spec.endpoint.inference_pool is not None and "InferencePool" in known:
         children.append(build_inference_pool(service, spec.endpoint.inference_pool))
+    if spec.endpoint.route is not None and "HTTPRoute" in known:
+        children.append(build_http_route(service, spec.endpoint.route))
     return children
 
 
 def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str]:
     """Sentences about what the spec asks for by name and the cluster has no definition of."""
-    if service.spec.endpoint.inference_pool is None or "InferencePool" in known:
-        return []
+    endpoint = service.spec.endpoint
+    asked = (
+        (
+            *("inferencePool", endpoint.inference_pool, "InferencePool", "inference.networking.k8s.io/v1"),
+            "Gateway API inference extension",
+        ),
+        ("route", endpoint.route, "HTTPRoute", "gateway.networking.k8s.io/v1", "Gateway API"),
+    )
     return [
-        "endpoint.inferencePool needs the kind InferencePool of inference.networking.k8s.io/v1, which this cluster "
-        "lacks: install the Gateway API inference extension"
+        f"endpoint.{field} needs the kind {kind} of {group}, which this cluster lacks: install the {project}"
+        for field, value, kind, group, project in asked
+        if value is not None and kind not in known
     ]
 
 

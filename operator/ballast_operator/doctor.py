@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import (
+    HTTP_ROUTE,
     INFERENCE_POOL,
     INFERENCE_SERVICE,
     MODEL_CACHE,
@@ -65,6 +66,7 @@ async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
     for kind, gain in (
         (POD_MONITOR, "Prometheus finds the engines by itself"),
         (INFERENCE_POOL, "endpoint.inferencePool makes one"),
+        (HTTP_ROUTE, "endpoint.route makes one"),
         (NODE_TOPOLOGY, "a pod is started only where one NUMA node has enough free CPUs and memory"),
     ):
         if await api.knows(kind):

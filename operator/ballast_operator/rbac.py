@@ -43,6 +43,7 @@ WATCHED_RULES = (
     Rule("batch", ("jobs",), ("get", "list", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),
+    Rule("gateway.networking.k8s.io", ("httproutes",), OWN),
 )
 """Needed in every namespace where services are looked for."""
 

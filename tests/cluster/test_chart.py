@@ -102,6 +102,13 @@ def described(definition: Object) -> str:
     return str(schema["properties"]["kind"]["description"])
 
 
+def generations(kube: Kube, namespace: str) -> dict[str, int]:
+    """How often the spec of each object was changed that helm installs and the API server gives defaults."""
+    there = [kube.get("customresourcedefinitions", DEFINITION)]
+    there += [*kube.list("deployments", namespace), *kube.list("inferenceservices", namespace)]
+    return {body["metadata"]["name"]: body["metadata"]["generation"] for body in there}
+
+
 @pytest.mark.usefixtures("bare")
 def test_models_serve_through_install_upgrade_and_uninstall(
     cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers, tmp_path: Path
@@ -115,6 +122,9 @@ def test_models_serve_through_install_upgrade_and_uninstall(
         wait_ready(kube, namespace, "comes-along")
         kube.apply("inferenceservices", service("by-hand"), namespace)
         wait_ready(kube, namespace, "by-hand")
+    found = generations(kube, namespace)
+    helm("upgrade", RELEASE, CHART, *where, "--values", first)
+    assert generations(kube, namespace) == found, "the same values again are no change to helm"
     before = data_plane(kube, namespace)
     assert {"pods/comes-along-0", "pods/by-hand-0", "services/by-hand"} <= before.keys()
 

@@ -10,7 +10,7 @@ import pytest
 from support.cluster.audit import AuditLog
 from support.cluster.chart import ACCOUNT, RELEASE, operator_of
 from support.cluster.cluster import Cluster
-from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
+from support.cluster.definitions import HTTP_ROUTE, INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube
 from support.cluster.service.caching import finish, model, model_cache, wait_cache
@@ -33,7 +33,15 @@ EXPLAINED: dict[Permission, str] = {
     **{
         (resource, "create"): APPLY_CREATES
         for resource in (
-            *("services", "configmaps", "poddisruptionbudgets", "networkpolicies", "podmonitors", "inferencepools"),
+            *(
+                "services",
+                "configmaps",
+                "poddisruptionbudgets",
+                "networkpolicies",
+                "podmonitors",
+                "inferencepools",
+                "httproutes",
+            ),
         )
     },
     **{
@@ -43,6 +51,9 @@ EXPLAINED: dict[Permission, str] = {
 }
 
 
+ROUTE = {"gateways": [{"name": "inference"}]}
+
+
 @pytest.fixture
 def helm(cluster: Cluster, tmp_path: Path) -> Helm:
     return Helm(tmp_path, cluster.control_plane.kubeconfig)
@@ -50,7 +61,7 @@ def helm(cluster: Cluster, tmp_path: Path) -> Helm:
 
 @pytest.fixture(autouse=True)
 def kinds(cluster: Cluster) -> Iterator[None]:
-    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE, NODE_RESOURCE_TOPOLOGY, INFERENCE_POOL):
+    with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE, NODE_RESOURCE_TOPOLOGY, INFERENCE_POOL, HTTP_ROUTE):
         yield
 
 
@@ -70,11 +81,11 @@ def asked(audit: AuditLog, namespace: str) -> set[Permission]:
 
 def live_a_life(kube: Kube, namespace: str) -> None:
     """Children made, healed, no longer wanted; pods healed, replaced, ended."""
-    endpoint = {"networkPolicy": {}, "inferencePool": {"pickerName": "picker"}}
+    endpoint = {"networkPolicy": {}, "inferencePool": {"pickerName": "picker"}, "route": ROUTE}
     first = service("whole", engine={"placementRules": {"inline": "a: 1"}}, endpoint=endpoint)
     kube.apply("inferenceservices", first, namespace)
     wait_ready(kube, namespace, "whole")
-    optional = ("podmonitors", "inferencepools")
+    optional = ("podmonitors", "inferencepools", "httproutes")
     for resource in ("services", "configmaps", "poddisruptionbudgets", "networkpolicies", *optional):
         (found,) = kube.list(resource, namespace, {"serving.ballast.dev/service": "whole"})
         kube.delete(resource, found["metadata"]["name"], namespace)
@@ -88,7 +99,7 @@ def live_a_life(kube: Kube, namespace: str) -> None:
     kube.merge("pods", "whole-0", {"metadata": {"labels": None}}, namespace)
     wait_for("the pod's labels", lambda: kube.list("pods", namespace, {"serving.ballast.dev/service": "whole"}))
     kube.apply("inferenceservices", service("whole"), namespace)
-    for resource in ("configmaps", "networkpolicies", "inferencepools"):
+    for resource in ("configmaps", "networkpolicies", "inferencepools", "httproutes"):
         labels = {"serving.ballast.dev/service": "whole"}
         wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels))
     wait_ready(kube, namespace, "whole")

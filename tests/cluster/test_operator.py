@@ -53,6 +53,7 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
         "updatedReplicas": 1,
         "readyReplicas": 1,
         "images": ["made.up/runtime:1"],
+        "image": "made.up/runtime:1",
         "device": {"asked": "cpu"},
         "selector": f"app.kubernetes.io/managed-by=ballast-operator,{SERVICE}=tiny",
         "url": f"http://tiny.{namespace}.svc:10002/v1",

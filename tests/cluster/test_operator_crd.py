@@ -47,6 +47,10 @@ def test_the_cache_rule(kube: Kube, namespace: str) -> None:
             rule = "max_batch_size * max_new_tokens" if "maxNewTokens" in case["engine"] else "no block of 32 tokens"
             assert rule in said
             assert f"the smallest cacheLens that passes is {case['smallest']}" in said
+        if "longest" in case:
+            assert said is not None
+            assert f"the largest maxNewTokens that passes is {case['longest']}" in said
+            assert "smallest" not in said
 
 
 def test_the_memory_that_is_taken(kube: Kube, namespace: str) -> None:
@@ -89,6 +93,9 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
         ({"resources": {"cpus": 1, "memory": "1Mi"}}, "from 64Mi to 1Pi"),
         ({"resources": {"memory": "1Gi"}}, "cpus"),
         ({"engine": {"extraArgs": ["--admin-port=1"]}}, "must not set"),
+        ({"engine": {"extraArgs": ["--admin-port=1\n2"]}}, "must not set"),
+        ({"engine": {"extraArgs": ["--cache_len", "8"]}}, "must not set"),
+        ({"engine": {"extraArgs": ["--max_queue", "8", "--tls-cert=x"]}}, "must not set"),
         ({"engine": {"extraArgs": ["--max_queue", "8", "--tls_cert_file", "x"]}}, "must not set"),
         *(
             ({"engine": {"extraArgs": words}}, "must not read files outside /models")

@@ -132,3 +132,21 @@ def test_a_container_that_somebody_puts_in_is_named(cluster: Cluster, kube: Kube
         assert SIDECAR["name"] in found["message"]
     (pod,) = kube.list("pods", namespace)
     assert pod["status"]["qosClass"] == "Burstable"
+
+
+def test_no_warning_is_logged_about_events_in_a_namespace_that_ends(
+    cluster: Cluster, kube: Kube, operator: OperatorProcess
+) -> None:
+    name = cluster.make_namespace("ends-with-a-service")
+    held = service("held", model={"source": {"hostPath": {"path": "/etc"}}})
+    held["metadata"]["finalizers"] = ["example.org/held"]
+    kube.create("inferenceservices", held, name)
+    wait_condition(kube, name, "held", "Ready", "False", "NotAllowed")
+    kube.delete("namespaces", name)
+    try:
+        wait_condition(kube, name, "held", "Ready", "False", "Terminating")
+        operator.wait_looked()
+        log = operator.log_path.read_text()
+        assert [line for line in log.splitlines() if "an event could not be written" in line and name in line] == []
+    finally:
+        kube.merge("inferenceservices", "held", {"metadata": {"finalizers": None}}, name)

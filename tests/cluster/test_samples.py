@@ -117,14 +117,13 @@ def test_the_canary_s_route_leads_to_both_services_of_one_served_name(kube: Kube
     bodies = list(documents(SAMPLES / "canary.yaml"))
     services = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "InferenceService"}
     assert len({body["spec"]["model"]["servedName"] for body in services.values()}) == 1
-    (route,) = [body for body in bodies if body["kind"] == "HTTPRoute"]
-    (rule,) = route["spec"]["rules"]
+    for name, body in services.items():
+        kube.apply("inferenceservices", body, namespace)
+        wait_ready(kube, namespace, name)
+    (rule,) = wait_for("the route", lambda: kube.find("httproutes", "chat", namespace))["spec"]["rules"]
     backends = rule["backendRefs"]
-    assert {backend["name"] for backend in backends} == set(services)
-    assert sum(backend["weight"] for backend in backends) == 10
+    assert {backend["name"]: backend["weight"] for backend in backends} == {"chat": 90, "chat-canary": 10}
     for backend in backends:
-        kube.apply("inferenceservices", services[backend["name"]], namespace)
-        wait_ready(kube, namespace, backend["name"])
         (port,) = kube.get("services", backend["name"], namespace)["spec"]["ports"]
         assert port["port"] == backend["port"]
 

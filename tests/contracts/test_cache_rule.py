@@ -47,3 +47,8 @@ def test_every_judge_of_the_cache_rule_agrees_with_the_table(refusal, case):
         assert "max_batch_size" in said
         assert "max_new_tokens" in said
         assert str(case["smallest"]) in said
+    if "longest" in case:
+        assert "max_new_tokens" in said
+        assert str(case["longest"]) in said
+        assert "smallest" not in said
+        assert str(case["engine"]["maxNewTokens"]) in said

@@ -44,6 +44,20 @@ def test_conditions_are_a_table_with_what_is_false_red_and_first() -> None:
     }
 
 
+def test_services_that_never_ran_and_servers_without_an_operator_can_be_chosen() -> None:
+    queries = {each["name"]: each["query"] for each in BOARDS["service"]["templating"]["list"] if "query" in each}
+    for name in ("namespace", "service"):
+        assert "ballast_operator_service_condition|ballast_batch_slots" in str(queries[name])
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_no_panel_mixes_durations_with_other_numbers(board: str) -> None:
+    for each in BOARDS[board]["panels"]:
+        asked = [target["expr"] for target in each.get("targets", ())]
+        durations = [bool(re.search(r"_seconds(_bucket|_sum)?\b", expr)) for expr in asked]
+        assert len(set(durations)) <= 1, each["title"]
+
+
 def test_a_service_s_name_leads_to_its_dashboard() -> None:
     _, service = panel("fleet", "Conditions")["fieldConfig"]["overrides"]
     [link] = service["properties"][0]["value"]

@@ -26,6 +26,7 @@ from ballast_operator.cli import main
         (["--namespace", ""], "'' is no name of a namespace"),
         (["--namespace", "a/b"], "'a/b' is no name of a namespace"),
         (["--pod-monitor-label", "release"], "'release' is not KEY=VALUE"),
+        (["--pod-monitor-interval", "30"], "'30' is no duration such as 30s"),
         (["--allowed-env", "A*B"], "'A*B' is no variable's name"),
     ],
 )
@@ -87,3 +88,13 @@ def test_a_missing_package_is_one_sentence_with_the_command(command: str, packag
         f"ballast-operator: the package {package} is not installed; "
         "`pip install 'ballast-serve[operator]'` brings what the operator takes\n"
     )
+
+
+@pytest.mark.parametrize("words", [["render", "-f", "manifests/samples/tiny-cpu.yaml"], ["crd"], ["install"]])
+def test_a_reader_that_leaves_early_is_no_error(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "ballast_operator", *words]
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")

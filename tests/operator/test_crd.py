@@ -96,6 +96,8 @@ ABSENT_OBJECTS = {
     ("spec.endpoint", "auth"),
     ("spec.endpoint", "networkPolicy"),
     ("spec.endpoint", "inferencePool"),
+    ("spec.endpoint", "route"),
+    ("spec.endpoint.route", "canary"),
     ("spec.securityContext", "seLinuxOptions"),
     ("spec.scheduling", "affinity"),
     ("spec", "kernelCache"),
@@ -180,7 +182,7 @@ def test_names_and_columns_are_those_of_the_contract():
     columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns == [
         ("Available", 0), ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Device", 0), ("Replicas", 0), ("Updated", 1),
-        ("Images", 1), ("Age", 0), ("URL", 1), ("Node", 1),
+        ("Images", 1), ("Age", 0), ("URL", 1), ("External-URL", 1), ("Node", 1), ("Message", 1),
     ]  # fmt: skip
     assert set(version["subresources"]) == {"status", "scale"}
 

@@ -212,9 +212,15 @@ ALL = Dashboard(
                     unit="ops",
                 ),
                 Panel(
-                    "Time of a pass, and those that wait",
-                    "p95 in seconds; the queue should be empty most of the time.",
-                    (Query(OPERATOR_P95, "p95 s"), Query("sum(ballast_operator_queue_depth)", "waiting")),
+                    "Time of a pass",
+                    "95 of 100 passes of the control loop take less.",
+                    (Query(OPERATOR_P95, "p95"),),
+                    unit="s",
+                ),
+                Panel(
+                    "Services that wait for a pass",
+                    "The queue should be empty most of the time.",
+                    (Query("sum(ballast_operator_queue_depth)", "waiting"),),
                 ),
                 Panel(
                     "Requests to the API server",

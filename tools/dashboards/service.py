@@ -8,12 +8,15 @@ _CONDITION = f'ballast_operator_service_condition{{{OURS},condition="Ready"'
 READY = f'max by (reason) ({_CONDITION},status="True"}}) or 0 * max by (reason) ({_CONDITION},status!="True"}})'
 """1 where the service is ready and 0 where it is not, with the reason."""
 
+SEEN = '__name__=~"ballast_operator_service_condition|ballast_batch_slots"'
+"""Series of services that the operator knows, also those that never ran, and of servers without an operator."""
+
 SERVICE = Dashboard(
     "ballast-service",
     "Ballast / one service",
     (
-        Variable("namespace", "Namespace", "label_values(ballast_batch_slots, namespace)"),
-        Variable("service", "Service", 'label_values(ballast_batch_slots{namespace=~"$namespace"}, service)'),
+        Variable("namespace", "Namespace", f"label_values({{{SEEN}}}, namespace)"),
+        Variable("service", "Service", f'label_values({{{SEEN},namespace=~"$namespace"}}, service)'),
         Variable("node_bandwidth", "Memory bandwidth of one pod's NUMA nodes, GB/s", "200", typed=True),
     ),
     (
@@ -365,13 +368,15 @@ SERVICE = Dashboard(
                     unit="Bps",
                 ),
                 Panel(
-                    "Streamed steps and graphs",
-                    "Steps a second whose experts all went over PCIe, and batch sizes that are decoded by a captured "
-                    "graph. No graphs with a GPU: the log says why.",
-                    (
-                        Query(rate("ballast_streamed_steps_total", "pod"), "{{pod}} steps/s"),
-                        Query(f"ballast_decode_graphs{{{OURS}}}", "{{pod}} graphs"),
-                    ),
+                    "Streamed steps",
+                    "Steps per second whose experts all went over PCIe.",
+                    (Query(rate("ballast_streamed_steps_total", "pod"), "{{pod}}"),),
+                    unit="ops",
+                ),
+                Panel(
+                    "Decode graphs",
+                    "Batch sizes that are decoded by a captured graph. If there are none on a GPU, the log says why.",
+                    (Query(f"ballast_decode_graphs{{{OURS}}}", "{{pod}}"),),
                 ),
             ),
         ),

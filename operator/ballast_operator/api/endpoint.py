@@ -71,6 +71,11 @@ class ServiceOptions(ApiType):
         default_factory=dict, description="Annotations of the Service, by which clouds choose kinds of load balancers."
     )
 
+    @property
+    def has_load_balancer(self) -> bool:
+        """Whether the cluster gives the Service an address for clients outside."""
+        return self.type == "LoadBalancer"
+
 
 class Pool(ApiType):
     """An InferencePool of the Gateway API inference extension over the pods."""
@@ -84,6 +89,39 @@ class Pool(ApiType):
         "pods of the namespace.",
     )
     picker_port: int = Field(default=9002, ge=1, le=65535, description="Port of the endpoint picker.")
+
+
+class Gateway(ApiType):
+    """A Gateway of the Gateway API."""
+
+    name: ObjectName = Field(description="Its name.")
+    namespace: ObjectName | None = Field(default=None, description="Its namespace. Default: the InferenceService's.")
+    section_name: ObjectName | None = Field(default=None, description="One listener of it. Default: all of them.")
+
+
+class Canary(ApiType):
+    """Another InferenceService that gets a part of the requests."""
+
+    service: ObjectName = Field(
+        description="Name of the other InferenceService, in the same namespace and with the same endpoint.port."
+    )
+    percent: int = Field(
+        default=0, ge=0, le=100, description="Percent of the requests that it gets. 0 stops it, 100 promotes it."
+    )
+
+
+class Route(ApiType):
+    """An HTTPRoute of the Gateway API to the Service."""
+
+    gateways: list[Gateway] = Field(min_length=1, max_length=16, description="Gateways that the route belongs to.")
+    hostnames: list[Annotated[str, StringConstraints(min_length=1, max_length=253)]] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Names of hosts that it is for. Default: those of the gateways.",
+    )
+    canary: Canary | None = Field(
+        default=None, description="Sends a part of the requests to another InferenceService, such as a new model."
+    )
 
 
 class Endpoint(ApiType):
@@ -108,6 +146,11 @@ class Endpoint(ApiType):
         default=None,
         description="Makes an InferencePool of the service's name over its pods, for a gateway that chooses a pod for "
         "each request. Needs the definition of the Gateway API inference extension.",
+    )
+    route: Route | None = Field(
+        default=None,
+        description="Makes an HTTPRoute of the service's name to its Service. Needs the definitions of the Gateway "
+        "API.",
     )
 
     @field_validator("port")

@@ -15,11 +15,16 @@ from ballast_operator.folders import MODEL_DIRECTORY
 
 MAX_TOKENS = 2**30
 
-# What is left out follows from what is given, so that the rule holds: a reply of one token and the largest cache pass.
-_CACHE = f"(has(self.cacheLens) ? self.cacheLens : {MAX_TOKENS})"
-_NEW_TOKENS = "(has(self.maxNewTokens) ? self.maxNewTokens : 1)"
-_PRODUCT = f"self.maxBatchSize * {_NEW_TOKENS}"
-CACHE_RULE = f"{_CACHE} > {_PRODUCT}"
+_PRODUCT = "self.maxBatchSize * self.maxNewTokens"
+REPLIES_RULE = f"!has(self.maxNewTokens) || {_PRODUCT} < {MAX_TOKENS}"
+REPLIES_MESSAGE = (
+    f"max_batch_size * max_new_tokens = %d * %d = %d must be less than {MAX_TOKENS}, the largest cache_lens; "
+    "the largest maxNewTokens that passes is %d"
+)
+CACHE_RULE = (
+    f"!has(self.cacheLens) || !has(self.maxNewTokens) || {_PRODUCT} >= {MAX_TOKENS} || self.cacheLens > {_PRODUCT}"
+)
+"""Where REPLIES_RULE fails, no cache would pass, so this rule is silent."""
 CACHE_MESSAGE = (
     "cache_lens (%d) must be greater than max_batch_size * max_new_tokens = %d * %d = %d; "
     "the smallest cacheLens that passes is %d"
@@ -64,8 +69,11 @@ RESERVED_ARGUMENTS = (
 """Options of `ballast serve` that the operator sets, and those that would change what its probes meet."""
 OPERATORS_OPTIONS = tuple(name for name in RESERVED_ARGUMENTS if not name.startswith("no_"))
 """The same without second names."""
-_RESERVED = "|".join(name.replace("_", "[-_]") for name in RESERVED_ARGUMENTS)
-RESERVED_PATTERN = f"^--({_RESERVED})(=.*)?$"
+RESERVED_RULE = (
+    "self.all(word, !word.startsWith('--') || "
+    f"!{list(RESERVED_ARGUMENTS)}.exists(name, name.startsWith(word.split('=')[0].substring(2).replace('-', '_'))))"
+)
+"""Abbreviations are refused too: the server does not know them, so the pod could not start."""
 
 FILE_ARGUMENTS = ("chat_template", "expert_profile")
 """Options of `ballast serve` that name a file to read and are the user's. One without a slash is a template's name."""
@@ -116,9 +124,17 @@ class Engine(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
+                REPLIES_RULE,
+                f"max_batch_size * max_new_tokens must be less than {MAX_TOKENS}",
+                f"'{REPLIES_MESSAGE}'.format([self.maxBatchSize, self.maxNewTokens, {_PRODUCT}, "
+                f"{MAX_TOKENS - 1} / self.maxBatchSize])",
+                ".maxNewTokens",
+            ),
+            cel(
                 CACHE_RULE,
                 "cache_lens must be greater than max_batch_size * max_new_tokens",
-                f"'{CACHE_MESSAGE}'.format([{_CACHE}, self.maxBatchSize, {_NEW_TOKENS}, {_PRODUCT}, {_PRODUCT} + 1])",
+                f"'{CACHE_MESSAGE}'.format([self.cacheLens, self.maxBatchSize, self.maxNewTokens, {_PRODUCT}, "
+                f"{_PRODUCT} + 1])",
                 ".cacheLens",
             ),
             cel(
@@ -190,7 +206,7 @@ class Engine(ApiType):
         f"{MODEL_DIRECTORY}).",
         json_schema_extra=rules(
             cel(
-                f"self.all(word, !word.matches('{RESERVED_PATTERN}'))",
+                RESERVED_RULE,
                 f"extraArgs must not set {', '.join('--' + name for name in RESERVED_ARGUMENTS)}: "
                 "other fields of the spec do, or the operator depends on it",
             ),
@@ -213,13 +229,17 @@ class Engine(ApiType):
 
     @model_validator(mode="after")
     def _relations(self) -> Engine:
-        cache, new_tokens = self.cache_lens or MAX_TOKENS, self.max_new_tokens or 1
+        cache, new_tokens = self.cache_lens, self.max_new_tokens
         least = self.max_batch_size * BLOCK_TOKENS
-        if self.cache_lens is not None and self.max_new_tokens is None and self.cache_lens < least:
-            raise ValueError(BLOCK_MESSAGE % (self.cache_lens, self.max_batch_size, least))
-        product = self.max_batch_size * new_tokens
-        if cache <= product:
-            raise ValueError(CACHE_MESSAGE % (cache, self.max_batch_size, new_tokens, product, product + 1))
+        if cache is not None and new_tokens is None and cache < least:
+            raise ValueError(BLOCK_MESSAGE % (cache, self.max_batch_size, least))
+        if new_tokens is not None:
+            product = self.max_batch_size * new_tokens
+            if product >= MAX_TOKENS:
+                largest = (MAX_TOKENS - 1) // self.max_batch_size
+                raise ValueError(REPLIES_MESSAGE % (self.max_batch_size, new_tokens, product, largest))
+            if cache is not None and cache <= product:
+                raise ValueError(CACHE_MESSAGE % (cache, self.max_batch_size, new_tokens, product, product + 1))
         if self.backend_type == "balance_serve" and self.chunk_size < self.max_batch_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must be at least max_batch_size ({self.max_batch_size})")
         if self.prefill_chunk_size is not None and self.prefill_chunk_size < self.chunk_size:
@@ -232,8 +252,9 @@ class Engine(ApiType):
     @classmethod
     def _not_reserved(cls, words: list[str]) -> list[str]:
         for word in words:
-            name = word.partition("=")[0].removeprefix("--").replace("-", "_")
-            if word.startswith("--") and name in RESERVED_ARGUMENTS:
+            given = word.partition("=")[0].removeprefix("--").replace("-", "_")
+            name = next((name for name in RESERVED_ARGUMENTS if name.startswith(given)), None)
+            if word.startswith("--") and name is not None:
                 raise ValueError(
                     f"extraArgs must not set --{name}: another field of the spec does, or the operator depends on it"
                 )

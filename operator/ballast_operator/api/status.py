@@ -89,10 +89,21 @@ class InferenceServiceStatus(ApiType):
     images: list[Annotated[str, StringConstraints(max_length=1024)]] | None = Field(
         default=None, max_length=256, description="Images that the engines run; more than one while they differ."
     )
+    image: str | None = Field(
+        default=None, max_length=65536, description="The same, comma-separated, for `kubectl get -o wide`."
+    )
     selector: str | None = Field(
         default=None, max_length=1024, description="Label selector of the pods, for autoscalers."
     )
     url: str | None = Field(default=None, max_length=1024, description="Base URL of the OpenAI API inside the cluster.")
+    external_url: str | None = Field(
+        default=None,
+        max_length=1024,
+        validation_alias="externalURL",
+        serialization_alias="externalURL",
+        description="Base URL of the OpenAI API at the load balancer; absent without an endpoint.service of that "
+        "type, and until it has an address.",
+    )
     nodes: str | None = Field(default=None, max_length=4096, description="Nodes of the pods, comma-separated.")
     effective: Effective | None = Field(default=None, description="What the running engine made of the settings.")
     device: Device | None = Field(default=None, description="Where the engines compute.")

@@ -47,6 +47,7 @@ PDB = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", optional=True)
 INFERENCE_POOL = Kind("inference.networking.k8s.io/v1", "InferencePool", "inferencepools", optional=True)
+HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", optional=True)
 ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 JOB = Kind("batch/v1", "Job", "jobs")
 CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
@@ -54,7 +55,7 @@ EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODE_TOPOLOGY = Kind("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "noderesourcetopologies", optional=True)
 
-CHILD_KINDS = (CONFIG_MAP, SERVICE, PDB, NETWORK_POLICY, POD_MONITOR, INFERENCE_POOL)
+CHILD_KINDS = (CONFIG_MAP, SERVICE, PDB, NETWORK_POLICY, POD_MONITOR, INFERENCE_POOL, HTTP_ROUTE)
 """The kinds that one service owns beside its pods."""
 OPTIONAL_KINDS = tuple(kind for kind in (*CHILD_KINDS, NODE_TOPOLOGY, MODEL_CACHE) if kind.optional)
 """The kinds that the operator uses where the cluster has them."""

@@ -20,7 +20,7 @@ from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
-from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
+from ballast_operator.control.deciding.live_endpoints import load_balancer_addresses, pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
 from ballast_operator.control.deciding.numa_capacity import why_no_capacity
@@ -30,11 +30,12 @@ from ballast_operator.control.deciding.pull import next_look_s
 from ballast_operator.control.deciding.rollout import Rollout, next_attempt, plan_rollout
 from ballast_operator.control.observing.cached_model import with_cached_model
 from ballast_operator.control.observing.installs import Installs
-from ballast_operator.control.observing.observe import Observed, observe
+from ballast_operator.control.observing.observe import Observed, observe, observe_pods
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
+from ballast_operator.control.reporting.findings import find_available, spec_refused
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
@@ -126,8 +127,10 @@ class Reconciler:
 
     async def _refuse(self, body: dict[str, Any], rivalry: Rivalry, reason: str, message: str) -> None:
         """Say why the spec is not acted on. Its pods, made from an earlier one, stay as they are."""
-        generation, before = body["metadata"]["generation"], body.get("status") or {}
-        status = refused_status(reason, message, rivalry.message, generation, before, self.now())
+        metadata, before = body["metadata"], body.get("status") or {}
+        pods, behind = await observe_pods(self.api, Ref(metadata["namespace"], metadata["name"]), metadata["uid"])
+        refused = spec_refused(reason, message, find_available(pods, behind, None, None), rivalry.message)
+        status = refused_status(refused, pods, metadata["generation"], before, self.now())
         await self._write_status(body, status, rivalry.gone)
 
     async def _yield(self, body: dict[str, Any], rivalry: Rivalry) -> None:
@@ -174,6 +177,7 @@ class Reconciler:
             behind=None if isinstance(seen.slices, ApiError) else pods_behind(seen.slices),
             unserved=unserved,
             service_failure=failure,
+            addresses=load_balancer_addresses(seen.children.get((SERVICE, service.ref.name))),
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
             pulled=pulled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -10,10 +10,19 @@ from ballast_operator.process.metrics import Metrics
 
 
 class HealthServer:
-    """Serves /livez, /readyz and /metrics. `why_dead`: why the process should be restarted; None: it should not."""
+    """Serves /livez, /readyz and /metrics."""
 
-    def __init__(self, metrics: Metrics, why_dead: Callable[[], str | None], host: str, port: int) -> None:
-        self._metrics, self._why_dead, self._host, self._port = metrics, why_dead, host, port
+    def __init__(
+        self,
+        metrics: Metrics,
+        why_dead: Callable[[], str | None],
+        why_unready: Callable[[], Awaitable[str | None]],
+        host: str,
+        port: int,
+    ) -> None:
+        """`why_dead`: why the process should be restarted, or None. `why_unready`: why it could not act on services."""
+        self._metrics, self._why_dead, self._why_unready = metrics, why_dead, why_unready
+        self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
@@ -39,7 +48,8 @@ class HealthServer:
         return web.json_response({"status": reason or "alive"}, status=503 if reason else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ready"})
+        reason = await self._why_unready()
+        return web.json_response({"status": reason or "ready"}, status=503 if reason else 200)
 
     async def _page(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": self._metrics.content_type})

@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Literal
 
+import aiohttp
 from pythonjsonlogger.json import JsonFormatter
 
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -19,9 +20,22 @@ def configure_logging(form: LogFormat, level: str) -> None:
     handler.setFormatter(
         JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s") if form == "json" else _TextFormatter()
     )
+    handler.addFilter(_without_expected_tracebacks)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that it does not handle signals
+
+
+def _without_expected_tracebacks(record: logging.LogRecord) -> bool:
+    """Take the traceback from kopf's messages about an answer of the API server, such as a 404 for a kind that is gone.
+
+    The message has the answer, and the watches begin again.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    causes = (error, error.__cause__) if error is not None else ()
+    if record.name.partition(".")[0] == "kopf" and any(isinstance(it, (aiohttp.ClientError, OSError)) for it in causes):
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class _TextFormatter(logging.Formatter):

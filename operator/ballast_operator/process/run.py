@@ -42,6 +42,8 @@ NUM_CACHE_WORKERS = 2
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 10.0
 """Longest delay between attempts to resync, and so until an API server that is back is noticed."""
+LOOK_AT_KINDS_S = 3.0
+"""Longest wait of a readiness probe for the API server; shorter than the probe's own timeout."""
 MAX_STALE_S = 300.0
 """Watches that miss changes for longer than this, although they were restarted, call for a restart of the process."""
 MAX_SILENCE_S = 300.0
@@ -110,7 +112,9 @@ class Operator:
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises ConnectError and InputError."""
         await self._api.connect()
-        health = HealthServer(self._metrics, self.why_dead, self._options.health_host, self._options.health_port)
+        health = HealthServer(
+            self._metrics, self.why_dead, self.why_unready, self._options.health_host, self._options.health_port
+        )
         try:
             port = await health.start()
         except OSError as error:
@@ -142,6 +146,16 @@ class Operator:
         if self._last_alive is not None and now - self._last_alive > self._options.resync_s + MAX_SILENCE_S:
             return f"the control loop has been silent for {now - self._last_alive:.0f} s"
         return None
+
+    async def why_unready(self) -> str | None:
+        """Why this replica could not act on services; None while it could. An unreachable API server is no reason."""
+        try:
+            async with asyncio.timeout(LOOK_AT_KINDS_S):
+                known = await self._api.knows(INFERENCE_SERVICE)
+        except (ApiError, TimeoutError):
+            return None
+        name = f"{INFERENCE_SERVICE.plural}.{INFERENCE_SERVICE.group}"
+        return None if known else f"the CustomResourceDefinition {name} is not installed"
 
     async def _leave(self) -> None:
         with contextlib.suppress(ApiError, TimeoutError):  # the lease runs out by itself

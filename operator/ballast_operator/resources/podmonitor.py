@@ -26,7 +26,12 @@ def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[
         "spec": {
             "selector": {"matchLabels": pod_selector(service.ref.name)},
             "podMetricsEndpoints": [
-                {"port": ADMIN_PORT_NAME, "path": "/metrics", "relabelings": [_LABEL_WITH_SERVICE]}
+                {
+                    "port": ADMIN_PORT_NAME,
+                    "path": "/metrics",
+                    "interval": options.pod_monitor_interval,
+                    "relabelings": [_LABEL_WITH_SERVICE],
+                }
             ],
         },
     }

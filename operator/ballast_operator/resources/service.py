@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
@@ -36,6 +37,14 @@ def build_service(service: InferenceService) -> dict[str, Any]:
             ],
         },
     }
+
+
+def external_url(service: InferenceService, addresses: Sequence[str]) -> str | None:
+    """The OpenAI API's base URL at the load balancer's first address; None without one."""
+    if not addresses:
+        return None
+    host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+    return f"http://{host}:{service.spec.endpoint.port}/v1"
 
 
 def service_url(service: InferenceService) -> str:

@@ -96,7 +96,7 @@ def on_cpu(config: Config, reason: str) -> Config:
 def _check_cache(scheduling: SchedulingConfig) -> None:
     batch, asked, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
     new = 1 if asked is None else asked
-    if cache is None and batch * new >= MAX_TOKENS:
+    if batch * new >= MAX_TOKENS:
         raise ConfigError(
             "max_new_tokens",
             new,

@@ -33,6 +33,8 @@ class Record:
     outcome: str = ""
     """Set if the status code does not tell: client_gone, timeout, error. Else it follows from the status."""
     endpoint: str = "other"
+    is_counted: bool = True
+    """Whether metrics count it as a request. Probes, scrapes and other requests that only read the server are not."""
     client: int = 0
     """Who asks, for taking turns: a number of the API key, else of the address."""
     client_priority: WholeRange | None = None

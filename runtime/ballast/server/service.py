@@ -83,7 +83,8 @@ class Service:
 
     def ended(self, record: Record) -> None:
         """Count a request that has ended, and what was ignored of it."""
-        self.metrics.count_request(record.endpoint, record.outcome)
+        if record.is_counted:
+            self.metrics.count_request(record.endpoint, record.outcome)
         if record.ignored:
             self.metrics.count_ignored(record.ignored.count)
             self.ignored_log.note(record.ignored)

@@ -7,7 +7,7 @@ from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.resources.pod import Attempt, build_pod
-from ballast_operator.resources.service import build_service
+from ballast_operator.resources.service import build_service, external_url
 
 GPU = {"cpus": 2, "memory": "1Gi", "gpus": 1}
 CLAIM = {"name": "gpu", "resourceClaimTemplateName": "gpus"}
@@ -126,3 +126,17 @@ def test_a_pool_is_made_where_it_is_asked_for_and_the_cluster_knows_it():
     kinds = [it["kind"] for it in desired_children(asked, ChildOptions(), [])]
     assert "InferencePool" not in kinds
     assert "InferencePool" not in [it["kind"] for it in desired_children(service(), ChildOptions())]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "url"),
+    [
+        ((), None),
+        (("2001:db8::1",), "http://[2001:db8::1]:10002/v1"),
+        (("192.0.2.1", "192.0.2.2"), "http://192.0.2.1:10002/v1"),
+    ],
+)
+def test_the_url_outside_is_at_the_first_address_of_the_load_balancer(
+    addresses: tuple[str, ...], url: str | None
+) -> None:
+    assert external_url(service(), addresses) == url

@@ -25,6 +25,11 @@ def several(item: Schema) -> Schema:
     return {"type": "array", "items": item}
 
 
+def preset(schema: Schema, default: object) -> Schema:
+    """The schema with a default, which the API server fills in."""
+    return {**schema, "default": default}
+
+
 def definition(
     group: str, version: str, kind: str, content: Schema, short_names: tuple[str, ...] = (), namespaced: bool = True
 ) -> Object:
@@ -52,7 +57,8 @@ def with_spec(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
     return record(spec=record(required, **fields))
 
 
-# Fields and required ones: gateway-api-inference-extension 1.5, gateway-api 1.4.
+_ALL_PATHS = {"path": {"type": "PathPrefix", "value": "/"}}
+# Fields, required ones and defaults: gateway-api-inference-extension 1.5, gateway-api 1.4.
 INFERENCE_POOL = definition(
     "inference.networking.k8s.io",
     "v1",
@@ -66,16 +72,38 @@ INFERENCE_POOL = definition(
         ),
     ),
 )
+_ROUTE_MATCH = record(
+    path={**record(type=preset(TEXT, "PathPrefix"), value=preset(TEXT, "/")), "default": _ALL_PATHS["path"]}
+)
+_BACKEND = record(
+    ("name",),
+    group=preset(TEXT, ""),
+    kind=preset(TEXT, "Service"),
+    name=TEXT,
+    port=NUMBER,
+    weight={**preset(NUMBER, 1), "minimum": 0, "maximum": 1_000_000},
+)
 HTTP_ROUTE = definition(
     "gateway.networking.k8s.io",
     "v1",
     "HTTPRoute",
     with_spec(
-        parentRefs=several(record(("name",), name=TEXT)),
+        parentRefs=several(
+            record(
+                ("name",),
+                group=preset(TEXT, "gateway.networking.k8s.io"),
+                kind=preset(TEXT, "Gateway"),
+                name=TEXT,
+                namespace=TEXT,
+                sectionName=TEXT,
+            )
+        ),
+        hostnames=several(TEXT),
         rules=several(
             record(
-                backendRefs=several(record(("name",), group=TEXT, kind=TEXT, name=TEXT, port=NUMBER, weight=NUMBER)),
-                timeouts=record(request=TEXT),
+                matches=preset(several(_ROUTE_MATCH), [_ALL_PATHS]),
+                backendRefs=several(_BACKEND),
+                timeouts=record(request={**TEXT, "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
             )
         ),
     ),

@@ -55,6 +55,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "horizontalpodautoscalers": ("apis/autoscaling/v2", True),
     "apiservices": ("apis/apiregistration.k8s.io/v1", False),
     "inferencepools": ("apis/inference.networking.k8s.io/v1", True),
+    "httproutes": ("apis/gateway.networking.k8s.io/v1", True),
     "podmonitors": ("apis/monitoring.coreos.com/v1", True),
 }
 

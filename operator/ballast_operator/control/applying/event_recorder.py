@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.cluster.api import Api, ApiError
+from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import EVENT
 from ballast_operator.control.reporting.conditions import timestamp
 from ballast_operator.control.reporting.events import Event
@@ -18,10 +18,13 @@ log = logging.getLogger(__name__)
 
 
 async def record(api: Api, service: Mapping[str, Any], events: Sequence[Event], now: datetime) -> None:
-    """Write the events. One that cannot be written is only logged: the status says the same."""
+    """Write the events. One that cannot be written is only logged: the status says the same. In a namespace that ends,
+    none can be."""
     for event in events:
         try:
             await _record_one(api, service, event, timestamp(now))
+        except NamespaceEndsError:
+            return
         except ApiError as error:
             log.warning("an event could not be written", extra={"reason": event.reason, "error": str(error)})
 

@@ -1,4 +1,4 @@
-"""Which pods clients reach through a Service, as its EndpointSlices say. Pure."""
+"""Which pods clients reach through a Service, and at which addresses of a load balancer. Pure."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def why_not_behind(pods: Iterable[Pod], behind: frozenset[str]) -> str | None:
     if not missing:
         return None
     return f"{', '.join(missing)}: ready, and no endpoint of the Service"
+
+
+def load_balancer_addresses(service: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The IP addresses or names of hosts that a Service's load balancer has; empty without one."""
+    balancer = ((service or {}).get("status") or {}).get("loadBalancer") or {}
+    found = [point.get("hostname") or point.get("ip") for point in balancer.get("ingress") or ()]
+    return tuple(str(address) for address in found if address)

@@ -10,9 +10,10 @@ from typing import Any
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import CONFIG_MAP, ENDPOINT_SLICE, POD, Kind
+from ballast_operator.control.deciding.live_endpoints import pods_behind
 from ballast_operator.control.deciding.live_pod import Pod, judged_by
-from ballast_operator.control.deciding.ownership import has_earlier_owner, is_ours
-from ballast_operator.names import LABEL_OF_SLICES, pod_selector, selector_text
+from ballast_operator.control.deciding.ownership import controller_of, has_earlier_owner, is_ours
+from ballast_operator.names import LABEL_OF_SLICES, Ref, pod_selector, selector_text
 from ballast_operator.resources.configmap import rules_name
 from ballast_operator.resources.pod import parse_pod_name
 
@@ -43,7 +44,7 @@ async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) ->
     names = [rules_name(service) if kind is CONFIG_MAP else service.ref.name for kind in kinds]
     pods, slices, *found = await asyncio.gather(
         _list_pods(api, service),
-        _list_slices(api, service),
+        _list_slices(api, service.ref),
         *(_read(api, kind, namespace, name) for kind, name in zip(kinds, names, strict=True)),
     )
     ours, earlier_owner_pods, foreign_pods = sort_pods(service, pods)
@@ -58,11 +59,21 @@ async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) ->
     )
 
 
-async def _list_slices(api: Api, service: InferenceService) -> tuple[Mapping[str, Any], ...] | ApiError:
+async def observe_pods(api: Api, ref: Ref, uid: str) -> tuple[tuple[Pod, ...], frozenset[str] | None]:
+    """The pods of a service whose spec may not be readable, and those that its Service leads to, as in Evidence.
+
+    Raises ApiError where the pods cannot be read.
+    """
+    bodies, slices = await asyncio.gather(
+        api.list_all(POD, ref.namespace, selector_text(pod_selector(ref.name))), _list_slices(api, ref)
+    )
+    ours = [body for body in bodies or () if (controller_of(body) or {"uid": uid})["uid"] == uid]
+    return tuple(map(Pod.from_api, ours)), None if isinstance(slices, ApiError) else pods_behind(slices)
+
+
+async def _list_slices(api: Api, ref: Ref) -> tuple[Mapping[str, Any], ...] | ApiError:
     try:
-        return tuple(
-            await api.list_all(ENDPOINT_SLICE, service.ref.namespace, f"{LABEL_OF_SLICES}={service.ref.name}") or ()
-        )
+        return tuple(await api.list_all(ENDPOINT_SLICE, ref.namespace, f"{LABEL_OF_SLICES}={ref.name}") or ())
     except ApiError as error:
         return error
 

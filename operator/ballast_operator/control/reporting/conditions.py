@@ -32,7 +32,7 @@ ON_THE_WAY = frozenset(
             "NotReady",
             "RollingOut",
         ),
-        *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable"),
+        *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable", "AddressPending"),
         *("Pulling", "PullStarting", "CacheFilling", "Filling"),
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )

@@ -45,6 +45,8 @@ class Evidence:
     """Which ready pods no client reaches, as they are no endpoints of the Service."""
     service_failure: str | None = None
     """Why the engine was not reached through the Service; None if it was."""
+    addresses: tuple[str, ...] = ()
+    """Addresses of the Service's load balancer: IP addresses or names of hosts."""
     lost_nodes: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with nodes that report no more, by name."""
     rivals: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import ConditionStatus
@@ -55,7 +55,7 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     ]
     return {
         names.READY: _ready(service, seen, required),
-        names.AVAILABLE: _available(service, seen),
+        names.AVAILABLE: find_available(seen.pods, seen.behind, seen.service_failure, service.spec.replicas),
         **pulled,
         names.SCHEDULED: scheduled,
         names.MODEL_LOADED: loaded,
@@ -71,12 +71,13 @@ def find_rivals(message: str | None) -> dict[str, Finding]:
     return {} if message is None else {names.SOLE_OPERATOR: Finding("False", "SeveralOperators", message)}
 
 
-def spec_refused(reason: str, message: str, rivals: str | None) -> dict[str, Finding]:
-    """The conditions for a spec that is not acted on."""
+def spec_refused(reason: str, message: str, available: Finding, rivals: str | None) -> dict[str, Finding]:
+    """The conditions for a spec that is not acted on. Pods of an earlier spec may still be available."""
     unknown = Finding("Unknown", reason, "the spec is not acted on")
-    others = (names.AVAILABLE, names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
+    others = (names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
     return {
         names.READY: Finding("False", reason, message),
+        names.AVAILABLE: available,
         **dict.fromkeys(others, unknown),
         names.PROGRESSING: Finding("False", reason, message),
         **find_rivals(rivals),
@@ -96,19 +97,23 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
     return failing if failing.holds else Finding("False", failing.reason, failing.message)
 
 
-def _available(service: InferenceService, seen: Evidence) -> Finding:
-    """Whether somebody answers now: a pod of whatever spec, so also while others start, drain or fail."""
-    pods = [pod for pod in seen.pods if not pod.over]
-    if seen.behind is None:
+def find_available(
+    pods: Iterable[Pod], behind: Set[str] | None, service_failure: str | None, wanted: int | None
+) -> Finding:
+    """Whether the service answers now, by a pod of any spec: also while others start, drain or fail.
+
+    `behind` and `service_failure` as in Evidence; `wanted`: replicas, or None where the spec is refused.
+    """
+    if behind is None:
         return Finding("Unknown", "NotLookedAt", "the endpoints of the Service could not be read")
-    answering = [pod for pod in pods if pod.ready and not pod.terminating and pod.uid in seen.behind]
-    if answering and seen.service_failure is None:
-        wanted = service.spec.replicas
-        return Finding("True", "MinimumReplicasAvailable", f"{len(answering)} of {wanted} replicas answer")
-    if not service.spec.replicas:
+    answering = [pod for pod in pods if not pod.over and pod.ready and not pod.terminating and pod.uid in behind]
+    if answering and service_failure is None:
+        of_all = "replicas of an earlier spec" if wanted is None else f"of {wanted} replicas"
+        return Finding("True", "MinimumReplicasAvailable", f"{len(answering)} {of_all} answer")
+    if wanted == 0:
         return Finding("False", "ScaledToZero", STOPPED.message)
-    if answering and seen.service_failure is not None:
-        return Finding("False", "ServiceUnreachable", seen.service_failure)
+    if answering and service_failure is not None:
+        return Finding("False", "ServiceUnreachable", service_failure)
     return Finding("False", "MinimumReplicasUnavailable", "no pod is ready and an endpoint of the Service")
 
 
@@ -220,6 +225,9 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", reason, f"{pod.name}: {message}{_runtime_class_hint(service, pod.last_exit)}")
     if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
+    if pod.node is None:
+        reason = "WaitingForScheduler" if pod.unschedulable is None else "Unschedulable"
+        return Finding("False", reason, f"{pod.name}: no node yet, so nothing is loaded")
     if not pod.running and pod.blocked is not None:
         return Finding(
             "False", "SidecarNotStarted", f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
@@ -297,6 +305,10 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
         return Finding("False", "EndpointsMissing", seen.unserved)
     if seen.service_failure is not None:
         return Finding("False", "ServiceUnreachable", seen.service_failure)
+    if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
+        return Finding(
+            "False", "AddressPending", "the cluster has not given the load balancer of the Service an address"
+        )
     return Finding("True", "Reachable", "/readyz was reached through this Service since these pods are ready")
 
 
@@ -316,4 +328,6 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding("True", "StartingPods", "pods are being started")
     if not all(pod.ready for pod in current.values()):
         return Finding("True", "Loading", "pods have not computed a token yet")
+    if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
+        return Finding("True", "AddressPending", "the load balancer of the Service has no address yet")
     return Finding("False", "UpToDate", "the pods are those that the spec asks for")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import MAX_DEVICE, Device, Effective, InferenceServiceStatus
-from ballast_operator.control.deciding.live_pod import current_pods
-from ballast_operator.control.reporting.conditions import merge
+from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.reporting.conditions import Finding, merge
 from ballast_operator.control.reporting.evidence import Evidence
-from ballast_operator.control.reporting.findings import find, find_rivals, spec_refused
+from ballast_operator.control.reporting.findings import find, find_rivals
 from ballast_operator.names import pod_selector, selector_text
 from ballast_operator.resources.command import asked_device
-from ballast_operator.resources.service import service_url
+from ballast_operator.resources.service import external_url, service_url
 
 
 def build_status(
@@ -22,17 +22,14 @@ def build_status(
 ) -> InferenceServiceStatus:
     """The status now. `before`: the status in the object, for the times of its conditions."""
     current = current_pods(service, seen.pods)
-    alive = [pod for pod in seen.pods if not pod.over]
     reports = [seen.reports[pod.uid] for _, pod in sorted(current.items()) if pod.uid in seen.reports]
     return InferenceServiceStatus(
         observed_generation=service.generation,
-        replicas=len(alive),
         updated_replicas=len(current),
-        images=sorted({pod.image for pod in alive if pod.image}) or None,
-        ready_replicas=sum(pod.ready and not pod.terminating for pod in alive),
+        **_of_pods(seen.pods),
         selector=selector_text(pod_selector(service.ref.name)),
         url=service_url(service),
-        nodes=", ".join(sorted({pod.node for pod in alive if pod.node})) or None,
+        external_url=external_url(service, seen.addresses),
         effective=next((report.effective for report in reports if report.effective), None),
         device=_device(service, [report.device for report in reports if report.device]),
         placement=[report.placement for report in reports if report.placement] or None,
@@ -40,13 +37,29 @@ def build_status(
     )
 
 
-def refused_status(
-    reason: str, message: str, rivals: str | None, generation: int, before: Mapping[str, Any], now: datetime
-) -> dict[str, Any]:
-    """The status for a spec that is not acted on. Everything but the conditions stays as it was `before`."""
-    conditions = merge(spec_refused(reason, message, rivals), before.get("conditions") or [], generation, now)
+def _of_pods(pods: Iterable[Pod]) -> dict[str, Any]:
+    """The fields of the status about pods of any spec."""
+    alive = [pod for pod in pods if not pod.over]
+    images = sorted({pod.image for pod in alive if pod.image})
     return {
-        **before,
+        "replicas": len(alive),
+        "ready_replicas": sum(pod.ready and not pod.terminating for pod in alive),
+        "images": images or None,
+        "image": ", ".join(images) or None,
+        "nodes": ", ".join(sorted({pod.node for pod in alive if pod.node})) or None,
+    }
+
+
+def refused_status(
+    refused: Mapping[str, Finding], pods: Iterable[Pod], generation: int, before: Mapping[str, Any], now: datetime
+) -> dict[str, Any]:
+    """The status for a spec that is not acted on: the conditions and what the pods are. The rest stays as `before`."""
+    conditions = merge(refused, before.get("conditions") or [], generation, now)
+    found = InferenceServiceStatus(**_of_pods(pods)).to_api()
+    told = ("replicas", "readyReplicas", "images", "image", "nodes")
+    return {
+        **{name: value for name, value in before.items() if name not in told},
+        **{name: found[name] for name in told if name in found},
         "observedGeneration": generation,
         "conditions": [condition.to_api() for condition in conditions],
     }

@@ -68,7 +68,11 @@ class RequestScope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = Record(_request_id(scope), client=client_number(network_of(scope)))
+        # Every request to the model is a POST. Probes, scrapes, model lists, page files and preflights are not, and
+        # would dilute the share of requests that fail.
+        record = Record(
+            _request_id(scope), client=client_number(network_of(scope)), is_counted=scope["method"] == "POST"
+        )
         scope.setdefault("state", {})["record"] = record
         span = None if self._tracer is None or scope["path"] in UNTRACED else self._tracer.begin(Headers(scope=scope))
 

@@ -89,6 +89,7 @@ async def ping(request: Request) -> Response:
 @router.post("/ping", **describes(Status, is_open=True))
 async def post_ping(request: Request) -> Response:
     """As GET /ping."""
+    request.state.record.is_counted = False
     return _health(request)
 
 

@@ -71,7 +71,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "ballast_requests",
-            "Requests ended, by endpoint and how they ended.",
+            "Requests ended, by endpoint and how they ended. Only POST requests count, so no probe or scrape does.",
             ["endpoint", "outcome"],
             registry=self.registry,
         )

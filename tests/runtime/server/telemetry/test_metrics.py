@@ -1,6 +1,8 @@
 """The metrics page: dashboards depend on its names, labels and types."""
 
+import contextlib
 import json
+import urllib.error
 import urllib.request
 
 import pytest
@@ -163,6 +165,34 @@ def test_a_request_is_counted_once_in_every_place(server):
     assert grown['ballast_step_seconds_count{kind="prefill"}'] == 1
     assert grown['ballast_step_seconds_count{kind="decode"}'] == 4
     assert grown["ballast_step_tokens_sum"] == 8 + 4
+
+
+def counts(server):
+    """What the counter of requests says, by its labels."""
+    return {name: value for name, value in server.metrics().items() if name.startswith("ballast_requests_total")}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_probes_scrapes_and_other_requests_that_only_read_are_not_counted(server, method):
+    before = counts(server)
+    paths = ("/livez", "/livez/", "/readyz", "/health", "/v1/health", "/ping", "/metrics", "/load", "/slots", "/props")
+    for path in (*paths, "/occupancy", "/version", "/debug/state", "/v1/models", "/api/tags", "/", "/nothing-here"):
+        request = urllib.request.Request(server.url + path, method=method)
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=30) as response:
+            response.read()
+    assert counts(server) == before
+
+
+def test_a_probe_by_post_is_not_counted_and_a_refused_request_is(server):
+    before = counts(server)
+    for path in ("/ping", "/v1/completions"):
+        request = urllib.request.Request(server.url + path, b"{", JSON)
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=30) as response:
+            response.read()
+    grown = {name: value - before.get(name, 0) for name, value in counts(server).items()}
+    assert {name: value for name, value in grown.items() if value} == {
+        'ballast_requests_total{endpoint="completions",outcome="client_error"}': 1
+    }
 
 
 def test_the_costs_of_steps_have_their_lane_and_number_of_tokens():

@@ -14,7 +14,10 @@ SHORT_LISTS: Object = {
         ],
     },
     "resources": {"cpus": 1, "memory": "1Gi", "gpus": 0, "claims": [{"name": "a", "resourceClaimName": "b"}]},
-    "endpoint": {"networkPolicy": {"clients": [{"podLabels": {"app": "a"}}]}},
+    "endpoint": {
+        "networkPolicy": {"clients": [{"podLabels": {"app": "a"}}]},
+        "route": {"gateways": [{"name": "a"}], "hostnames": ["a.test"], "canary": {"service": "b"}},
+    },
     "env": [
         {"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
         {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},

@@ -14,7 +14,7 @@ from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
-from ballast_operator.names import LABEL_OF_SLICES, Ref
+from ballast_operator.names import ANNOTATION_SERVED, LABEL_OF_SLICES, Ref
 from ballast_operator.resources.pod import Attempt, build_pod
 
 OPTIONS = ChildOptions()
@@ -61,6 +61,8 @@ class FakeApi:
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         body = live(build_pod(service, OPTIONS, Attempt(0)), status={"phase": "Running", "conditions": [condition]})
         body["spec"]["nodeName"] = "n1"
+        if ready:
+            body["metadata"]["annotations"][ANNOTATION_SERVED] = "true"
         self.put(body)
         behind = {"targetRef": {"kind": "Pod", "uid": body["metadata"]["uid"]}, "conditions": {"ready": True}}
         labels = {LABEL_OF_SLICES: "s", **body["metadata"]["labels"]}
@@ -113,7 +115,7 @@ class FakeApi:
         self._fail("merge", kind)
         self.writes.append(("merge", kind.name, body))
 
-    async def delete(self, kind, body, propagation=None):
+    async def delete(self, kind, body, propagation=None, *, unchanged=False):
         self._fail("delete", kind)
         self.writes.append(("delete", kind.name, body))
 

@@ -124,7 +124,7 @@ def changed(path, base=EVERYTHING):
 
 
 SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-BESIDE_PODS = ("replicas", "numa.", "endpoint.service.", "endpoint.inferencePool.")
+BESIDE_PODS = ("replicas", "rollout.", "numa.", "endpoint.service.", "endpoint.inferencePool.")
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 
 

@@ -49,6 +49,8 @@ REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
 """First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
+MAX_READ_AGE_S = 10.0
+"""No pod of an earlier spec is stopped by what was read longer ago."""
 GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
 """Finalizers of the garbage collector, which works on the service."""
 UNSURE = ("Ready",)
@@ -103,7 +105,8 @@ class Reconciler:
         if (refusal := why_not_allowed(service.spec, self.options.allowed)) is not None:
             await self._refuse(body, rivalry, "NotAllowed", refusal)
             return None
-        seen = await observe(self.api, service, self.state.child_kinds())
+        began = self.clock()
+        seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
         outcome = Outcome()
         evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
@@ -216,13 +219,13 @@ class Reconciler:
     async def _roll_out(
         self, service: InferenceService, seen: Observed, outcome: Outcome
     ) -> tuple[Rollout, str | None]:
-        spec, clock, nodes_changed = service.spec, self.clock(), self.state.nodes_changed
+        spec, clock = service.spec, self.clock()
         rollout = plan_rollout(
             spec.replicas,
             spec_hash(spec),
             seen.pods,
-            self.state.of(service.ref).ages_s([pod.uid for pod in seen.pods], clock),
-            None if nodes_changed is None else clock - nodes_changed,
+            self.state.observation(service.ref, seen.pods, clock),
+            spec.rollout,
             earlier_owner_pods=seen.earlier_owner_pods,
             foreign_pods=seen.foreign_pods,
         )
@@ -234,7 +237,7 @@ class Reconciler:
         no_capacity = await self._why_no_capacity(service) if rollout.start else None
         hold = no_capacity is not None and spec.numa.enforcement == "Require"
         stop = await self._stoppable(service, seen, rollout, build, outcome)
-        steps = Rollout(start=() if hold else rollout.start, stop=stop, forget=rollout.forget)
+        steps = replace(rollout, start=() if hold else rollout.start, stop=stop)
         await apply_rollout(self.api, service, steps, build, outcome)
         outcome.conflicts += [conflict(pod.body, service) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
@@ -254,9 +257,13 @@ class Reconciler:
         if not replaced:
             return rollout.stop
         successor = build(next_attempt(replaced[0].replica, seen.pods))
-        if await is_acceptable(self.api, service, replaced[0], successor, outcome):
-            return rollout.stop
-        return tuple(pod for pod in rollout.stop if pod not in replaced)
+        if not await is_acceptable(self.api, service, replaced[0], successor, outcome):
+            return tuple(pod for pod in rollout.stop if pod not in replaced)
+        if (age_s := self.clock() - seen.read_at) > MAX_READ_AGE_S:
+            log.warning("the pods were read too long ago", extra={"service": str(service.ref), "age_s": round(age_s)})
+            self.state.disturbed = self.clock()
+            return tuple(pod for pod in rollout.stop if pod not in replaced)
+        return rollout.stop
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:
         if NODE_TOPOLOGY not in self.state.known or service.spec.numa.enforcement == "Off":
@@ -334,6 +341,8 @@ def _next_look(
         waits.append(UNSURE_S)  # they may be gone
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
+    if evidence.rollout.settles_in_s is not None:
+        waits.append(evidence.rollout.settles_in_s)
     if evidence.unserved is not None:
         waits.append(UNSURE_S)  # the endpoints are watched
     elif evidence.service_failure is not None:

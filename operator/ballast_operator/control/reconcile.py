@@ -33,11 +33,12 @@ from ballast_operator.control.observing.pod_reports import gather_reports, reach
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
+from ballast_operator.control.reporting.progress_findings import was_reported_as_failed
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
-from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.resources.pod import Attempt, build_pod, restart_of
 from ballast_operator.spec_hash import spec_hash
 
 log = logging.getLogger(__name__)
@@ -109,12 +110,25 @@ class Reconciler:
         seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
         outcome = Outcome()
         evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
+        evidence = self._with_progress(service, evidence, body.get("status") or {})
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
         version = await self._write_status(body, status, rivalry.gone)
         self._remember(service, seen, version, evidence)
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
+
+    def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
+        """The evidence with how long the service has made no progress. A restarted operator begins to measure anew."""
+        clock, current = self.state.of(service.ref).progress, current_pods(service, evidence.pods)
+        if clock.target is None:
+            clock.failed = was_reported_as_failed(before, service.generation)
+        pulled = evidence.pulled is None or evidence.pulled.holds
+        spec = service.spec
+        target = (spec_hash(spec), restart_of(service), spec.replicas, spec.rollout.paused, pulled)
+        num_ready = sum(pod.ready for pod in current.values())
+        idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock())
+        return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
     async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
         """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
@@ -317,6 +331,7 @@ class Reconciler:
         ours = [body for body in slices if labels_of(body).get(LABEL_OWNER_UID) == service.uid]
         bodies = [*seen.children.values(), *(pod.body for pod in seen.pods), *ours]
         state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
+        state.progress.failed = was_reported_as_failed({"conditions": state.conditions}, service.generation)
         state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
         pulls = evidence.pulled is not None and not evidence.pulled.holds
         since = self.clock() if state.pulling_since is None else state.pulling_since

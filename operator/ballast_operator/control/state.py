@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, POD, Kind
 from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.progress import ProgressClock
 from ballast_operator.control.deciding.take_down import Observation
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.names import Ref
@@ -46,6 +47,7 @@ class ServiceState:
     """Of the service whose namespace is being deleted or is gone: nothing is written for it any more."""
     pulling_since: float | None = None
     """The loop time at which its model was first seen not to be pulled yet; None once it is."""
+    progress: ProgressClock = field(default_factory=ProgressClock)
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
 

@@ -11,6 +11,7 @@ from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.exit_reasons import explain
+from ballast_operator.control.reporting.progress_findings import find_stalled, judge_progress
 from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import KIND
 from ballast_operator.resources.command import asked_device
@@ -53,15 +54,19 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
         *([pinned] if service.spec.numa.enforcement == "Require" else []),
         reached,
     ]
+    ready = _ready(service, seen, required)
+    progressing = judge_progress(service, seen, current, _progressing(service, seen, current), required)
+    stalled = find_stalled(ready, progressing)
     return {
-        names.READY: _ready(service, seen, required),
+        names.READY: ready,
         names.AVAILABLE: _available(service, seen),
         **pulled,
         names.SCHEDULED: scheduled,
         names.MODEL_LOADED: loaded,
         names.NUMA_PINNED: pinned,
         names.ENDPOINT_READY: reached,
-        names.PROGRESSING: _progressing(service, seen, current),
+        names.PROGRESSING: progressing,
+        **({} if stalled is None else {names.STALLED: stalled}),
         **find_rivals(seen.rivals),
     }
 
@@ -79,6 +84,7 @@ def spec_refused(reason: str, message: str, rivals: str | None) -> dict[str, Fin
         names.READY: Finding("False", reason, message),
         **dict.fromkeys(others, unknown),
         names.PROGRESSING: Finding("False", reason, message),
+        names.STALLED: Finding("True", reason, message),
         **find_rivals(rivals),
     }
 
@@ -308,6 +314,8 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding(status, "Blocked" if seen.pulled.troubles else "Pulling", seen.pulled.message)
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
+    if seen.rollout.outdated and service.spec.rollout.paused:
+        return Finding("Unknown", "Paused", "rollout.paused keeps the pods of an earlier spec")
     if seen.rollout.outdated:
         return Finding("True", "RollingOut", _rolling_out(service, seen).message)
     if seen.rollout.retry_in_s is not None:

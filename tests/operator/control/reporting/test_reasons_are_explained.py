@@ -24,7 +24,7 @@ PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
 def reasons() -> set[str]:
     """Strings in the modules that make findings which have the form of a reason."""
     words = set()
-    for module in ("findings", "numa_findings", "exit_reasons", "pull_findings"):
+    for module in ("findings", "progress_findings", "numa_findings", "exit_reasons", "pull_findings"):
         for node in ast.walk(ast.parse((REPORTING / f"{module}.py").read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.add(node.value)

@@ -8,7 +8,7 @@ import pytest
 
 from ballast_operator.control.deciding.take_down import SETTLE_S
 from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
+from support.cluster.kube import Kube, Object
 from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -85,3 +85,115 @@ def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: K
     wait_for("it to serve again", lambda: status_of(kube, namespace, "stall").get("readyReplicas") == 3)
     wait_ready(kube, namespace, "stall", meanwhile=never_fewer_than_two)
     assert not set(before.values()) & set(uids(kube, namespace, "stall").values())
+
+
+NOWHERE = {"nodeSelector": {"test.ballast.dev/pods": "nowhere"}}
+AFFINITY = {
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "example.org/absent", "operator": "Exists"}]}]
+            }
+        }
+    }
+}
+UNSTARTABLE: dict[str, tuple[Object, str, str]] = {
+    "selector": ({"scheduling": NOWHERE}, "NoNodeMatches", "without the label test.ballast.dev/pods=nowhere"),
+    "affinity": ({"scheduling": AFFINITY}, "NoNodeMatches", "excluded by the required node affinity"),
+    "memory": (
+        {"resources": {"cpus": 1, "memory": "900Ti", "gpus": 0}},
+        "NoNodeMatches",
+        "with less memory than the pod asks for",
+    ),
+    "claim": (
+        {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "absent"}}]},
+        "ClaimMissing",
+        "there is no PersistentVolumeClaim absent",
+    ),
+    "device-claim": (
+        {
+            "resources": {
+                "cpus": 1,
+                "memory": "1Gi",
+                "gpus": 0,
+                "claims": [{"name": "a", "resourceClaimName": "absent"}],
+            }
+        },
+        "ClaimMissing",
+        "there is no ResourceClaim absent",
+    ),
+    "image": (
+        {"image": "made.up/none:1", "scheduling": {"nodeSelector": {"test.ballast.dev/pods": "unpullable"}}},
+        "ImagePullFailed",
+        "not found",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", UNSTARTABLE)
+def test_the_only_pod_keeps_serving_while_its_successor_could_not_start(
+    kube: Kube, namespace: str, change: str
+) -> None:
+    spec, reason, said = UNSTARTABLE[change]
+    before = serving(kube, namespace, "only")
+    kube.apply("inferenceservices", service("only", **spec), namespace)
+    found = wait_condition(kube, namespace, "only", "Ready", "False", reason)
+    assert said in found["message"]
+    assert "only-0 of the earlier spec stays" in found["message"]
+    assert watch_pods(kube, namespace, "only", 2) == set()
+    assert wait_condition(kube, namespace, "only", "Available", "True")["reason"] == "MinimumReplicasAvailable"
+    kube.apply("inferenceservices", service("only", engine={"cacheLens": 5000}), namespace)
+    wait_ready(kube, namespace, "only")
+    assert set(uids(kube, namespace, "only").values()).isdisjoint(before.values())
+    wait_for("the check's pod to go", lambda: not kube.find("pods", "only-image-check", namespace))
+
+
+def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "newer", replicas=2)
+    kube.apply("inferenceservices", service("newer", replicas=2, image="made.up/runtime:2"), namespace)
+    wait_ready(kube, namespace, "newer")
+    assert status_of(kube, namespace, "newer")["images"] == ["made.up/runtime:2"]
+    assert kube.find("pods", "newer-image-check", namespace) is None
+
+
+def test_progress_ends_at_the_deadline_and_begins_again_with_another_spec(kube: Kube, namespace: str) -> None:
+    rollout = {"progressDeadlineSeconds": 1}
+    kube.apply("inferenceservices", service("late", "unpullable", rollout=rollout), namespace)
+    found = wait_condition(kube, namespace, "late", "Progressing", "False", "ProgressDeadlineExceeded")
+    assert "ImagePullFailed: late-0: not found" in found["message"]
+    wait_condition(kube, namespace, "late", "Stalled", "True", "ProgressDeadlineExceeded")
+    failure = status_of(kube, namespace, "late")["lastFailure"]
+    assert failure["reason"] == "ImagePullFailed"
+    kube.apply("inferenceservices", service("late", rollout=rollout), namespace)
+    wait_ready(kube, namespace, "late")
+    status = status_of(kube, namespace, "late")
+    assert status["lastFailure"] == failure
+    assert status["revision"] != failure["revision"]
+    assert "Stalled" not in {found["type"] for found in status["conditions"]}
+
+
+def test_a_surge_pod_keeps_every_replica_serving(kube: Kube, namespace: str) -> None:
+    surge = {"maxUnavailable": 0, "maxSurge": 1}
+    before = serving(kube, namespace, "surge", replicas=2, rollout=surge)
+
+    def every_replica_serves() -> None:
+        found = kube.list("pods", namespace, {"serving.ballast.dev/service": "surge"})
+        conditions = [condition for pod in found for condition in pod.get("status", {}).get("conditions", [])]
+        assert sum((it["type"], it["status"]) == ("Ready", "True") for it in conditions) >= 2
+
+    changed = service("surge", replicas=2, rollout=surge, engine={"cacheLens": 5000})
+    kube.apply("inferenceservices", changed, namespace)
+    wait_ready(kube, namespace, "surge", meanwhile=every_replica_serves)
+    wait_for("the surge pod to go", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
+    assert set(uids(kube, namespace, "surge").values()).isdisjoint(before.values())
+
+
+def test_a_paused_rollout_keeps_its_pods_until_it_is_resumed(kube: Kube, namespace: str) -> None:
+    before = serving(kube, namespace, "paused", rollout={"paused": True})
+    changed = service("paused", rollout={"paused": True}, engine={"cacheLens": 5000})
+    kube.apply("inferenceservices", changed, namespace)
+    wait_condition(kube, namespace, "paused", "Progressing", "Unknown", "Paused")
+    assert uids(kube, namespace, "paused") == before
+    kube.merge("inferenceservices", "paused", {"spec": {"rollout": {"paused": False}}}, namespace)
+    wait_ready(kube, namespace, "paused")
+    assert set(uids(kube, namespace, "paused").values()).isdisjoint(before.values())

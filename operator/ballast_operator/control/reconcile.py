@@ -19,6 +19,7 @@ from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
+from ballast_operator.control.applying.successor import end_image_check, why_not_startable
 from ballast_operator.control.deciding.live_endpoints import pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
@@ -31,6 +32,7 @@ from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.observe import Observed, observe
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
+from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.progress_findings import was_reported_as_failed
@@ -167,7 +169,7 @@ class Reconciler:
         outcome.delays += kinds_missing(service, known)
         await apply_children(self.api, service, desired, seen, outcome)
         pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
-        rollout, no_capacity = await self._roll_out(service, seen, outcome)
+        rollout, no_capacity, held = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)
         unserved = failure = None
@@ -187,6 +189,7 @@ class Reconciler:
             service_failure=failure,
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
+            held=held,
             pulled=pulled,
         )
 
@@ -232,7 +235,7 @@ class Reconciler:
 
     async def _roll_out(
         self, service: InferenceService, seen: Observed, outcome: Outcome
-    ) -> tuple[Rollout, str | None]:
+    ) -> tuple[Rollout, str | None, Finding | None]:
         spec, clock = service.spec, self.clock()
         rollout = plan_rollout(
             spec.replicas,
@@ -247,16 +250,16 @@ class Reconciler:
         options = self.options if image is None else self.options.with_image(image)
         build = lambda attempt: build_pod(service, options, attempt)  # noqa: E731
         if outcome.conflicts or outcome.holds_pods:
-            return rollout, None  # pods would hold memory and not be reachable
+            return rollout, None, None  # pods would hold memory and not be reachable
         no_capacity = await self._why_no_capacity(service) if rollout.start else None
         hold = no_capacity is not None and spec.numa.enforcement == "Require"
-        stop = await self._stoppable(service, seen, rollout, build, outcome)
+        stop, held = await self._stoppable(service, seen, rollout, build, outcome)
         steps = replace(rollout, start=() if hold else rollout.start, stop=stop)
         await apply_rollout(self.api, service, steps, build, outcome)
         outcome.conflicts += [conflict(pod.body, service) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
         await heal_pods(self.api, staying, build, outcome)
-        return rollout, no_capacity
+        return rollout, no_capacity, held
 
     async def _stoppable(
         self,
@@ -265,19 +268,34 @@ class Reconciler:
         rollout: Rollout,
         build: Callable[[Attempt], dict[str, Any]],
         outcome: Outcome,
-    ) -> tuple[Pod, ...]:
-        """The pods to stop: those of an earlier spec only where the pod that is to follow would be accepted."""
+    ) -> tuple[tuple[Pod, ...], Finding | None]:
+        """The pods to stop, and why those of an earlier spec are not among them where they are held.
+
+        One of an earlier spec is stopped only if the pod that follows it would be accepted. One that served is stopped
+        only if that pod could also start, and if the state of the pods was read just now.
+        """
+        state = self.state.of(service.ref)
         replaced = [pod for pod in rollout.stop if pod in rollout.outdated]
-        if not replaced:
-            return rollout.stop
-        successor = build(next_attempt(replaced[0].replica, seen.pods))
-        if not await is_acceptable(self.api, service, replaced[0], successor, outcome):
-            return tuple(pod for pod in rollout.stop if pod not in replaced)
-        if (age_s := self.clock() - seen.read_at) > MAX_READ_AGE_S:
+        serving = [pod for pod in replaced if pod.has_served]
+        others = tuple(pod for pod in rollout.stop if pod not in replaced)
+        if replaced:
+            successor = build(next_attempt(replaced[0].replica, seen.pods))
+            if not await is_acceptable(self.api, service, replaced[0], successor, outcome):
+                return others, None
+        idle = tuple(pod for pod in rollout.stop if pod not in serving)
+        if serving:
+            why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
+            if why is not None:
+                names = ", ".join(pod.name for pod in serving)
+                return idle, replace(
+                    why, message=f"{why.message}; {names} of the earlier spec stays until this is done"
+                )
+        await end_image_check(self.api, service, state, outcome)
+        if serving and (age_s := self.clock() - seen.read_at) > MAX_READ_AGE_S:
             log.warning("the pods were read too long ago", extra={"service": str(service.ref), "age_s": round(age_s)})
             self.state.disturbed = self.clock()
-            return tuple(pod for pod in rollout.stop if pod not in replaced)
-        return rollout.stop
+            return idle, None
+        return rollout.stop, None
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:
         if NODE_TOPOLOGY not in self.state.known or service.spec.numa.enforcement == "Off":
@@ -332,7 +350,9 @@ class Reconciler:
         bodies = [*seen.children.values(), *(pod.body for pod in seen.pods), *ours]
         state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
         state.progress.failed = was_reported_as_failed({"conditions": state.conditions}, service.generation)
-        state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
+        state.refused = any(
+            waits is not None for waits in (evidence.rollout.retry_in_s, evidence.no_capacity, evidence.held)
+        )
         pulls = evidence.pulled is not None and not evidence.pulled.holds
         since = self.clock() if state.pulling_since is None else state.pulling_since
         state.pulling_since = since if pulls else None
@@ -346,7 +366,7 @@ def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
 def _next_look(
     service: InferenceService, evidence: Evidence, status: dict[str, Any], state: ServiceState, now: float
 ) -> float:
-    if evidence.conflicts or evidence.refusals or evidence.no_capacity:
+    if evidence.conflicts or evidence.refusals or evidence.no_capacity or evidence.held:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]

@@ -36,6 +36,7 @@ ON_THE_WAY = frozenset(
         ),
         *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable"),
         *("Pulling", "PullStarting"),
+        "CheckingImage",
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import ConditionStatus
+from ballast_operator.control.deciding.image_check import PULL_FAILURES
 from ballast_operator.control.deciding.live_pod import ContainerExit, Pod, current_pods
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
@@ -36,8 +37,6 @@ SEVERAL_NODES_REFUSED = (
 NO_GPU_SEEN = "finds no CUDA device here"
 """Words of the runtime's message where it was told to use a GPU and finds none."""
 
-IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-
 
 def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     """All conditions by type. Ready comes first and follows from the others."""
@@ -48,6 +47,7 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     reached = _endpoint_ready(service, seen, current)
     pulled = {} if seen.pulled is None else {names.MODEL_PULLED: seen.pulled}
     required = [
+        *([] if seen.held is None else [seen.held]),
         *pulled.values(),
         scheduled,
         loaded,
@@ -219,7 +219,7 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
 def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
     if pod.ready:
         return _on_its_device(service, pod, seen.reports.get(pod.uid))
-    if pod.waiting is not None and pod.waiting[0] in IMAGE_REASONS:
+    if pod.waiting is not None and pod.waiting[0] in PULL_FAILURES:
         return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if pod.last_exit is not None and not pod.running:
         reason, message = explain(pod.last_exit)

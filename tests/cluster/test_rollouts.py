@@ -1,4 +1,4 @@
-"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: what served goes on serving."""
+"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: what served stays up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def set_ready(kube: Kube, namespace: str, name: str, *, ready: bool) -> None:
 
 
 def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str]:
-    """Every uid that was missing at some look, of those that were there at the first."""
+    """The uids of the first look that were missing at a later one."""
     before, gone, until = set(uids(kube, namespace, name).values()), set[str](), time.monotonic() + seconds
     while time.monotonic() < until:
         gone |= before - set(uids(kube, namespace, name).values())

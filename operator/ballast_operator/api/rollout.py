@@ -19,8 +19,8 @@ class RolloutPolicy(ApiType):
         default=1,
         ge=0,
         le=256,
-        description="Most replicas that the operator stops at once, of those that serve. Until a pod of the new spec "
-        "has served, it stops at most one.",
+        description="Most serving replicas that the operator stops simultaneously. Until a pod of the new spec has "
+        "served, it stops at most one.",
     )
     max_surge: int = Field(
         default=0,

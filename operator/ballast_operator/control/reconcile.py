@@ -121,7 +121,7 @@ class Reconciler:
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
 
     def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
-        """The evidence with how long the service has made no progress. A restarted operator begins to measure anew."""
+        """The evidence with how long the service has made no progress. A restarted operator begins at zero."""
         clock, current = self.state.of(service.ref).progress, current_pods(service, evidence.pods)
         if clock.target is None:
             clock.failed = was_reported_as_failed(before, service.generation)

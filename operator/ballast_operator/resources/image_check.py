@@ -43,7 +43,7 @@ def build_image_check(service: InferenceService, pod: Mapping[str, Any], images:
             "name": f"image-{number}",
             "image": image,
             **({"imagePullPolicy": policy} if policy else {}),
-            # Any end tells that the image is there; whether it has this program does not matter.
+            # A container that ends in any way had its image; the image need not contain this program.
             "command": ["true"],
             "resources": {"requests": dict(RESOURCES), "limits": dict(RESOURCES)},
             "securityContext": container_security(),

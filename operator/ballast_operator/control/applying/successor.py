@@ -116,7 +116,7 @@ async def _check_images(api: Api, service: InferenceService, want: dict[str, Any
         log.info("checking images", extra={"pod": name, "service": str(service.ref)})
         return "CheckingImage", f"{name} is being started"
     if not is_ours(live, service):
-        return None  # somebody else has the name: not checked
+        return None  # a foreign pod has the name: not checked
     made_from = (live["metadata"].get("annotations") or {}).get(ANNOTATION_CHECKED)
     if made_from != want["metadata"]["annotations"][ANNOTATION_CHECKED]:
         await api.delete(POD, live)

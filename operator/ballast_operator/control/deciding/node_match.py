@@ -1,6 +1,6 @@
 """Whether a node could ever take a pod, by what the scheduler requires and the pods of others do not change. Pure.
 
-What is free now does not count: the pod that is to be replaced may hold it.
+Free resources are not compared: the pod that is to be replaced may hold them.
 """
 
 from __future__ import annotations

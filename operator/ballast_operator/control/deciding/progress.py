@@ -12,7 +12,7 @@ class ProgressClock:
 
     target: Hashable = None
     best: int = 0
-    """Most pods of the target that were ready at once since it was last complete."""
+    """Most pods of the target that were ready together since it was last complete."""
     since: float = 0.0
     """The loop time of the last progress."""
     failed: bool = False

@@ -1,8 +1,8 @@
 """Chooses the pods to stop in a rollout or when a service is scaled down. Pure.
 
 The invariant: by the operator's own action, never more than `rollout.maxUnavailable` of the pods that were serving are
-down at once; and until a pod of the new spec has served, at most one of them is replaced. A pod that was serving and is
-not ready for a moment counts as one that was serving.
+down simultaneously; and until a pod of the new spec has served, at most one of them is replaced. A pod that was serving
+and is not ready for a moment counts as one that was serving.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def choose_outdated(
 ) -> list[Pod]:
     """The pods of an earlier spec to stop now. `current`: the pods of the newest spec.
 
-    Pods that never served go at once. Pods that served go within the limit, those that are not ready first.
+    Pods that never served are stopped immediately. Pods that served are stopped within the limit, unready ones first.
     """
     if policy.paused:
         return []

@@ -9,9 +9,9 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -22,8 +22,10 @@ from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
 from ballast_operator.install import installation
-from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN
+from ballast_operator.names import API_VERSION, FIELD_MANAGER, KIND, NAMESPACE_PATTERN, Ref
 from ballast_operator.process.process_options import ProcessOptions
+
+Result = TypeVar("Result")
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
@@ -59,6 +61,17 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--service-account", default=FIELD_MANAGER, metavar="NAME", help=DEFAULT)
     _add_namespaces(doctor)
     doctor.set_defaults(run=_doctor)
+
+    for name, text, run_it in (
+        ("history", "list the earlier specs of an InferenceService", _history),
+        ("undo", "give an InferenceService its previous spec, or an earlier one; replicas and rollout stay", _undo),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
+        command.set_defaults(run=run_it)
+        if run_it is _undo:
+            command.add_argument("--to-revision", type=int, metavar="N", help="number of the revision (default: last)")
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
@@ -222,6 +235,37 @@ async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     finally:
         await api.close()
     return EXIT_UNHEALTHY if failed else 0
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from ballast_operator.history import history_lines
+
+    lines = asyncio.run(_with_api(lambda api: history_lines(api, Ref(arguments.namespace, arguments.name))))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _undo(arguments: argparse.Namespace) -> int:
+    from ballast_operator.history import undo
+
+    ref = Ref(arguments.namespace, arguments.name)
+    number = asyncio.run(_with_api(lambda api: undo(api, ref, arguments.to_revision)))
+    sys.stdout.write(f"{ref} has the spec of revision {number} again\n")
+    return 0
+
+
+async def _with_api(work: Callable[[Any], Awaitable[Result]]) -> Result:
+    """The result of `work` with a connected client. Raises ConnectError, and InputError if the server refuses."""
+    from ballast_operator.cluster.api import Api, ApiError
+
+    api = Api()
+    try:
+        await api.connect()
+        return await work(api)
+    except ApiError as error:
+        raise InputError(str(error)) from None
+    finally:
+        await api.close()
 
 
 def _namespace(text: str) -> str:

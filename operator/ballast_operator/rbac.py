@@ -39,6 +39,8 @@ WATCHED_RULES = (
     # Jobs that pull models, and the claims that they pull onto, which own them.
     Rule("batch", ("jobs",), ("get", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
+    # The history of specs, for an undo.
+    Rule("apps", ("controllerrevisions",), ("list", "create", "patch", "delete")),
     # Whether the claims of a pod exist, before it replaces one that serves.
     Rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"), ("get",)),
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -197,3 +200,34 @@ def test_a_paused_rollout_keeps_its_pods_until_it_is_resumed(kube: Kube, namespa
     kube.merge("inferenceservices", "paused", {"spec": {"rollout": {"paused": False}}}, namespace)
     wait_ready(kube, namespace, "paused")
     assert set(uids(kube, namespace, "paused").values()).isdisjoint(before.values())
+
+
+def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    config = cluster.control_plane.client_config("history", "system:masters")
+    argv = [sys.executable, "-m", "ballast_operator", *words]
+    environment = {**os.environ, "KUBECONFIG": str(config)}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_undo_brings_the_spec_back_that_served(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "undone", replicas=2, rollout={"progressDeadlineSeconds": 1})
+    good = kube.get("inferenceservices", "undone", namespace)["spec"]
+    change = {"spec": {"engine": {"cacheLens": 5000}, "scheduling": {"nodeSelector": {"test.ballast.dev/pods": "oom"}}}}
+    kube.merge("inferenceservices", "undone", change, namespace)
+    wait_condition(kube, namespace, "undone", "Progressing", "False", "ProgressDeadlineExceeded")
+    kube.merge("inferenceservices", "undone", {"spec": {"replicas": 3}}, namespace)
+
+    def listed() -> list[list[str]]:
+        found = command(cluster, "history", "undone", "--namespace", namespace)
+        assert found.returncode == 0, found.stderr
+        return [line.split(maxsplit=3) for line in found.stdout.splitlines()[1:]]
+
+    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["present, failed: OutOfMemory"])]
+    undone = command(cluster, "undo", "undone", "--namespace", namespace)
+    assert (undone.returncode, undone.stdout) == (0, f"{namespace}/undone has the spec of revision 1 again\n")
+    wait_ready(kube, namespace, "undone")
+    assert kube.get("inferenceservices", "undone", namespace)["spec"] == {**good, "replicas": 3}
+    assert [line[0] for line in listed()] == ["2", "3"]
+    absent = command(cluster, "undo", "undone", "--namespace", namespace, "--to-revision", "9")
+    assert absent.returncode == 2
+    assert "there is no revision 9; known: 2, 3" in absent.stderr

@@ -10,6 +10,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL_KINDS
 from ballast_operator.control.deciding.drift import stamped
+from ballast_operator.control.deciding.revisions import plan_history
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
@@ -55,6 +56,8 @@ class FakeApi:
         for child in desired_children(service, OPTIONS):
             self.put(live(stamped(child)))
         self.objects["Service", "s"]["spec"]["clusterIP"] = "10.96.0.1"
+        spec = self.objects["InferenceService", "s"]["spec"]
+        self.put(live(plan_history(service, spec, []).create))
 
     def add_pod(self, *, ready):
         service = InferenceService.from_api(self.objects["InferenceService", "s"])

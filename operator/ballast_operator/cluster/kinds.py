@@ -48,6 +48,7 @@ INFERENCE_POOL = Kind("inference.networking.k8s.io/v1", "InferencePool", "infere
 ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 JOB = Kind("batch/v1", "Job", "jobs")
 CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+REVISION = Kind("apps/v1", "ControllerRevision", "controllerrevisions")
 RESOURCE_CLAIM = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", optional=True)
 RESOURCE_CLAIM_TEMPLATE = Kind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", optional=True)
 EVENT = Kind("v1", "Event", "events")

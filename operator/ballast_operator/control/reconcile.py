@@ -16,6 +16,7 @@ from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
+from ballast_operator.control.applying.history import record_revision
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
@@ -111,6 +112,7 @@ class Reconciler:
         began = self.clock()
         seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
         outcome = Outcome()
+        await record_revision(self.api, service, body["spec"], self.state.of(service.ref), outcome)
         evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
         evidence = self._with_progress(service, evidence, body.get("status") or {})
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()

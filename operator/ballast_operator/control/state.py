@@ -48,6 +48,8 @@ class ServiceState:
     pulling_since: float | None = None
     """The loop time at which its model was first seen not to be pulled yet; None once it is."""
     progress: ProgressClock = field(default_factory=ProgressClock)
+    revision: str | None = None
+    """The revision of the history that was last written or found to be the newest."""
     checks_images: bool = True
     """Whether there may be a pod that checks images: a new operator does not know."""
     refused: bool = False

@@ -25,12 +25,10 @@ async def record_revision(
     try:
         found = await api.list_all(REVISION, namespace, selector_text(pod_selector(service.ref.name)))
         step = plan_history(service, spec, [body for body in found or () if is_ours(body, service)])
-        if step.create is not None:
-            await api.create(REVISION, step.create, namespace)
-        if step.renumber is not None:
-            await api.merge(REVISION, namespace, step.renumber[0], {"revision": step.renumber[1]})
         for body in step.delete:
             await api.delete(REVISION, body)
+        if step.create is not None:
+            await api.create(REVISION, step.create, namespace)
     except ApiError as error:
         outcome.failed("the history of the spec", error, optional=True)
         return

@@ -20,10 +20,9 @@ NOT_IN_HISTORY = frozenset({"replicas", "rollout"})
 class HistoryStep:
     """What to write so that the newest revision is the present spec."""
 
-    create: dict[str, Any] | None = None
-    renumber: tuple[str, int] | None = None
-    """Name and new number of a revision whose spec came back."""
     delete: tuple[Mapping[str, Any], ...] = ()
+    create: dict[str, Any] | None = None
+    """To be created after the others are deleted: a revision whose spec came back is created again."""
 
 
 def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,11 +43,11 @@ def plan_history(service: InferenceService, spec: Mapping[str, Any], live: Seque
     oldest_first = sorted(live, key=lambda revision: int(revision["revision"]))
     others = [revision for revision in oldest_first if revision["metadata"]["name"] != name]
     delete = tuple(others[: max(0, len(others) + 1 - HISTORY_LIMIT)])
-    if name not in numbers:
-        return HistoryStep(create=_revision(service, spec, newest + 1), delete=delete)
-    if numbers[name] < newest:
-        return HistoryStep(renumber=(name, newest + 1), delete=delete)
-    return HistoryStep(delete=delete)
+    if name in numbers and numbers[name] == newest:
+        return HistoryStep(delete)
+    # A patch of the number would write the data in another order, and the API server refuses other data.
+    same = tuple(revision for revision in live if revision["metadata"]["name"] == name)
+    return HistoryStep((*delete, *same), _revision(service, spec, newest + 1))
 
 
 def _revision(service: InferenceService, spec: Mapping[str, Any], number: int) -> dict[str, Any]:

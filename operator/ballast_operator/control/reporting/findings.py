@@ -56,7 +56,7 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     ]
     ready = _ready(service, seen, required)
     progressing = judge_progress(service, seen, current, _progressing(service, seen, current), required)
-    stalled = find_stalled(ready, progressing)
+    stalled = find_stalled(seen, ready, progressing)
     return {
         names.READY: ready,
         names.AVAILABLE: _available(service, seen),

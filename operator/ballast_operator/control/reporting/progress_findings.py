@@ -25,7 +25,7 @@ def judge_progress(
 
     `step`: Progressing as the step alone tells. `found`: the findings that Ready follows from.
     """
-    if not step.holds:
+    if not step.holds and not _is_delayed(seen, step):
         return step
     trouble = next((finding for finding in found if finding.troubles), None)
     if (final := _final(current, trouble)) is not None:
@@ -41,11 +41,19 @@ def judge_progress(
     return Finding("False", DEADLINE_EXCEEDED, said)
 
 
-def find_stalled(ready: Finding, progressing: Finding) -> Finding | None:
+def find_stalled(seen: Evidence, ready: Finding, progressing: Finding) -> Finding | None:
     """The condition that tools by the conventions of kstatus take for a failure; None where there is none."""
     if ready.holds or ready.reason == "ScaledToZero" or progressing.status != "False":
         return None
+    if _is_delayed(seen, progressing):
+        return None
     return Finding("True", progressing.reason, progressing.message)
+
+
+def _is_delayed(seen: Evidence, step: Finding) -> bool:
+    """Whether the step is blocked by nothing but what the service can be ready without."""
+    pull_fails = seen.pulled is not None and seen.pulled.troubles
+    return step.reason == "Blocked" and bool(seen.delays) and not (seen.conflicts or seen.refusals or pull_fails)
 
 
 def was_reported_as_failed(status: Mapping[str, Any], generation: int) -> bool:

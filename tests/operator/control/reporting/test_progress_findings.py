@@ -93,6 +93,16 @@ def test_a_service_that_serves_is_not_stalled():
     assert "Stalled" not in found(seen(pod(0), delays=("a PodMonitor is refused",)))
 
 
+def test_an_optional_object_that_is_refused_is_no_failure_and_hides_none():
+    delayed = {"delays": ("a PodMonitor is refused",)}
+    starting = pod(0, ready=False, running=False)
+    assert progressing(seen(starting, **delayed)) == ("False", "Blocked")
+    assert "Stalled" not in found(seen(starting, **delayed))
+    late = found(seen(TROUBLES["OutOfMemory"], idle_s=DEADLINE_S, **delayed))
+    assert late["Stalled"].reason == "ProgressDeadlineExceeded"
+    assert found(seen(starting, refusals=("no",)))["Stalled"].reason == "Blocked"
+
+
 def test_a_spec_that_is_not_acted_on_is_stalled():
     assert spec_refused("SpecInvalid", "no", None)["Stalled"].holds
 

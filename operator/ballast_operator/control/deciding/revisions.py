@@ -18,7 +18,7 @@ NOT_IN_HISTORY = frozenset({"replicas", "rollout"})
 
 @dataclass(frozen=True, slots=True)
 class HistoryStep:
-    """What to write so that the newest revision is the present spec."""
+    """The writes after which the newest revision is the present spec."""
 
     delete: tuple[Mapping[str, Any], ...] = ()
     create: dict[str, Any] | None = None

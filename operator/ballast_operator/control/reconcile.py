@@ -292,11 +292,11 @@ class Reconciler:
                 return idle, replace(
                     why, message=f"{why.message}; {names} of the earlier spec stays until this is done"
                 )
-        await end_image_check(self.api, service, state, outcome)
         if serving and (age_s := self.clock() - seen.read_at) > MAX_READ_AGE_S:
             log.warning("the pods were read too long ago", extra={"service": str(service.ref), "age_s": round(age_s)})
             self.state.disturbed = self.clock()
             return idle, None
+        await end_image_check(self.api, service, state, outcome)
         return rollout.stop, None
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:

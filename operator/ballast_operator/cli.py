@@ -10,9 +10,9 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -38,6 +38,8 @@ from ballast_operator.names import (
 )
 from ballast_operator.process.process_options import ProcessOptions
 from ballast_operator.quantity import parse_count
+
+Result = TypeVar("Result")
 
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
@@ -86,6 +88,17 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
     why.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
     why.set_defaults(run=_why)
+
+    for name, text, run_it in (
+        ("history", "list the earlier specs of an InferenceService", _history),
+        ("undo", "give an InferenceService its previous spec, or an earlier one; replicas and rollout stay", _undo),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
+        command.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
+        command.set_defaults(run=run_it)
+        if run_it is _undo:
+            command.add_argument("--to-revision", type=int, metavar="N", help="number of the revision (default: last)")
 
     render = commands.add_parser("render", help="print the children of an InferenceService; needs no cluster")
     render.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML file, - for standard input")
@@ -322,6 +335,37 @@ def _service_name(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name of an InferenceService")
     return text
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from ballast_operator.history import history_lines
+
+    lines = asyncio.run(_with_api(lambda api: history_lines(api, Ref(arguments.namespace, arguments.name))))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _undo(arguments: argparse.Namespace) -> int:
+    from ballast_operator.history import undo
+
+    ref = Ref(arguments.namespace, arguments.name)
+    number = asyncio.run(_with_api(lambda api: undo(api, ref, arguments.to_revision)))
+    sys.stdout.write(f"{ref} has the spec of revision {number} again\n")
+    return 0
+
+
+async def _with_api(work: Callable[[Any], Awaitable[Result]]) -> Result:
+    """The result of `work` with a connected client. Raises ConnectError, and InputError if the server refuses."""
+    from ballast_operator.cluster.api import Api, ApiError
+
+    api = Api()
+    try:
+        await api.connect()
+        return await work(api)
+    except ApiError as error:
+        raise InputError(str(error)) from None
+    finally:
+        await api.close()
 
 
 def _namespace(text: str) -> str:

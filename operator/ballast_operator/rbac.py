@@ -42,6 +42,10 @@ WATCHED_RULES = (
     # Jobs that pull models, and the claims that they pull onto, which own them.
     Rule("batch", ("jobs",), ("get", "list", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
+    # The history of specs, for an undo.
+    Rule("apps", ("controllerrevisions",), ("list", "create", "delete")),
+    # Whether the claims of a pod exist, before it replaces one that serves.
+    Rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"), ("get",)),
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),
     Rule("gateway.networking.k8s.io", ("httproutes",), OWN),
 )

@@ -13,6 +13,7 @@ from ballast_operator.quantity import canonical_bytes
 
 NOT_IN_PODS: Any = {
     "replicas": True,
+    "rollout": True,
     "numa": {"enforcement": True},
     "endpoint": {"network_policy": True, "service": True, "inference_pool": True, "route": True},
     "model": {"source": {"hugging_face": {"endpoint": True, "token_secret_ref": True}}},

@@ -48,6 +48,11 @@ EXPLAINED: dict[Permission, str] = {
         (resource, "delete"): "a child of a name that a newer operator no longer gives it is deleted by the same sweep"
         for resource in ("services", "poddisruptionbudgets", "podmonitors")
     },
+    **{
+        (resource, "get"): "asked before a pod that serves is replaced by one with claims: test_rollouts.py has it"
+        for resource in ("resourceclaims", "resourceclaimtemplates")
+    },
+    ("controllerrevisions", "delete"): "an old revision, or one whose spec came back: test_rollouts.py has it",
 }
 
 

@@ -45,6 +45,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
         "terminating": False,
         "finalizers": (),
         "ready": True,
+        "served": False,
         "unschedulable": None,
         "waiting": None,
         "restarts": 0,

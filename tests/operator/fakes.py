@@ -10,11 +10,12 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL_KINDS
 from ballast_operator.control.deciding.drift import stamped
+from ballast_operator.control.deciding.revisions import plan_history
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile import Reconciler
 from ballast_operator.control.state import OperatorState
 from ballast_operator.desired import desired_children
-from ballast_operator.names import LABEL_OF_SLICES, Ref
+from ballast_operator.names import ANNOTATION_SERVED, LABEL_OF_SLICES, Ref
 from ballast_operator.resources.pod import Attempt, build_pod
 
 OPTIONS = ChildOptions()
@@ -55,12 +56,16 @@ class FakeApi:
         for child in desired_children(service, OPTIONS):
             self.put(live(stamped(child)))
         self.objects["Service", "s"]["spec"]["clusterIP"] = "10.96.0.1"
+        spec = self.objects["InferenceService", "s"]["spec"]
+        self.put(live(plan_history(service, spec, []).create))
 
     def add_pod(self, *, ready):
         service = InferenceService.from_api(self.objects["InferenceService", "s"])
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         body = live(build_pod(service, OPTIONS, Attempt(0)), status={"phase": "Running", "conditions": [condition]})
         body["spec"]["nodeName"] = "n1"
+        if ready:
+            body["metadata"]["annotations"][ANNOTATION_SERVED] = "true"
         self.put(body)
         behind = {"targetRef": {"kind": "Pod", "uid": body["metadata"]["uid"]}, "conditions": {"ready": True}}
         labels = {LABEL_OF_SLICES: "s", **body["metadata"]["labels"]}
@@ -113,7 +118,7 @@ class FakeApi:
         self._fail("merge", kind)
         self.writes.append(("merge", kind.name, body))
 
-    async def delete(self, kind, body, propagation=None):
+    async def delete(self, kind, body, propagation=None, *, unchanged=False):
         self._fail("delete", kind)
         self.writes.append(("delete", kind.name, body))
 

@@ -130,7 +130,7 @@ def changed(path, base=EVERYTHING):
 
 
 SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-BESIDE_PODS = ("replicas", "numa.", "endpoint.service.", "endpoint.inferencePool.", "endpoint.route.")
+BESIDE_PODS = ("replicas", "rollout.", "numa.", "endpoint.service.", "endpoint.inferencePool.", "endpoint.route.")
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 
 

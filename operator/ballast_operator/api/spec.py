@@ -12,6 +12,7 @@ from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
 from ballast_operator.api.model import Model
 from ballast_operator.api.probes import Probes
+from ballast_operator.api.rollout import RolloutPolicy
 from ballast_operator.api.scheduling import Scheduling
 from ballast_operator.api.security import SecurityContext
 from ballast_operator.api.volume import Volume
@@ -287,6 +288,9 @@ class InferenceServiceSpec(ApiType):
     numa: Numa = Field(default_factory=Numa, description="Where threads and memory are to be.")
     replicas: int = Field(default=1, ge=0, le=256, description="Pods, each with the whole model; 0 stops the service.")
     endpoint: Endpoint = Field(default_factory=Endpoint, description="How the service is reached.")
+    rollout: RolloutPolicy = Field(
+        default_factory=RolloutPolicy, description="How pods of an earlier spec are replaced."
+    )
     scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the pods may run on.")
     kernel_cache: KernelCache | None = Field(
         default=None,

@@ -79,6 +79,21 @@ class Device(ApiType):
     )
 
 
+class RolloutFailure(ApiType):
+    """Why the pods of a spec did not become ready."""
+
+    revision: str = Field(max_length=64, description="Hash of the spec, as in the annotation spec-hash of its pods.")
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
+        description="Why, as one word for programs."
+    )
+    message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = Field(
+        default="", description="Why, as a sentence for people."
+    )
+    time: Annotated[str, StringConstraints(max_length=32)] = Field(
+        description="When it was first reported.", json_schema_extra={"format": "date-time"}
+    )
+
+
 class InferenceServiceStatus(ApiType):
     """What is true of the service now."""
 
@@ -113,10 +128,17 @@ class InferenceServiceStatus(ApiType):
         description="Where each pod really runs, as its process reports it.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]},
     )
+    revision: str | None = Field(
+        default=None, max_length=64, description="Hash of the newest spec that pods are started from."
+    )
+    last_failure: RolloutFailure | None = Field(
+        default=None, description="The last revision that failed; it stays when a later one serves."
+    )
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=16,
         description="Ready, Available, Scheduled, ModelLoaded, NUMAPinned, EndpointReady and Progressing; ModelPulled "
-        "for a model of a hub; SoleOperator while several operators look after the service.",
+        "for a model of a hub; Stalled while a service that is not ready makes no progress; SoleOperator while several "
+        "operators look after the service.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ class NamespaceEndsError(ApiError):
 class Api:
     """The client of the API server. Every method raises ApiError unless it says otherwise."""
 
-    def __init__(self, count: Callable[[str, int], None] = lambda verb, status: None) -> None:
+    def __init__(self, count: Callable[[str, int, float], None] = lambda verb, status, seconds: None) -> None:
         self._count = count
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -132,18 +133,22 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER}
         return await self.request("update", "PUT", kind.path(metadata["namespace"], metadata["name"]), query, body)
 
-    async def delete(self, kind: Kind, body: Mapping[str, Any], propagation: str | None = None) -> None:
+    async def delete(
+        self, kind: Kind, body: Mapping[str, Any], propagation: str | None = None, *, unchanged: bool = False
+    ) -> None:
         """Delete this very object, not another that took its name. Nothing happens if it is gone.
 
+        `unchanged`: raises ApiError with status 409 if it has changed since `body` was read.
         `propagation`: what becomes of objects that it owns; None: what is usual for its kind, which orphans a Job's."""
         metadata = body["metadata"]
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": metadata["uid"]}}
+        conditions = {key: metadata[key] for key in ("uid", *(("resourceVersion",) if unchanged else ()))}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
         if propagation is not None:
             options["propagationPolicy"] = propagation
         try:
             await self._or_none("delete", "DELETE", kind.path(metadata["namespace"], metadata["name"]), {}, options)
         except ApiError as error:
-            if error.status != 409:  # another uid has the name: ours is gone
+            if unchanged or error.status != 409:  # without `unchanged`, another uid has the name: ours is gone
                 raise
 
     async def _or_none(
@@ -166,11 +171,12 @@ class Api:
         content_type: str = JSON,
     ) -> dict[str, Any]:
         """Send one request, counted under `verb`. After a 401 it is sent once more, with credentials read again."""
+        began = time.monotonic()
         connection, status, retry_after, payload = await self._send(method, path, query, body, content_type)
         if status == 401:
             await self._drop(connection)
             _, status, retry_after, payload = await self._send(method, path, query, body, content_type)
-        self._count(verb, status)
+        self._count(verb, status, time.monotonic() - began)
         what = f"{verb} {path}"
         if not 200 <= status < 300:
             failure = NamespaceEndsError if _namespace_ends(status, payload) else ApiError
@@ -186,6 +192,7 @@ class Api:
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
     ) -> tuple[Connection, int, str | None, bytes]:
+        began = time.monotonic()
         try:
             connection = await self._connected()
             async with connection.used() as client:
@@ -201,7 +208,7 @@ class Api:
                 reply = await client.call_api(*request, _request_timeout=timeout)
                 return connection, reply.status, reply.headers.get("Retry-After"), await reply.read()
         except (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ConnectError) as error:
-            self._count(method.lower(), 0)
+            self._count(method.lower(), 0, time.monotonic() - began)
             raise ApiError(f"{method} {path}", 0, f"{type(error).__name__}: {error}") from None
 
     async def _connected(self) -> Connection:

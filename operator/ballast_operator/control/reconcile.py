@@ -17,9 +17,11 @@ from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOG
 from ballast_operator.control.applying.cached_pods import replace_waiting
 from ballast_operator.control.applying.children import apply_children
 from ballast_operator.control.applying.event_recorder import record
+from ballast_operator.control.applying.history import record_revision
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
+from ballast_operator.control.applying.successor import end_image_check, why_not_startable
 from ballast_operator.control.deciding.live_endpoints import load_balancer_addresses, pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
@@ -33,14 +35,16 @@ from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.observe import Observed, observe, observe_pods
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
+from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.findings import find_available, spec_refused
+from ballast_operator.control.reporting.progress_findings import was_reported_as_failed
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
-from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.resources.pod import Attempt, build_pod, restart_of
 from ballast_operator.spec_hash import spec_hash
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,8 @@ REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
 """First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
 UNSURE_S = 15.0
+MAX_READ_AGE_S = 10.0
+"""No pod of an earlier spec is stopped by what was read longer ago."""
 GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
 """Finalizers of the garbage collector, which works on the service."""
 UNSURE = ("Ready",)
@@ -106,15 +112,30 @@ class Reconciler:
         if (refusal := why_not_allowed(service.spec, self.options.allowed)) is not None:
             await self._refuse(body, rivalry, "NotAllowed", refusal)
             return None
-        seen = await observe(self.api, service, self.state.child_kinds())
+        began = self.clock()
+        seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
         outcome = Outcome()
+        await record_revision(self.api, service, body["spec"], self.state.of(service.ref), outcome)
         evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
+        evidence = self._with_progress(service, evidence, body.get("status") or {})
         status = build_status(service, evidence, body.get("status") or {}, self.now()).to_api()
         version = await self._write_status(body, status, rivalry.gone)
         self._remember(service, seen, version, evidence)
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
+
+    def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
+        """The evidence with how long the service has made no progress. A restarted operator begins at zero."""
+        clock, current = self.state.of(service.ref).progress, current_pods(service, evidence.pods)
+        if clock.target is None:
+            clock.failed = was_reported_as_failed(before, service.generation)
+        pulled = evidence.pulled is None or evidence.pulled.holds
+        spec = service.spec
+        target = (spec_hash(spec), restart_of(service), spec.replicas, spec.rollout.paused, pulled)
+        num_ready = sum(pod.ready for pod in current.values())
+        idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock())
+        return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
     async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
         """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
@@ -159,7 +180,7 @@ class Reconciler:
             service, pulled = await with_cached_model(self.api, service)
             outcome.holds_pods |= pulled is not None and not pulled.holds
             await replace_waiting(self.api, service, seen.pods, outcome)
-        rollout, no_capacity = await self._roll_out(service, seen, outcome)
+        rollout, no_capacity, held = await self._roll_out(service, seen, outcome)
         current = [pod for _, pod in sorted(current_pods(service, seen.pods).items())]
         reports = await gather_reports(self.prober, service, current, state, self.clock)
         unserved = failure = None
@@ -180,6 +201,7 @@ class Reconciler:
             addresses=load_balancer_addresses(seen.children.get((SERVICE, service.ref.name))),
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
+            held=held,
             pulled=pulled,
         )
 
@@ -225,14 +247,14 @@ class Reconciler:
 
     async def _roll_out(
         self, service: InferenceService, seen: Observed, outcome: Outcome
-    ) -> tuple[Rollout, str | None]:
-        spec, clock, nodes_changed = service.spec, self.clock(), self.state.nodes_changed
+    ) -> tuple[Rollout, str | None, Finding | None]:
+        spec, clock = service.spec, self.clock()
         rollout = plan_rollout(
             spec.replicas,
             spec_hash(spec),
             seen.pods,
-            self.state.of(service.ref).ages_s([pod.uid for pod in seen.pods], clock),
-            None if nodes_changed is None else clock - nodes_changed,
+            self.state.observation(service.ref, seen.pods, clock),
+            spec.rollout,
             earlier_owner_pods=seen.earlier_owner_pods,
             foreign_pods=seen.foreign_pods,
         )
@@ -240,16 +262,16 @@ class Reconciler:
         options = self.options if image is None else self.options.with_image(image)
         build = lambda attempt: build_pod(service, options, attempt)  # noqa: E731
         if outcome.conflicts or outcome.holds_pods:
-            return rollout, None  # pods would hold memory and not be reachable
+            return rollout, None, None  # pods would hold memory and not be reachable
         no_capacity = await self._why_no_capacity(service) if rollout.start else None
         hold = no_capacity is not None and spec.numa.enforcement == "Require"
-        stop = await self._stoppable(service, seen, rollout, build, outcome)
-        steps = Rollout(start=() if hold else rollout.start, stop=stop, forget=rollout.forget)
+        stop, held = await self._stoppable(service, seen, rollout, build, outcome)
+        steps = replace(rollout, start=() if hold else rollout.start, stop=stop)
         await apply_rollout(self.api, service, steps, build, outcome)
         outcome.conflicts += [conflict(pod.body, service) for pod in rollout.foreign_pods]
         staying = [pod for pod in current_pods(service, seen.pods).values() if pod not in steps.stop]
         await heal_pods(self.api, staying, build, outcome)
-        return rollout, no_capacity
+        return rollout, no_capacity, held
 
     async def _stoppable(
         self,
@@ -258,15 +280,34 @@ class Reconciler:
         rollout: Rollout,
         build: Callable[[Attempt], dict[str, Any]],
         outcome: Outcome,
-    ) -> tuple[Pod, ...]:
-        """The pods to stop: those of an earlier spec only where the pod that is to follow would be accepted."""
+    ) -> tuple[tuple[Pod, ...], Finding | None]:
+        """The pods to stop, and why those of an earlier spec are not among them where they are held.
+
+        One of an earlier spec is stopped only if the pod that follows it would be accepted. One that served is stopped
+        only if that pod could also start, and if the state of the pods was read just now.
+        """
+        state = self.state.of(service.ref)
         replaced = [pod for pod in rollout.stop if pod in rollout.outdated]
-        if not replaced:
-            return rollout.stop
-        successor = build(next_attempt(replaced[0].replica, seen.pods))
-        if await is_acceptable(self.api, service, replaced[0], successor, outcome):
-            return rollout.stop
-        return tuple(pod for pod in rollout.stop if pod not in replaced)
+        serving = [pod for pod in replaced if pod.has_served]
+        others = tuple(pod for pod in rollout.stop if pod not in replaced)
+        if replaced:
+            successor = build(next_attempt(replaced[0].replica, seen.pods))
+            if not await is_acceptable(self.api, service, replaced[0], successor, outcome):
+                return others, None
+        idle = tuple(pod for pod in rollout.stop if pod not in serving)
+        if serving:
+            why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
+            if why is not None:
+                names = ", ".join(pod.name for pod in serving)
+                return idle, replace(
+                    why, message=f"{why.message}; {names} of the earlier spec stays until this is done"
+                )
+        if serving and (age_s := self.clock() - seen.read_at) > MAX_READ_AGE_S:
+            log.warning("the pods were read too long ago", extra={"service": str(service.ref), "age_s": round(age_s)})
+            self.state.disturbed = self.clock()
+            return idle, None
+        await end_image_check(self.api, service, state, outcome)
+        return rollout.stop, None
 
     async def _why_no_capacity(self, service: InferenceService) -> str | None:
         if NODE_TOPOLOGY not in self.state.known or service.spec.numa.enforcement == "Off":
@@ -320,7 +361,10 @@ class Reconciler:
         ours = [body for body in slices if labels_of(body).get(LABEL_OWNER_UID) == service.uid]
         bodies = [*seen.children.values(), *(pod.body for pod in seen.pods), *ours]
         state.versions = {**dict(version_of(body) for body in bodies), service.uid: version}
-        state.refused = evidence.rollout.retry_in_s is not None or evidence.no_capacity is not None
+        state.progress.failed = was_reported_as_failed({"conditions": state.conditions}, service.generation)
+        state.refused = any(
+            waits is not None for waits in (evidence.rollout.retry_in_s, evidence.no_capacity, evidence.held)
+        )
         pulls = evidence.pulled is not None and not evidence.pulled.holds
         since = self.clock() if state.pulling_since is None else state.pulling_since
         state.pulling_since = since if pulls else None
@@ -334,7 +378,7 @@ def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
 def _next_look(
     service: InferenceService, evidence: Evidence, status: dict[str, Any], state: ServiceState, now: float
 ) -> float:
-    if evidence.conflicts or evidence.refusals or evidence.no_capacity:
+    if evidence.conflicts or evidence.refusals or evidence.no_capacity or evidence.held:
         return REFUSED_S
     current = current_pods(service, evidence.pods).values()
     waits = [REFUSED_S if evidence.delays else STEADY_S]
@@ -344,6 +388,8 @@ def _next_look(
         waits.append(UNSURE_S)  # they may be gone
     if evidence.rollout.retry_in_s is not None:
         waits.append(evidence.rollout.retry_in_s)
+    if evidence.rollout.settles_in_s is not None:
+        waits.append(evidence.rollout.settles_in_s)
     if evidence.unserved is not None:
         waits.append(UNSURE_S)  # the endpoints are watched
     elif evidence.service_failure is not None:

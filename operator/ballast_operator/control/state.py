@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, MODEL_CACHE, POD, Kind
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.progress import ProgressClock
+from ballast_operator.control.deciding.take_down import Observation
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.names import Ref
 
@@ -15,6 +18,11 @@ Reach = tuple[str, str, frozenset[Incarnation], frozenset[str]]
 """A Service's uid and address, the processes that were behind it, and the uids of the pods among its endpoints."""
 Versions = Mapping[str, str]
 """Resource versions by uid."""
+
+READS = ("get", "list", "discover")
+"""Verbs that no admission webhook can delay or refuse."""
+LATE_S = 5.0
+"""An answer to a read that takes longer than this shows that the control plane stalls."""
 
 
 @dataclass(slots=True)
@@ -29,6 +37,8 @@ class ServiceState:
     """The processes' last reports, each with the loop time at which it came."""
     first_seen: dict[str, float] = field(default_factory=dict)
     """The loop time at which each of its pods was first seen, by uid."""
+    unready_since: dict[str, float] = field(default_factory=dict)
+    """The loop time since which each of its pods that is not ready was seen so, by uid."""
     versions: Versions = field(default_factory=dict)
     """Of the objects that the last pass saw."""
     conditions: Sequence[Mapping[str, Any]] = ()
@@ -37,6 +47,11 @@ class ServiceState:
     """Of the service whose namespace is being deleted or is gone: nothing is written for it any more."""
     pulling_since: float | None = None
     """The loop time at which its model was first seen not to be pulled yet; None once it is."""
+    progress: ProgressClock = field(default_factory=ProgressClock)
+    revision: str | None = None
+    """The revision of the history that was last written or found to be the newest."""
+    checks_images: bool = True
+    """Whether there may be a pod that checks images: a new operator does not know."""
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
 
@@ -44,6 +59,11 @@ class ServiceState:
         """Seconds since each of these pods was first seen, which is now for a new one. Others are forgotten."""
         self.first_seen = {uid: self.first_seen.get(uid, now) for uid in uids}
         return {uid: now - since for uid, since in self.first_seen.items()}
+
+    def unready_s(self, pods: Sequence[Pod], now: float) -> dict[str, float]:
+        """Seconds since each of these pods that is not ready was first seen so. Others are forgotten."""
+        self.unready_since = {pod.uid: self.unready_since.get(pod.uid, now) for pod in pods if not pod.ready}
+        return {uid: now - since for uid, since in self.unready_since.items()}
 
 
 @dataclass(slots=True)
@@ -55,6 +75,23 @@ class OperatorState:
     """The optional kinds that the cluster has."""
     nodes_changed: float | None = None
     """The loop time at which a node last changed."""
+    disturbed: float | None = None
+    """The loop time at which the API server last failed to answer a read, or answered late."""
+
+    def note_answer(self, verb: str, status: int, seconds: float, now: float) -> None:
+        """Record how the API server answered a request. Status 0: not at all."""
+        if status == 0 or (verb in READS and (status == 429 or status >= 500 or seconds > LATE_S)):
+            self.disturbed = now
+
+    def observation(self, ref: Ref, pods: Sequence[Pod], now: float) -> Observation:
+        """What is measured about a service's pods that were read just now."""
+        known = self.of(ref)
+        return Observation(
+            ages_s=known.ages_s([pod.uid for pod in pods], now),
+            unready_s=known.unready_s(pods, now),
+            undisturbed_s=float("inf") if self.disturbed is None else now - self.disturbed,
+            nodes_changed_s=None if self.nodes_changed is None else now - self.nodes_changed,
+        )
 
     def child_kinds(self) -> tuple[Kind, ...]:
         """The kinds that services own beside pods and that the cluster has."""

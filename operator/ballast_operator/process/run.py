@@ -229,8 +229,9 @@ class Operator:
         with self._traces.span("reconcile_cache", {"k8s.namespace.name": ref.namespace, "ballast.cache": ref.name}):
             return await self._cache_reconciler.reconcile(ref)
 
-    def _requested(self, verb: str, code: int) -> None:
+    def _requested(self, verb: str, code: int, seconds: float) -> None:
         self._metrics.requested(verb, code)
+        self._state.note_answer(verb, code, seconds, time.monotonic())
         self._traces.requested()
 
     def _mark_alive(self) -> None:

@@ -27,7 +27,7 @@ class QuotaError(ApiError):
 class LimitedApi(Api):
     """Counts pods as the API server has them, one creation at a time in each namespace."""
 
-    def __init__(self, quotas: Quotas, count: Callable[[str, int], None]) -> None:
+    def __init__(self, quotas: Quotas, count: Callable[[str, int, float], None]) -> None:
         super().__init__(count)
         self._quotas = quotas
         self._creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -24,7 +24,10 @@ async def apply_rollout(
 ) -> None:
     """Delete and create the pods that the step says. One failure stops no other."""
     for pod in (*rollout.forget, *rollout.stop):
-        if await _try(outcome, f"to delete Pod {pod.name}", api.delete(POD, pod.body)):
+        # A pod of an earlier spec may have become ready, or not ready, since it was read.
+        if await _try(
+            outcome, f"to delete Pod {pod.name}", api.delete(POD, pod.body, unchanged=pod in rollout.outdated)
+        ):
             log.info("pod deleted", extra={"pod": pod.name, "service": str(service.ref)})
     for attempt in rollout.start:
         body = build(attempt)

@@ -14,6 +14,7 @@ from ballast_operator.names import (
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
     ANNOTATION_POD_METADATA,
+    ANNOTATION_SERVED,
     ANNOTATION_SETTINGS_HASH,
     ANNOTATION_SPEC_HASH,
     ENGINE_CONTAINER,
@@ -70,6 +71,8 @@ class Pod:
     finalizers: tuple[str, ...]
     """Of others: the operator has none."""
     ready: bool
+    served: bool
+    """Whether it was ready before, as its annotation or the kubelet says."""
     unschedulable: str | None
     """Why the scheduler found no node; None if it did or has not tried."""
     waiting: tuple[str, str] | None
@@ -118,6 +121,7 @@ class Pod:
             terminating="deletionTimestamp" in metadata,
             finalizers=tuple(metadata.get("finalizers") or ()),
             ready=conditions.get("Ready", {}).get("status") == "True",
+            served=ANNOTATION_SERVED in annotations or bool(engine.get("started")),
             unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
             waiting=(state["waiting"].get("reason", ""), state["waiting"].get("message", ""))
             if "waiting" in state
@@ -136,6 +140,11 @@ class Pod:
     def over(self) -> bool:
         """Whether it will never run again: the kubelet refused or evicted it, or it was lost with its node."""
         return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def has_served(self) -> bool:
+        """Whether clients were sent to it, now or earlier."""
+        return self.ready or self.served
 
     @property
     def refused(self) -> bool:
@@ -203,6 +212,8 @@ def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
     annotations = {k: v for k, v in metadata["annotations"].items() if k not in OF_ITS_MAKING and has.get(k) != v}
     if pod.spec_hash and has.get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
         annotations[ANNOTATION_SPEC_HASH] = pod.spec_hash
+    if pod.ready and ANNOTATION_SERVED not in has:
+        annotations[ANNOTATION_SERVED] = "true"
     asked_before = _asked_before(has.get(ANNOTATION_POD_METADATA))
     if ANNOTATION_POD_METADATA in has and ANNOTATION_POD_METADATA not in metadata["annotations"]:
         annotations[ANNOTATION_POD_METADATA] = None

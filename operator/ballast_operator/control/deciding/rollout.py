@@ -1,6 +1,7 @@
 """Decides which pods to start and which to stop. Pure.
 
 A replica has one pod at a time: the next starts when the one before has gone, so that two never need memory at once.
+With `rollout.maxSurge`, a rollout uses further replica numbers, from `replicas` on, until it ends.
 Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that refused one replica
 would refuse the others too: then only one replica tries.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ballast_operator.api.rollout import RolloutPolicy
 from ballast_operator.backoff import backoff_s
 from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.take_down import Observation, choose_outdated, choose_surplus, settles_in_s
 from ballast_operator.resources.pod import Attempt
 
 MAX_FAILED_KEPT = 3
@@ -31,6 +34,8 @@ class Rollout:
     """Failed pods that are no longer needed as evidence."""
     retry_in_s: float | None = None
     """Seconds until a replica may be tried again."""
+    settles_in_s: float | None = None
+    """Seconds until the observation is settled; None if no decision waits for it."""
     outdated: tuple[Pod, ...] = ()
     """Running pods of an earlier spec."""
     leaving: tuple[Pod, ...] = ()
@@ -45,47 +50,54 @@ def plan_rollout(
     replicas: int,
     spec_hash: str,
     pods: Sequence[Pod],
-    ages_s: Mapping[str, float],
-    nodes_changed_s: float | None = None,
+    observation: Observation,
+    policy: RolloutPolicy,
     *,
     earlier_owner_pods: Sequence[Pod] = (),
     foreign_pods: Sequence[Pod] = (),
 ) -> Rollout:
     """The step to take for these pods.
 
-    `ages_s`: seconds since this operator first saw each pod, by uid: the clocks of API servers say nothing of ours.
-    `nodes_changed_s`: seconds since a node last changed, which ends a long wait; None where none did.
     `earlier_owner_pods` and `foreign_pods`: pods that have the name of a replica and are not this service's. While one
     runs, its replica gets no pod.
     """
+    ages_s = observation.ages_s
     alive = [pod for pod in pods if not pod.over]
     leaving = tuple(pod for pod in alive if pod.terminating)
     present = [pod for pod in alive if not pod.terminating]
-    surplus = [pod for pod in present if pod.replica >= replicas]
     doubled = _doubled(present, spec_hash)
-    outdated = [pod for pod in present if pod.replica < replicas and pod.spec_hash != spec_hash and pod not in doubled]
+    single = [pod for pod in present if pod not in doubled]
+    outdated = [pod for pod in single if pod.replica < replicas and pod.spec_hash != spec_hash]
+    served = [] if policy.paused else [pod for pod in outdated if pod.has_served]
+    wanted = range(replicas + min(policy.max_surge, len(served)))
+    surplus = [
+        pod for pod in single if pod.replica not in wanted or (pod.replica >= replicas and pod.spec_hash != spec_hash)
+    ]
     failed = [pod for pod in pods if pod.over and not pod.terminating]
 
     current_failed = [pod for pod in failed if pod.spec_hash == spec_hash]
     refused = [pod for pod in current_failed if pod.refused]
-    empty = set(range(replicas)) - {pod.replica for pod in alive}
+    empty = set(wanted) - {pod.replica for pod in alive}
     before, foreign = (
         tuple(pod for pod in others if not pod.over and pod.replica in empty)
         for others in (earlier_owner_pods, foreign_pods)
     )
     missing = sorted(empty - {pod.replica for pod in (*before, *foreign)})
     history = {number: [pod for pod in current_failed if pod.refused or pod.replica == number] for number in missing}
-    waits_s = {number: _wait_s(history[number], ages_s, nodes_changed_s) for number in missing}
+    waits_s = {number: _wait_s(history[number], ages_s, observation.nodes_changed_s) for number in missing}
     due = [number for number in missing if waits_s[number] <= 0]
     if refused and any(_is_tried(pod, spec_hash, ages_s) for pod in present):
         due = []  # its result decides for the others
     start = [_attempt(number, pods, history[number]) for number in due]
+    current = [pod for pod in single if pod.spec_hash == spec_hash and pod not in surplus]
+    dropped = choose_surplus(surplus, [*outdated, *current], replicas, policy)
 
     return Rollout(
         start=tuple(start[:1] if refused else start),
-        stop=(*surplus, *doubled, *_take_down(outdated, present, replicas, spec_hash)),
-        forget=tuple(_forgettable(failed, present, replicas, spec_hash)),
+        stop=(*dropped, *doubled, *choose_outdated(outdated, current, replicas, policy, observation)),
+        forget=tuple(_forgettable(failed, present, len(wanted), spec_hash)),
         retry_in_s=min((wait_s for wait_s in waits_s.values() if wait_s > 0), default=None),
+        settles_in_s=settles_in_s(served, observation),
         outdated=tuple(outdated),
         leaving=leaving,
         earlier_owner_pods=before,
@@ -99,24 +111,15 @@ def next_attempt(replica: int, pods: Sequence[Pod]) -> Attempt:
 
 
 def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
-    """The pods beyond one a replica; there should be none. The pod of the current spec stays, or else the older one."""
+    """The pods beyond one per replica; there should be none. A ready pod stays, then one of the current spec, then
+    the older one."""
     kept: dict[int, Pod] = {}
     extra = []
-    for pod in sorted(present, key=lambda pod: (pod.spec_hash != spec_hash, pod.created, pod.name)):
+    for pod in sorted(present, key=lambda pod: (not pod.ready, pod.spec_hash != spec_hash, pod.created, pod.name)):
         if pod.replica in kept:
             extra.append(pod)
         kept.setdefault(pod.replica, pod)
     return extra
-
-
-def _take_down(outdated: Sequence[Pod], present: Sequence[Pod], replicas: int, spec_hash: str) -> list[Pod]:
-    """The outdated pods to stop now: those that are not ready; else one, if every other replica serves."""
-    idle = [pod for pod in outdated if not pod.ready]
-    serving = [pod for pod in outdated if pod.ready]
-    current_ready = {pod.replica for pod in present if pod.ready and pod.spec_hash == spec_hash}
-    if not idle and serving and len(current_ready) + len(serving) >= replicas:
-        return [max(serving, key=lambda pod: pod.replica)]
-    return idle
 
 
 def _is_tried(pod: Pod, spec_hash: str, ages_s: Mapping[str, float]) -> bool:

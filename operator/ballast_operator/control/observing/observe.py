@@ -32,6 +32,8 @@ class Observed:
     """The Service's EndpointSlices, or why they could not be read."""
     unread: Mapping[tuple[Kind, str], ApiError] = field(default_factory=dict)
     """Children that could not be read, each with the error."""
+    read_at: float = 0.0
+    """The loop time before the pods were read."""
 
 
 async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) -> Observed:

@@ -18,6 +18,8 @@ MODEL_LOADED = "ModelLoaded"
 NUMA_PINNED = "NUMAPinned"
 ENDPOINT_READY = "EndpointReady"
 PROGRESSING = "Progressing"
+STALLED = "Stalled"
+"""Only there, and then true, while the service is not ready and makes no progress: kstatus takes it for a failure."""
 SOLE_OPERATOR = "SoleOperator"
 """Only there, and then false, while several installs of the operator look after the service."""
 
@@ -34,6 +36,7 @@ ON_THE_WAY = frozenset(
         ),
         *("PodsNotReady", "EndpointsMissing", "ServiceUnreachable", "AddressPending"),
         *("Pulling", "PullStarting", "CacheFilling", "Filling"),
+        "CheckingImage",
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )

@@ -53,5 +53,11 @@ class Evidence:
     """Which other installs of the operator look after the service, as a sentence; None: none does."""
     no_capacity: str | None = None
     """Why no NUMA node has capacity for a pod, where the cluster tells."""
+    held: Finding | None = None
+    """Why no further pod that serves is replaced: the pod that would follow could not start."""
+    idle_s: float = 0.0
+    """Seconds without progress."""
+    failed: bool = False
+    """Whether the service was reported as failed since it last made progress."""
     pulled: Finding | None = None
     """Whether the model was pulled from its hub; None where it comes from none."""

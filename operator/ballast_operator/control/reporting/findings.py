@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import ConditionStatus
+from ballast_operator.control.deciding.image_check import PULL_FAILURES
 from ballast_operator.control.deciding.live_pod import ContainerExit, Pod, current_pods
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.exit_reasons import explain
+from ballast_operator.control.reporting.progress_findings import find_stalled, judge_progress
 from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import KIND
 from ballast_operator.resources.command import asked_device
@@ -35,8 +37,6 @@ SEVERAL_NODES_REFUSED = (
 NO_GPU_SEEN = "finds no CUDA device here"
 """Words of the runtime's message where it was told to use a GPU and finds none."""
 
-IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-
 
 def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     """All conditions by type. Ready comes first and follows from the others."""
@@ -47,21 +47,26 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
     reached = _endpoint_ready(service, seen, current)
     pulled = {} if seen.pulled is None else {names.MODEL_PULLED: seen.pulled}
     required = [
+        *([] if seen.held is None else [seen.held]),
         *pulled.values(),
         scheduled,
         loaded,
         *([pinned] if service.spec.numa.enforcement == "Require" else []),
         reached,
     ]
+    ready = _ready(service, seen, required)
+    progressing = judge_progress(service, seen, current, _progressing(service, seen, current), required)
+    stalled = find_stalled(seen, ready, progressing)
     return {
-        names.READY: _ready(service, seen, required),
+        names.READY: ready,
         names.AVAILABLE: find_available(seen.pods, seen.behind, seen.service_failure, service.spec.replicas),
         **pulled,
         names.SCHEDULED: scheduled,
         names.MODEL_LOADED: loaded,
         names.NUMA_PINNED: pinned,
         names.ENDPOINT_READY: reached,
-        names.PROGRESSING: _progressing(service, seen, current),
+        names.PROGRESSING: progressing,
+        **({} if stalled is None else {names.STALLED: stalled}),
         **find_rivals(seen.rivals),
     }
 
@@ -80,6 +85,7 @@ def spec_refused(reason: str, message: str, available: Finding, rivals: str | No
         names.AVAILABLE: available,
         **dict.fromkeys(others, unknown),
         names.PROGRESSING: Finding("False", reason, message),
+        names.STALLED: Finding("True", reason, message),
         **find_rivals(rivals),
     }
 
@@ -218,7 +224,7 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
 def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
     if pod.ready:
         return _on_its_device(service, pod, seen.reports.get(pod.uid))
-    if pod.waiting is not None and pod.waiting[0] in IMAGE_REASONS:
+    if pod.waiting is not None and pod.waiting[0] in PULL_FAILURES:
         return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if pod.last_exit is not None and not pod.running:
         reason, message = explain(pod.last_exit)
@@ -320,6 +326,8 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding(status, "Blocked" if seen.pulled.troubles else "Pulling", seen.pulled.message)
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
+    if seen.rollout.outdated and service.spec.rollout.paused:
+        return Finding("Unknown", "Paused", "rollout.paused keeps the pods of an earlier spec")
     if seen.rollout.outdated:
         return Finding("True", "RollingOut", _rolling_out(service, seen).message)
     if seen.rollout.retry_in_s is not None:

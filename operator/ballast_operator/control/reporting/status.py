@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.status import MAX_DEVICE, Device, Effective, InferenceServiceStatus
+from ballast_operator.api.status import MAX_DEVICE, Device, Effective, InferenceServiceStatus, RolloutFailure
 from ballast_operator.control.deciding.live_pod import Pod, current_pods
-from ballast_operator.control.reporting.conditions import Finding, merge
+from ballast_operator.control.reporting.conditions import READY, STALLED, Finding, merge, timestamp
 from ballast_operator.control.reporting.evidence import Evidence
 from ballast_operator.control.reporting.findings import find, find_rivals
 from ballast_operator.names import pod_selector, selector_text
 from ballast_operator.resources.command import asked_device
 from ballast_operator.resources.service import external_url, service_url
+from ballast_operator.spec_hash import spec_hash
 
 
 def build_status(
@@ -22,6 +23,7 @@ def build_status(
 ) -> InferenceServiceStatus:
     """The status now. `before`: the status in the object, for the times of its conditions."""
     current = current_pods(service, seen.pods)
+    found, revision = find(service, seen), spec_hash(service.spec)
     reports = [seen.reports[pod.uid] for _, pod in sorted(current.items()) if pod.uid in seen.reports]
     return InferenceServiceStatus(
         observed_generation=service.generation,
@@ -33,8 +35,23 @@ def build_status(
         effective=next((report.effective for report in reports if report.effective), None),
         device=_device(service, [report.device for report in reports if report.device]),
         placement=[report.placement for report in reports if report.placement] or None,
-        conditions=merge(find(service, seen), before.get("conditions") or [], service.generation, now),
+        revision=revision,
+        last_failure=_last_failure(found, revision, before.get("lastFailure"), now),
+        conditions=merge(found, before.get("conditions") or [], service.generation, now),
     )
+
+
+def _last_failure(
+    found: Mapping[str, Finding], revision: str, before: Mapping[str, Any] | None, now: datetime
+) -> RolloutFailure | None:
+    """The failure of this revision if it has failed, else the one that is known."""
+    known = None if before is None else RolloutFailure.model_validate(before)
+    if STALLED not in found:
+        return known
+    ready = found[READY]
+    if known is not None and (known.revision, known.reason) == (revision, ready.reason):
+        return known
+    return RolloutFailure(revision=revision, reason=ready.reason, message=ready.message, time=timestamp(now))
 
 
 def _of_pods(pods: Iterable[Pod]) -> dict[str, Any]:

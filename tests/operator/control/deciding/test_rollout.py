@@ -5,7 +5,9 @@ from builders import NOW, pod, refused, service
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ballast_operator.api.rollout import RolloutPolicy
 from ballast_operator.control.deciding.rollout import MAX_FAILED_KEPT, plan_rollout
+from ballast_operator.control.deciding.take_down import Observation
 from ballast_operator.resources.pod import Attempt, pod_name
 from ballast_operator.spec_hash import spec_hash
 
@@ -17,7 +19,8 @@ def ages_s(pods):
 
 
 def plan(replicas, *pods, nodes_changed_s=None):
-    return plan_rollout(replicas, HASH, pods, ages_s(pods), nodes_changed_s)
+    observed = Observation(ages_s(pods), nodes_changed_s=nodes_changed_s)
+    return plan_rollout(replicas, HASH, pods, observed, RolloutPolicy())
 
 
 def names(pods):
@@ -41,9 +44,9 @@ def test_the_next_pod_starts_only_when_the_one_before_has_gone():
 @pytest.mark.parametrize("whose", ["earlier_owner_pods", "foreign_pods"])
 def test_a_pod_of_somebody_else_under_a_replicas_name_keeps_that_replica_back(whose):
     there = (pod(0, attempt=1, terminating=True), refused(1), pod(5))
-    found = plan_rollout(2, HASH, [], {}, **{whose: there})
+    found = plan_rollout(2, HASH, [], Observation(), RolloutPolicy(), **{whose: there})
     assert (found.start, names(getattr(found, whose))) == ((Attempt(1),), ["s-0-r1"])
-    beside = plan_rollout(1, HASH, [pod(0)], {}, **{whose: there})
+    beside = plan_rollout(1, HASH, [pod(0)], Observation(), RolloutPolicy(), **{whose: there})
     assert (beside.start, beside.stop, getattr(beside, whose)) == ((), (), ())
 
 
@@ -125,9 +128,11 @@ def test_the_newest_refused_pods_are_kept_and_forgotten_when_the_replica_serves(
 
 def test_a_pod_that_was_seen_just_now_is_young_whatever_its_timestamp_says():
     last = refused(0, attempt=3, failures=3, age_s=3600)
-    assert plan_rollout(1, HASH, [last], {}).retry_in_s == pytest.approx(80)
+    assert plan_rollout(1, HASH, [last], Observation(), RolloutPolicy()).retry_in_s == pytest.approx(80)
     future = refused(0, attempt=3, failures=3, age_s=-3600)
-    assert plan_rollout(1, HASH, [future], {future.uid: 80.0}).start == (Attempt(0, 4, 4),)
+    assert plan_rollout(1, HASH, [future], Observation({future.uid: 80.0}), RolloutPolicy()).start == (
+        Attempt(0, 4, 4),
+    )
 
 
 @st.composite
@@ -168,7 +173,8 @@ def test_steps_lead_to_the_spec(replicas, refuses):
     """A cluster in a few lines: started pods run or are refused, stopped pods go."""
     pods, passed_s, answers = [pod(number, spec_hash="old") for number in range(2)], 0.0, iter(refuses)
     for _ in range(200):
-        rollout = plan_rollout(replicas, HASH, pods, {uid: age + passed_s for uid, age in ages_s(pods).items()})
+        observed = Observation({uid: age + passed_s for uid, age in ages_s(pods).items()})
+        rollout = plan_rollout(replicas, HASH, pods, observed, RolloutPolicy())
         gone = {id(pod) for pod in (*rollout.stop, *rollout.forget)}
         pods = [pod for pod in pods if id(pod) not in gone]
         for attempt in rollout.start:

@@ -23,7 +23,7 @@ PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
 """Reasons of Progressing alone, whose messages say everything."""
 
 
-FINDINGS = ("findings", "numa_findings", "exit_reasons", "pull_findings")
+FINDINGS = ("findings", "progress_findings", "numa_findings", "exit_reasons", "pull_findings")
 CACHES = ("cached_findings", "cache_copies", "cache_status")
 STATES_OF_COPIES = {"Present", "Removing", "Failed", "Waiting"}
 

@@ -1,0 +1,151 @@
+"""Whether a node could ever take a pod, by what the scheduler requires and the pods of others do not change. Pure.
+
+Free resources are not compared: the pod that is to be replaced may hold them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from ballast_operator.names import labels_of
+from ballast_operator.quantity import parse_count
+
+HARD_EFFECTS = ("NoSchedule", "NoExecute")
+PASSING_TAINTS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+)
+"""Taints of a node's present state. They keep a pod out as others do; the message says that they may pass."""
+
+
+def why_no_node(pod: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why none of these nodes could take the pod, counted by reason; None where one could."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        reason = next(_mismatches(pod["spec"], node), None)
+        if reason is None:
+            return None
+        found[reason] += 1
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(found.items()))
+    return f"no node of {len(nodes)} could take the pod: {counts}" if counts else "the cluster has no nodes"
+
+
+def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[str]:
+    """Why the node cannot take the pod. Messages name no node, so that they can be counted."""
+    labels = labels_of(node)
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if labels.get(key) != value:
+            yield f"without the label {key}={value}"
+    if not _affinity_matches(spec, node):
+        yield "excluded by the required node affinity"
+    for taint in (node.get("spec") or {}).get("taints") or []:
+        if taint.get("effect") in HARD_EFFECTS and not any(
+            _tolerates(toleration, taint) for toleration in spec.get("tolerations") or []
+        ):
+            passing = ", which may pass" if taint["key"] in PASSING_TAINTS else ""
+            yield f"with the taint {_taint_text(taint)}, which is not tolerated{passing}"
+    if (node.get("spec") or {}).get("unschedulable") and not any(
+        _tolerates(toleration, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+        for toleration in spec.get("tolerations") or []
+    ):
+        yield "cordoned"
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    for name, asked in requests_of(spec).items():
+        if parse_count(str(allocatable.get(name, "0"))) < asked:
+            yield f"with less {name} than the pod asks for"
+
+
+def requests_of(spec: Mapping[str, Any]) -> dict[str, Decimal]:
+    """What the pod asks for: the containers together with the sidecars, or more if an init container needs it."""
+    running: Counter[str] = Counter()
+    peak: dict[str, Decimal] = {}
+    for container in spec.get("initContainers") or []:
+        asked = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            for name, amount in asked.items():
+                running[name] += amount  # type: ignore[assignment]  # Counter adds Decimals too
+            asked = {}
+        for name in asked:
+            peak[name] = max(peak.get(name, Decimal(0)), running[name] + asked[name])
+    for container in spec.get("containers") or []:
+        for name, amount in _requests(container).items():
+            running[name] += amount  # type: ignore[assignment]
+    overhead = {name: parse_count(str(amount)) for name, amount in (spec.get("overhead") or {}).items()}
+    names = running.keys() | peak.keys() | overhead.keys()
+    return {
+        name: max(Decimal(running[name]), peak.get(name, Decimal(0))) + overhead.get(name, Decimal(0))
+        for name in sorted(names)
+    }
+
+
+def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    asked = (container.get("resources") or {}).get("requests") or {}
+    return {name: parse_count(str(amount)) for name, amount in asked.items()}
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    exists = bool(toleration.get("operator") == "Exists")
+    if not toleration.get("key"):
+        return exists
+    if toleration["key"] != taint.get("key"):
+        return False
+    return exists or str(toleration.get("value") or "") == str(taint.get("value") or "")
+
+
+def _taint_text(taint: Mapping[str, Any]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
+
+
+def _affinity_matches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity")) or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return True
+    return any(_term_matches(term, node) for term in required.get("nodeSelectorTerms") or [])
+
+
+def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether the node fulfils every expression. A term without any matches no node."""
+    labels = term.get("matchExpressions") or []
+    fields = term.get("matchFields") or []
+    names = {"metadata.name": node["metadata"]["name"]}
+    return bool(labels or fields) and all(
+        _expression_matches(each, values)
+        for found, values in ((labels, labels_of(node)), (fields, names))
+        for each in found
+    )
+
+
+OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, values: value is not None,
+    "DoesNotExist": lambda value, values: value is None,
+    "Gt": lambda value, values: _number(value) > _number(values[0]),
+    "Lt": lambda value, values: _number(value) < _number(values[0]),
+}
+
+
+def _expression_matches(expression: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+    compare = OPERATORS.get(expression.get("operator", ""))
+    if compare is None:  # of a newer API: the scheduler decides
+        return True
+    return compare(values.get(expression["key"]), expression.get("values") or [])
+
+
+def _number(text: str | None) -> float:
+    """The number, or one that every comparison fails for."""
+    try:
+        return float("nan") if text is None else int(text)
+    except ValueError:
+        return float("nan")

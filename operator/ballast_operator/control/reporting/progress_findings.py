@@ -1,0 +1,80 @@
+"""Whether a service that is not as its spec asks still makes progress. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.reporting.conditions import PROGRESSING, Finding
+from ballast_operator.control.reporting.evidence import Evidence
+from ballast_operator.control.reporting.exit_reasons import explain
+from ballast_operator.resources.pod import load_timeout_s
+
+DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+FINAL = frozenset({"ConfigInvalid", "ModelUnusable", "ImageVolumeUnsupported"})
+"""Reasons that no further attempt with the same spec can change."""
+INVALID_IMAGE = "InvalidImageName"
+
+
+def judge_progress(
+    service: InferenceService, seen: Evidence, current: Mapping[int, Pod], step: Finding, found: Iterable[Finding]
+) -> Finding:
+    """The step that is under way, or why the service makes no progress.
+
+    `step`: Progressing as the step alone tells. `found`: the findings that Ready follows from.
+    """
+    if not step.holds and not _is_delayed(seen, step):
+        return step
+    trouble = next((finding for finding in found if finding.troubles), None)
+    if (final := _final(current, trouble)) is not None:
+        return final
+    limit_s = service.spec.rollout.progress_deadline_seconds
+    if trouble is None:  # it loads, or drains
+        limit_s += load_timeout_s(service)
+        limit_s += service.spec.engine.drain_timeout_seconds if seen.rollout.leaving else 0
+    if not seen.failed and seen.idle_s < limit_s:
+        return step
+    last = trouble or step
+    said = f"no progress within rollout.progressDeadlineSeconds; {last.reason}: {last.message}"
+    return Finding("False", DEADLINE_EXCEEDED, said)
+
+
+def find_stalled(seen: Evidence, ready: Finding, progressing: Finding) -> Finding | None:
+    """The condition that tools by the conventions of kstatus take for a failure; None where there is none."""
+    if ready.holds or ready.reason == "ScaledToZero" or progressing.status != "False":
+        return None
+    if _is_delayed(seen, progressing):
+        return None
+    return Finding("True", progressing.reason, progressing.message)
+
+
+def _is_delayed(seen: Evidence, step: Finding) -> bool:
+    """Whether the step is blocked by nothing but what the service can be ready without."""
+    pull_fails = seen.pulled is not None and seen.pulled.troubles
+    return step.reason == "Blocked" and bool(seen.delays) and not (seen.conflicts or seen.refusals or pull_fails)
+
+
+def was_reported_as_failed(status: Mapping[str, Any], generation: int) -> bool:
+    """Whether this status says that the deadline was exceeded for this generation."""
+    return any(
+        condition["type"] == PROGRESSING
+        and (condition["status"], condition["reason"]) == ("False", DEADLINE_EXCEEDED)
+        and condition.get("observedGeneration") == generation
+        for condition in status.get("conditions") or ()
+    )
+
+
+def _final(current: Mapping[int, Pod], trouble: Finding | None) -> Finding | None:
+    """The reason that ends all attempts. An engine that was started again may run for a moment."""
+    for pod in current.values():
+        if pod.ready:
+            continue
+        if pod.waiting is not None and pod.waiting[0] == INVALID_IMAGE:
+            return Finding("False", "ImagePullFailed", f"{pod.name}: {pod.waiting[1] or INVALID_IMAGE}")
+        if pod.last_exit is not None and (why := explain(pod.last_exit))[0] in FINAL:
+            return Finding("False", why[0], f"{pod.name}: {why[1]}")
+    if trouble is not None and trouble.reason in FINAL:
+        return Finding("False", trouble.reason, trouble.message)
+    return None

@@ -1,0 +1,233 @@
+"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: what served stays up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ballast_operator.control.deciding.take_down import SETTLE_S
+from support.cluster.cluster import Cluster
+from support.cluster.kube import Kube, Object
+from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
+from support.cluster.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+LOOK_S = 0.25
+
+
+def serving(kube: Kube, namespace: str, name: str, **spec: object) -> dict[str, str]:
+    """Its pods' uids by name, once it is ready."""
+    kube.apply("inferenceservices", service(name, **spec), namespace)
+    wait_ready(kube, namespace, name)
+    return uids(kube, namespace, name)
+
+
+def uids(kube: Kube, namespace: str, name: str) -> dict[str, str]:
+    found = kube.list("pods", namespace, {"serving.ballast.dev/service": name})
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+
+def set_ready(kube: Kube, namespace: str, name: str, *, ready: bool) -> None:
+    """Write the pod's readiness, as its kubelet or the node controller would."""
+    status = "True" if ready else "False"
+    when = "2026-01-01T00:00:00Z"
+    conditions = [{"type": kind, "status": status, "lastTransitionTime": when} for kind in ("Ready", "ContainersReady")]
+    kube.merge("pods", name, {"status": {"conditions": conditions}}, namespace, "status")
+
+
+def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str]:
+    """The uids of the first look that were missing at a later one."""
+    before, gone, until = set(uids(kube, namespace, name).values()), set[str](), time.monotonic() + seconds
+    while time.monotonic() < until:
+        gone |= before - set(uids(kube, namespace, name).values())
+        time.sleep(LOOK_S)
+    return gone
+
+
+def test_old_pods_that_flap_stay_while_the_new_spec_does_not_serve(kube: Kube, namespace: str) -> None:
+    before = serving(kube, namespace, "flaps", replicas=3)
+    kube.apply("inferenceservices", service("flaps", "unpullable", replicas=3), namespace)
+    wait_condition(kube, namespace, "flaps", "Ready", "False", "ImagePullFailed")
+    for name in ("flaps-0", "flaps-1"):
+        set_ready(kube, namespace, name, ready=False)
+    gone = watch_pods(kube, namespace, "flaps", SETTLE_S + 5)
+    assert not gone & set(before.values())
+    for name in ("flaps-0", "flaps-1"):
+        set_ready(kube, namespace, name, ready=True)
+    wait_condition(kube, namespace, "flaps", "Available", "True")
+    now = uids(kube, namespace, "flaps")
+    assert [now[name] for name in ("flaps-0", "flaps-1")] == [before[name] for name in ("flaps-0", "flaps-1")]
+
+
+def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    before = serving(kube, namespace, "stall", replicas=3)
+    etcd = cluster.control_plane.etcd
+    etcd.pause()
+    try:
+        time.sleep(8)
+    finally:
+        etcd.resume()
+    cluster.control_plane.wait_ready()
+
+    for name in before:  # as the node controller does, whose leases ran out meanwhile
+        set_ready(kube, namespace, name, ready=False)
+    kube.apply("inferenceservices", service("stall", replicas=3, engine={"cacheLens": 5000}), namespace)
+    gone = watch_pods(kube, namespace, "stall", SETTLE_S - 5)
+    assert gone == set()
+    for name in before:
+        set_ready(kube, namespace, name, ready=True)
+
+    def never_fewer_than_two() -> None:
+        assert (status_of(kube, namespace, "stall").get("readyReplicas") or 0) >= 2
+
+    wait_for("it to serve again", lambda: status_of(kube, namespace, "stall").get("readyReplicas") == 3)
+    wait_ready(kube, namespace, "stall", meanwhile=never_fewer_than_two)
+    assert not set(before.values()) & set(uids(kube, namespace, "stall").values())
+
+
+NOWHERE = {"nodeSelector": {"test.ballast.dev/pods": "nowhere"}}
+AFFINITY = {
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "example.org/absent", "operator": "Exists"}]}]
+            }
+        }
+    }
+}
+UNSTARTABLE: dict[str, tuple[Object, str, str]] = {
+    "selector": ({"scheduling": NOWHERE}, "NoNodeMatches", "without the label test.ballast.dev/pods=nowhere"),
+    "affinity": ({"scheduling": AFFINITY}, "NoNodeMatches", "excluded by the required node affinity"),
+    "memory": (
+        {"resources": {"cpus": 1, "memory": "900Ti", "gpus": 0}},
+        "NoNodeMatches",
+        "with less memory than the pod asks for",
+    ),
+    "claim": (
+        {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "absent"}}]},
+        "ClaimMissing",
+        "there is no PersistentVolumeClaim absent",
+    ),
+    "device-claim": (
+        {
+            "resources": {
+                "cpus": 1,
+                "memory": "1Gi",
+                "gpus": 0,
+                "claims": [{"name": "a", "resourceClaimName": "absent"}],
+            }
+        },
+        "ClaimMissing",
+        "there is no ResourceClaim absent",
+    ),
+    "image": (
+        {"image": "made.up/none:1", "scheduling": {"nodeSelector": {"test.ballast.dev/pods": "unpullable"}}},
+        "ImagePullFailed",
+        "not found",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", UNSTARTABLE)
+def test_the_only_pod_keeps_serving_while_its_successor_could_not_start(
+    kube: Kube, namespace: str, change: str
+) -> None:
+    spec, reason, said = UNSTARTABLE[change]
+    before = serving(kube, namespace, "only")
+    kube.apply("inferenceservices", service("only", **spec), namespace)
+    found = wait_condition(kube, namespace, "only", "Ready", "False", reason)
+    assert said in found["message"]
+    assert "only-0 of the earlier spec stays" in found["message"]
+    assert watch_pods(kube, namespace, "only", 2) == set()
+    assert wait_condition(kube, namespace, "only", "Available", "True")["reason"] == "MinimumReplicasAvailable"
+    kube.apply("inferenceservices", service("only", engine={"cacheLens": 5000}), namespace)
+    wait_ready(kube, namespace, "only")
+    assert set(uids(kube, namespace, "only").values()).isdisjoint(before.values())
+    wait_for("the check's pod to go", lambda: not kube.find("pods", "only-image-check", namespace))
+
+
+def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "newer", replicas=2)
+    kube.apply("inferenceservices", service("newer", replicas=2, image="made.up/runtime:2"), namespace)
+    wait_ready(kube, namespace, "newer")
+    assert status_of(kube, namespace, "newer")["images"] == ["made.up/runtime:2"]
+    assert kube.find("pods", "newer-image-check", namespace) is None
+
+
+def test_progress_ends_at_the_deadline_and_begins_again_with_another_spec(kube: Kube, namespace: str) -> None:
+    rollout = {"progressDeadlineSeconds": 1}
+    kube.apply("inferenceservices", service("late", "unpullable", rollout=rollout), namespace)
+    found = wait_condition(kube, namespace, "late", "Progressing", "False", "ProgressDeadlineExceeded")
+    assert "ImagePullFailed: late-0: not found" in found["message"]
+    wait_condition(kube, namespace, "late", "Stalled", "True", "ProgressDeadlineExceeded")
+    failure = status_of(kube, namespace, "late")["lastFailure"]
+    assert failure["reason"] == "ImagePullFailed"
+    kube.apply("inferenceservices", service("late", rollout=rollout), namespace)
+    wait_ready(kube, namespace, "late")
+    status = status_of(kube, namespace, "late")
+    assert status["lastFailure"] == failure
+    assert status["revision"] != failure["revision"]
+    assert "Stalled" not in {found["type"] for found in status["conditions"]}
+
+
+def test_a_surge_pod_keeps_every_replica_serving(kube: Kube, namespace: str) -> None:
+    surge = {"maxUnavailable": 0, "maxSurge": 1}
+    before = serving(kube, namespace, "surge", replicas=2, rollout=surge)
+
+    def every_replica_serves() -> None:
+        found = kube.list("pods", namespace, {"serving.ballast.dev/service": "surge"})
+        conditions = [condition for pod in found for condition in pod.get("status", {}).get("conditions", [])]
+        assert sum((it["type"], it["status"]) == ("Ready", "True") for it in conditions) >= 2
+
+    changed = service("surge", replicas=2, rollout=surge, engine={"cacheLens": 5000})
+    kube.apply("inferenceservices", changed, namespace)
+    wait_ready(kube, namespace, "surge", meanwhile=every_replica_serves)
+    wait_for("the surge pod to go", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
+    assert set(uids(kube, namespace, "surge").values()).isdisjoint(before.values())
+
+
+def test_a_paused_rollout_keeps_its_pods_until_it_is_resumed(kube: Kube, namespace: str) -> None:
+    before = serving(kube, namespace, "paused", rollout={"paused": True})
+    changed = service("paused", rollout={"paused": True}, engine={"cacheLens": 5000})
+    kube.apply("inferenceservices", changed, namespace)
+    wait_condition(kube, namespace, "paused", "Progressing", "Unknown", "Paused")
+    assert uids(kube, namespace, "paused") == before
+    kube.merge("inferenceservices", "paused", {"spec": {"rollout": {"paused": False}}}, namespace)
+    wait_ready(kube, namespace, "paused")
+    assert set(uids(kube, namespace, "paused").values()).isdisjoint(before.values())
+
+
+def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    config = cluster.control_plane.client_config("history", "system:masters")
+    argv = [sys.executable, "-m", "ballast_operator", *words]
+    environment = {**os.environ, "KUBECONFIG": str(config)}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_undo_brings_the_spec_back_that_served(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    serving(kube, namespace, "undone", replicas=2, rollout={"progressDeadlineSeconds": 1})
+    good = kube.get("inferenceservices", "undone", namespace)["spec"]
+    change = {"spec": {"engine": {"cacheLens": 5000}, "scheduling": {"nodeSelector": {"test.ballast.dev/pods": "oom"}}}}
+    kube.merge("inferenceservices", "undone", change, namespace)
+    wait_condition(kube, namespace, "undone", "Progressing", "False", "ProgressDeadlineExceeded")
+    kube.merge("inferenceservices", "undone", {"spec": {"replicas": 3}}, namespace)
+
+    def listed() -> list[list[str]]:
+        found = command(cluster, "history", "undone", "--namespace", namespace)
+        assert found.returncode == 0, found.stderr
+        return [line.split(maxsplit=3) for line in found.stdout.splitlines()[1:]]
+
+    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["present, failed: OutOfMemory"])]
+    undone = command(cluster, "undo", "undone", "--namespace", namespace)
+    assert (undone.returncode, undone.stdout) == (0, f"{namespace}/undone has the spec of revision 1 again\n")
+    wait_ready(kube, namespace, "undone")
+    assert kube.get("inferenceservices", "undone", namespace)["spec"] == {**good, "replicas": 3}
+    assert [line[0] for line in listed()] == ["2", "3"]
+    absent = command(cluster, "undo", "undone", "--namespace", namespace, "--to-revision", "9")
+    assert absent.returncode == 2
+    assert "there is no revision 9; known: 2, 3" in absent.stderr

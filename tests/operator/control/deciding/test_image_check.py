@@ -1,0 +1,84 @@
+"""Which images are checked before a serving pod is replaced, and what the check's pod tells."""
+
+import pytest
+from builders import FIRST, live_pod, pod, service
+
+from ballast_operator.child_options import ChildOptions
+from ballast_operator.control.deciding.image_check import check_result, unproved_images
+from ballast_operator.resources.image_check import build_image_check
+from ballast_operator.resources.pod import build_pod
+
+
+def successor(**spec):
+    return build_pod(service(**spec), ChildOptions(), FIRST)
+
+
+def check(status, **spec):
+    want = build_image_check(service(**spec), successor(**spec), [("new:1", "IfNotPresent")])
+    return check_result({**want, "status": status})
+
+
+def waits(reason, message=""):
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def test_an_image_that_a_pod_of_the_service_has_run_needs_no_check():
+    serving = pod(0, body=live_pod())
+    assert unproved_images(successor(), [serving]) == []
+    assert unproved_images(successor(image="new:1"), [serving]) == [("new:1", "IfNotPresent")]
+    never = pod(0, body=live_pod(), ready=False)
+    assert len(unproved_images(successor(), [never])) == 1
+
+
+def test_an_image_of_a_sidecar_is_checked_too():
+    sidecar = {"name": "logger", "image": "logger:1", "cpu": "1", "memory": "1Gi"}
+    assert unproved_images(successor(sidecars=[sidecar]), [pod(0, body=live_pod())]) == [("logger:1", "IfNotPresent")]
+
+
+def test_the_checks_pod_goes_where_the_engine_would_and_is_none_of_the_services():
+    scheduling = {
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}},
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+        },
+    }
+    spec = {"scheduling": scheduling, "imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "models"}
+    made, engine = build_image_check(service(**spec), successor(**spec), [("new:1", "Always")]), successor(**spec)
+    for field in ("nodeSelector", "tolerations", "imagePullSecrets", "serviceAccountName"):
+        assert made["spec"][field] == engine["spec"][field]
+    assert list(made["spec"]["affinity"]) == ["nodeAffinity"]
+    assert "serving.ballast.dev/service" not in made["metadata"]["labels"]
+    assert "volumes" not in made["spec"]
+    assert made["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
+def test_an_image_that_cannot_be_pulled_is_named(reason):
+    assert check(waits(reason, "not found")) == ("ImagePullFailed", "s-image-check: not found")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Failed", "reason": "TopologyAffinityError"},
+        {"containerStatuses": [{"state": {"running": {}}}]},
+        {"containerStatuses": [{"state": {"terminated": {"exitCode": 127}}}]},
+        waits("CreateContainerError", "no such program"),
+    ],
+    ids=str,
+)
+def test_a_container_that_got_beyond_its_image_shows_that_it_is_there(status):
+    assert check(status) is None
+
+
+@pytest.mark.parametrize("status", [{}, waits("ContainerCreating"), waits("")], ids=str)
+def test_a_pull_that_goes_on_is_waited_for(status):
+    assert check(status) == ("CheckingImage", "s-image-check pulls new:1")
+
+
+def test_a_check_that_finds_no_node_says_so():
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    assert check({"conditions": [condition]}) == ("Unschedulable", "s-image-check: 0/3 nodes")

@@ -1,0 +1,36 @@
+"""What counts as progress, and for how long there was none."""
+
+from ballast_operator.control.deciding.progress import ProgressClock
+
+
+def test_time_without_progress_counts_from_a_new_target_or_more_ready_pods():
+    clock = ProgressClock()
+    assert clock.idle_s("a", 0, 3, 100.0) == 0
+    assert clock.idle_s("a", 0, 3, 150.0) == 50
+    assert clock.idle_s("a", 1, 3, 160.0) == 0
+    assert clock.idle_s("b", 1, 3, 170.0) == 0
+
+
+def test_a_pod_that_flaps_is_no_progress():
+    clock = ProgressClock()
+    clock.idle_s("a", 2, 3, 0.0)
+    assert clock.idle_s("a", 1, 3, 10.0) == 10
+    assert clock.idle_s("a", 2, 3, 20.0) == 20
+
+
+def test_a_complete_service_is_never_idle_and_what_fails_later_is_measured_from_then():
+    clock = ProgressClock()
+    clock.idle_s("a", 3, 3, 0.0)
+    assert clock.idle_s("a", 3, 3, 500.0) == 0
+    assert clock.idle_s("a", 2, 3, 510.0) == 10
+
+
+def test_a_failure_is_forgotten_with_progress_and_kept_over_a_restart_of_the_operator():
+    clock = ProgressClock(failed=True)
+    clock.idle_s("a", 0, 1, 0.0)
+    assert clock.failed
+    clock.idle_s("a", 1, 1, 1.0)
+    assert not clock.failed
+    clock.failed = True
+    clock.idle_s("b", 0, 1, 2.0)
+    assert not clock.failed

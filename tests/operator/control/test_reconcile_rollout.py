@@ -1,0 +1,58 @@
+"""Passes over a service whose pod serves an earlier spec: it is stopped only by what was read just now."""
+
+import asyncio
+
+import pytest
+from fakes import REF, FakeApi, custom_resource, reconciler
+
+from ballast_operator.control.deciding.take_down import SETTLE_S
+
+
+def serving_an_earlier_spec():
+    api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
+    api.add_children()
+    api.add_pod(ready=True)
+    api.objects["InferenceService", "s"]["spec"]["engine"] = {"cacheLens": 5000}
+    return api
+
+
+def deleted(step, api):
+    asyncio.run(step.reconcile(REF))
+    return [body["metadata"]["name"] for body in api.written("delete", "Pod")]
+
+
+def test_a_pod_that_was_read_just_now_is_replaced():
+    api = serving_an_earlier_spec()
+    assert deleted(reconciler(api), api) == ["s-0"]
+
+
+def test_a_pod_that_was_read_long_ago_is_left_alone():
+    api = serving_an_earlier_spec()
+    step = reconciler(api)
+    times = iter([0.0, 1.0])
+    object.__setattr__(step, "clock", lambda: next(times, 60.0))
+    assert deleted(step, api) == []
+    assert step.state.disturbed == 60.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "stalls"),
+    [
+        (("list", 200, 0.1), False),
+        (("list", 200, 9.0), True),
+        (("get", 503, 0.1), True),
+        (("get", 429, 0.1), True),
+        (("patch", 0, 0.1), True),
+        (("create", 500, 0.1), False),
+        (("try", 200, 9.0), False),
+        (("get", 404, 0.1), False),
+    ],
+    ids=str,
+)
+def test_late_and_failed_reads_and_no_webhook_delay_a_rollout(answer, stalls):
+    api = serving_an_earlier_spec()
+    step = reconciler(api)
+    step.state.note_answer(*answer, 0.0)
+    assert (deleted(step, api) == []) is stalls
+    object.__setattr__(step, "clock", lambda: SETTLE_S)
+    assert deleted(step, api)[:1] == ["s-0"]

@@ -5,6 +5,7 @@ from builders import NOW, pod, seen, service
 
 from ballast_operator.control.deciding.live_pod import ContainerExit
 from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.findings import find, spec_refused
 from ballast_operator.control.reporting.status import build_status
 from ballast_operator.resources.pod import load_timeout_s
@@ -104,7 +105,7 @@ def test_an_optional_object_that_is_refused_is_no_failure_and_hides_none():
 
 
 def test_a_spec_that_is_not_acted_on_is_stalled():
-    assert spec_refused("SpecInvalid", "no", None)["Stalled"].holds
+    assert spec_refused("SpecInvalid", "no", Finding("True", "MinimumReplicasAvailable"), None)["Stalled"].holds
 
 
 def test_the_status_keeps_why_the_last_revision_failed():

@@ -47,8 +47,10 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
     wait_condition(kube, namespace, "tiny", "NUMAPinned", "True", "CPUsAndMemoryAligned")
     status = status_of(kube, namespace, "tiny")
     del status["conditions"]
+    (pod,) = pods(kube, namespace, "tiny")
     assert status == {
         "observedGeneration": 1,
+        "revision": pod["metadata"]["annotations"]["serving.ballast.dev/spec-hash"],
         "replicas": 1,
         "updatedReplicas": 1,
         "readyReplicas": 1,
@@ -66,7 +68,6 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
         },
         "placement": [{"pod": "tiny-0", "node": "gpu-0", "cpus": "1", "memoryNodes": "0", "localPercent": 100}],
     }
-    (pod,) = pods(kube, namespace, "tiny")
     assert pod["status"]["qosClass"] == "Guaranteed"
     wait_for("its events", lambda: events(kube, namespace, "tiny").keys() == {"Serving", "CPUsAndMemoryAligned"})
 

@@ -1,4 +1,4 @@
-"""What the status says of services whose spec is refused, that no node takes, or that a load balancer serves."""
+"""The status of services whose spec is refused, that no node takes, or that a load balancer serves."""
 
 from __future__ import annotations
 

@@ -227,7 +227,8 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
     first that has the result's tool and no result yet."""
     unanswered: list[tuple[str, Any]] = []
     for n, message in enumerate(messages):
-        out = {"role": message.get("role"), "content": message.get("content") or ""}
+        content = message.get("content")
+        out = {"role": message.get("role"), "content": "" if content is None else content}
         if not isinstance(out["content"], str):
             refuse(f"messages.{n}.content", "must be a string")
         if message.get("thinking"):

@@ -22,7 +22,7 @@ from ballast.server.wire.ollama.other_fields import (
     PULL_RULES,
 )
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
-from ballast.server.wire.openai.message_fields import TOOL
+from ballast.server.wire.openai.message_fields import FUNCTION_SCHEMA, TOOL
 from ballast.server.wire.openai.request import (
     MAX_SEED,
     MAX_TEMPERATURE,
@@ -56,7 +56,7 @@ CHAT_FIELDS: Mapping[str, str] = _OPTIONS
 GENERATE_FIELDS: Mapping[str, str] = {**_OPTIONS, r"messages(\..*)?": "prompt"}
 
 
-_TOOL_ITEMS = items("type", "function", type={"const": "function"}, function={"type": "object", "required": ["name"]})
+_TOOL_ITEMS = items("type", "function", type={"const": "function"}, function=FUNCTION_SCHEMA)
 
 
 class OllamaOptions(StrictModel):

@@ -20,7 +20,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 
 class _Output(io.FileIO):
-    """Standard output that keeps the error of a failed write, after which its buffers may be empty."""
+    """Standard output that keeps the error of the first failed write, after which its buffers may be empty."""
 
     failure: OSError | None = None
 
@@ -28,7 +28,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            self.failure = error
+            self.failure = self.failure or error
             raise
 
 

@@ -158,12 +158,13 @@ def endpoints() -> Iterator[str]:
     yield ""
     yield from paragraph(
         "A keyword of a JSON schema that no grammar can hold a reply to (`uniqueItems`, `contains`, `propertyNames`, "
-        "`not`, `unevaluatedProperties` among them) is refused by name where the schema is `strict` and in "
-        "`structured_outputs`. Without `strict: true`, in `response_format` and in a tool's `parameters`, it is left "
-        "out and the rest of the schema is enforced. The same happens to a keyword whose value is wrong (`minimum: "
-        '"0"`, null, an unknown type), to a pattern beyond regular expressions (look-ahead, backreferences), and to a '
-        "reference that leads nowhere. The reply's header `X-Ballast-Ignored` names what was left out of "
-        "`response_format`."
+        "`not`, `unevaluatedProperties` among them) is refused by name where the schema is `strict`, in "
+        "`structured_outputs` and `guided_json`, and in Anthropic's `output_config.format`, which is always strict. "
+        "Without `strict: true`, in `response_format`, in `json_schema` of llama.cpp's API, in Ollama's `format` and "
+        "in a tool's `parameters`, it is left out and the rest of the schema is enforced. The same happens to a "
+        'keyword whose value is wrong (`minimum: "0"`, null, an unknown type), to a pattern beyond regular expressions '
+        "(look-ahead, backreferences), and to a reference that leads nowhere. The reply's header `X-Ballast-Ignored` "
+        "names what was left out, but for a tool's `parameters`."
     )
     yield ""
     yield "## Tool calls"

@@ -29,6 +29,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
 """Options of the machine that have no meaning without a GPU → the reason, for error messages."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
 
 
 def resolve(config: Config, default_threads: int) -> Config:
@@ -155,7 +156,10 @@ def _check_paths(model: ModelConfig) -> ModelConfig:
     for name in ("gguf_path", "optimize_config_path"):
         path: Path | None = getattr(model, name)
         if path is not None and not path.exists():
-            raise ConfigError(name, path, "no such file or directory")
+            problem = "no such file or directory"
+            if name == "gguf_path" and _HUB_MODEL.fullmatch(str(path)):
+                problem += "; if this is a model of a hub, fetch it with `ballast pull`, and name what that prints"
+            raise ConfigError(name, path, problem)
     return model
 
 

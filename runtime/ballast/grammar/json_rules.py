@@ -96,7 +96,7 @@ class JsonRules:
             return self._object(schema) or self._by_llguidance(schema)
         if kind == "array" and self._is_covered(keys, _OF_ARRAYS):
             return self._array(schema) or self._by_llguidance(schema)
-        if kind in _SCALARS and keys == {"type"}:
+        if keys == {"type"} and isinstance(kind, str) and kind in _SCALARS:
             return f"json_{kind}"
         return self._by_llguidance(schema)
 

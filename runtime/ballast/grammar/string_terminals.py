@@ -55,7 +55,7 @@ def terminal(schema: Mapping[str, Any]) -> str | None:
             return None
         parts.append(pattern)
     if "format" in schema:
-        if schema["format"] not in FORMATS:
+        if not isinstance(schema["format"], str) or schema["format"] not in FORMATS:
             return None
         parts.append(FORMATS[schema["format"]])
     return " & ".join(map(_literal, parts or [ANY_TEXT]))

@@ -90,15 +90,17 @@ def _values(pair: Pair, function: Function, num_terminals: int) -> Iterator[str]
 
 
 def _closed_terminal(rule: str, expression: str) -> Iterator[str]:
-    """The rule for a string that `expression` restricts, up to its closing tag. It cannot contain such a tag. The line
-    breaks next to the tags, which are no part of the value, do not count for the restriction either."""
+    """The rule for a string that `expression` restricts, up to its closing tag. It cannot contain such a tag, nor a
+    line that begins with an opening tag. The line breaks next to the tags, which are no part of the value, do not count
+    for the restriction either."""
     name = rule.upper()
     yield f"{rule}[lazy]: {name}"
     yield f"{name}: {name}_LINES /\\n<\\/parameter>/ | {name}_LINE /<\\/parameter>/"
     yield f"{name}_LINES: /\\n/ {name}_ANY | {name}_ANY & ~/\\n{ANY_TEXT}/"
     yield f"{name}_LINE: /\\n/ {name}_END | {name}_END & ~/\\n{ANY_TEXT}/"
     yield f"{name}_END: {name}_ANY & ~/{ANY_TEXT}\\n/"
-    yield f"{name}_ANY: ({expression}) & ~/{ANY_TEXT}<\\/parameter>{ANY_TEXT}/"
+    no_tag = f"~/{ANY_TEXT}<\\/parameter>{ANY_TEXT}/ & ~/({ANY_TEXT}\\n)?<parameter={ANY_TEXT}/"
+    yield f"{name}_ANY: ({expression}) & {no_tag}"
 
 
 def _terminal(pattern: str) -> str:

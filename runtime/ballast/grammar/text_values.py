@@ -71,7 +71,7 @@ def _add(
         found.json.append("json")
         return
     kinds = own.get("type")
-    allowed = frozenset(kinds) if isinstance(kinds, list) else frozenset({kinds})
+    allowed = frozenset(each for each in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(each, str))
     if "enum" in own or "const" in own:
         listed = own.get("enum", [own.get("const")])
         for choice in listed if isinstance(listed, list) else []:

@@ -60,7 +60,7 @@ class ReadPrompt:
 
 def read_prompts(prompts: Prompt | Iterable[Prompt] | None) -> list[ReadPrompt]:
     """One prompt, or each of many. Raises RequestError for a form that is not known."""
-    if isinstance(prompts, str | bytes | Mapping) or prompts is None:
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         return [read_prompt(prompts)]
     many: list[Any] = list(prompts)
     return [read_prompt(many)] if many and isinstance(many[0], Integral) else [read_prompt(each) for each in many]

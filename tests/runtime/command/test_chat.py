@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from ballast.chat import terminal as terminal_module
 from ballast.chat.endpoint import endpoint_url
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 from ballast.chat.terminal import Chat
+from ballast.cli import EXIT_NO_OUTPUT
 from support.servers.process import FAKE, ServerProcess
 
 WAIT_S = 60
@@ -215,6 +217,20 @@ def test_lines_from_a_pipe_are_answered_without_colours(server):
         check=True,
     )
     assert ended.stdout == "12 + 30 = 42\nA new conversation.\nsea\n"
+
+
+def test_output_that_cannot_be_written_while_replies_arrive_is_one_sentence(server):
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1"],
+            input=b"hi\nhi\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_S,
+            check=False,
+        )
+    assert ended.stderr == b"ballast: standard output cannot be written: No space left on device\n"
+    assert ended.returncode == EXIT_NO_OUTPUT
 
 
 def chat_with(server, lines, *options, **environment):

@@ -391,6 +391,12 @@ def test_a_path_that_is_not_there_is_refused(name, tmp_path):
         resolved(**{name: tmp_path / "absent"})
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-30B-A3B-GGUF", "org/repo:Q4_K_M", "org/repo:Q4_K_M@main"])
+def test_a_path_that_names_a_model_of_a_hub_is_refused_with_the_way_to_fetch_it(name):
+    with pytest.raises(ConfigError, match=rf"gguf_path={name}: no such file or directory; .*`ballast pull`"):
+        resolved(gguf_path=name)
+
+
 def test_a_certificate_and_its_key_come_together(tmp_path):
     with pytest.raises(ConfigError, match=f"tls_cert_file={tmp_path}: needs tls_key_file as well"):
         resolved(tls_cert_file=tmp_path)

@@ -158,6 +158,18 @@ def test_a_reference_that_leads_nowhere_is_refused_by_name_for_a_strict_tool_alo
     assert one.refused_at(tool(schema), one.write("f", {"k": [1]})) is None
 
 
+MALFORMED = [{"type": []}, {"type": [[]]}, {"type": [{}]}, {"type": {}}, {"type": "string", "format": {}}]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", MALFORMED, ids=str)
+def test_a_keyword_with_a_value_of_the_wrong_type_never_fails_the_server(form: str, value: dict[str, Any]) -> None:
+    one, schema = FORMS[form], schema_of({**STRING}, malformed=value)
+    assert one.refused_at(tool(schema), one.write("f", {"k": "a"})) is None
+    with pytest.raises(RequestError):
+        one.start(tool(schema_of(value), strict=True))
+
+
 READ = {
     "type": "object",
     "properties": {"end_line": INTEGER, "path": STRING, "start_line": INTEGER},

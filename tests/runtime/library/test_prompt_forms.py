@@ -82,6 +82,7 @@ def test_forms_can_be_mixed_and_streamed(llm: LLM, expected: str, ids: list[int]
         ({"role": "user", "content": "a"}, "give conversations to `chat`"),
         ({"promt": "a"}, "promt=a: no such key"),
         (None, "must be a text, a list of token ids"),
+        (5, "prompt=5: must be a text, a list of token ids"),
         ([None], "must be a text, a list of token ids"),
         (b"abc", "must be a text"),
         ([b"abc"], "must be a text"),

@@ -231,6 +231,8 @@ def test_a_schema_that_no_grammar_can_enforce_is_left_out_and_reported(server: S
         ("/api/chat", {"messages": HELLO, "think": "somewhat"}, "think: "),
         ("/api/chat", {"messages": HELLO, "top_logprobs": 2}, "top_logprobs: is only allowed"),
         ("/api/chat", {"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
+        ("/api/chat", {"messages": [{"role": "user", "content": []}]}, "messages.0.content: must be a string"),
+        ("/api/chat", {"messages": [{"role": "user", "content": 0}]}, "messages.0.content: must be a string"),
         ("/api/chat", {"messages": "hello"}, "messages: "),
         ("/api/chat", {"messages": HELLO, "model": ""}, "model: "),
         ("/api/chat", {"messages": HELLO, "model": None}, "model: "),

@@ -4,6 +4,7 @@ import json
 
 import httpx
 import hypothesis
+import jsonschema_rs
 import openai
 import openai.types.chat as openai_chat
 import openai.types.shared
@@ -57,6 +58,32 @@ def test_every_operation_keeps_to_its_description(server, mode):
             case.call_and_validate(checks=CHECKS, timeout=60)
 
         keeps_to_it()
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("name", "f", 5),
+        ("name", "f", "a b"),
+        ("description", None, 5),
+        ("parameters", None, []),
+        ("parameters", {}, "{}"),
+        ("strict", None, 1),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+def test_the_description_of_a_tool_is_as_strict_as_the_server(server, path, field, good, bad):
+    api = httpx.get(server.url + "/openapi.json", timeout=60).json()
+    described = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema_rs.validator_for({**described, "components": api["components"]})
+    body = {"model": "alphabet", "messages": [{"role": "user", "content": "a"}]}
+    for value, is_right in ((good, True), (bad, False)):
+        tool = {"type": "function", "function": {"name": "f", field: value}}
+        asked = {**body, "tools": [tool], "stream": False}
+        assert validator.is_valid(asked) is is_right
+        # The server has no template for tools: it names them once they are right.
+        message = httpx.post(server.url + path, json=asked, timeout=60).text
+        assert (f"function.{field}" in message) is not is_right
 
 
 def test_the_description_names_every_route_and_every_field(server):

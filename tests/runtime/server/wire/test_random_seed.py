@@ -1,4 +1,5 @@
-"""The seed -1 asks for a random one, in every API; every other whole number is a seed."""
+"""The seed -1 asks for a random one, in every API. Every other whole number is a seed, but for -1 as 32 bits in
+llama.cpp's API."""
 
 from __future__ import annotations
 
@@ -46,13 +47,19 @@ APIS = (completion, chat, response, llama)
         (0, 0),
         (7, 7),
         (-2, -2),
-        (2**32 - 1, 2**32 - 1),
+        (2**32, 2**32),
         (2**63 - 1, 2**63 - 1),
         (-(2**63), -(2**63)),
     ],
 )
 def test_minus_one_and_null_are_random(api: Any, asked: Any, used: int | None) -> None:
     assert to_sampling(api(asked), max_tokens=1, eos_ids=frozenset()).seed == used
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_minus_one_as_32_bits_is_random_for_llamas_clients(api: Any) -> None:
+    used = to_sampling(api(2**32 - 1), max_tokens=1, eos_ids=frozenset()).seed
+    assert used == (None if api is llama else 2**32 - 1)
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -91,6 +91,16 @@ def test_after_a_closing_tag_on_its_own_line_only_tags_follow() -> None:
     assert CODER.refused_at(TOOLS, f"{begun}</function>\n{END_C}") is None
 
 
+def test_a_restricted_string_has_no_line_that_would_open_the_next_argument() -> None:
+    schema = {"type": "object", "properties": {"s": {"type": "string", "minLength": 2}, "t": {"type": "string"}}}
+    tools = tool(schema, name="read", strict=True)
+    for value in ("<parameter=t>\nb", "a\n<parameter=t>\nb"):
+        assert CODER.refused_at(tools, written(tag("s", value))) is not None
+    inside = written(tag("s", "a <parameter=t> b"))
+    assert CODER.refused_at(tools, inside) is None
+    assert json.loads(CODER.read(tools, [inside]).calls[0].arguments) == {"s": "a <parameter=t> b"}
+
+
 def test_a_key_that_no_tag_can_hold_is_written_if_nothing_is_promised_of_it() -> None:
     tools = tool({"type": "object", "properties": {"a>b": {"type": "string"}, "c": {"type": "string"}}})
     assert (

@@ -17,6 +17,7 @@ from ballast.server.wire.field_schemas import MoreSchema, items
 from ballast.server.wire.ignored_fields import IgnoredFields
 from ballast.server.wire.known_fields import read_fields
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
+from ballast.server.wire.openai.message_fields import FUNCTION_FIELDS
 from ballast.server.wire.openai.request import MAX_SALT_CHARS, MAX_STOP_CHARS, MAX_STOP_STRINGS, ChatCompletionRequest
 from ballast.server.wire.parsing import (
     WHOLE,
@@ -40,7 +41,12 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _MESSAGE_ITEMS = items("role", "content", role={"enum": ["user", "assistant", "system"]})
 _SYSTEM_ITEMS = items("type", type={"enum": ["text", *TYPES]})
 _STOP_ITEMS = MoreSchema({"items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}})
-_TOOL_ITEMS = items("name")
+_TOOL_ITEMS = items(
+    "name",
+    name=FUNCTION_FIELDS["name"],
+    description=FUNCTION_FIELDS["description"],
+    input_schema=FUNCTION_FIELDS["parameters"],
+)
 
 
 def _typed(fields: Shape, *types: str) -> MoreSchema:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast.server.wire.json_text import event, to_json
+from ballast.server.wire.llama_cpp.request import DRAWN_SEED
 from ballast.server.wire.openai.logprobs import Spelling, TokenBytes
 from ballast.server.wire.piece import Piece, ScoredToken, Whole
 from ballast.server.wire.usage import Counts, Progress
 from ballast.text.reply_parts import Content
 
 ANY_SLOT = -1
-DRAWN_SEED = 2**32 - 1
-"""What llama.cpp shows for a seed that the server draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from ballast.server.wire.parsing import WHOLE, Objects, check_lengths, parse_jso
 
 NEVER = -100.0
 """The bias of a token that may not come: the lowest that there is."""
+DRAWN_SEED = 2**32 - 1
+"""What llama.cpp writes, and reads, for a random seed: -1 as 32 bits without a sign."""
 
 
 _PAIRS: Mapping[str, Any] = {
@@ -63,6 +65,11 @@ class LlamaRequest(CompletionRequest):
     @classmethod
     def _not_negative(cls, value: float | None) -> float | None:
         return None if value is None else max(0.0, value)
+
+    @field_validator("seed")
+    @classmethod
+    def _drawn(cls, value: int | None) -> int | None:
+        return None if value == DRAWN_SEED else value
 
     @field_validator("logit_bias", mode="before")
     @classmethod

@@ -22,7 +22,7 @@ from ballast.server.wire.ollama.other_fields import (
     PULL_RULES,
 )
 from ballast.server.wire.openai.chat_tools import MAX_TOOLS
-from ballast.server.wire.openai.message_fields import TOOL
+from ballast.server.wire.openai.message_fields import FUNCTION_SCHEMA, TOOL
 from ballast.server.wire.openai.request import (
     MAX_SEED,
     MAX_TEMPERATURE,
@@ -56,7 +56,7 @@ CHAT_FIELDS: Mapping[str, str] = _OPTIONS
 GENERATE_FIELDS: Mapping[str, str] = {**_OPTIONS, r"messages(\..*)?": "prompt"}
 
 
-_TOOL_ITEMS = items("type", "function", type={"const": "function"}, function={"type": "object", "required": ["name"]})
+_TOOL_ITEMS = items("type", "function", type={"const": "function"}, function=FUNCTION_SCHEMA)
 
 
 class OllamaOptions(StrictModel):
@@ -227,7 +227,8 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
     first that has the result's tool and no result yet."""
     unanswered: list[tuple[str, Any]] = []
     for n, message in enumerate(messages):
-        out = {"role": message.get("role"), "content": message.get("content") or ""}
+        content = message.get("content")
+        out = {"role": message.get("role"), "content": "" if content is None else content}
         if not isinstance(out["content"], str):
             refuse(f"messages.{n}.content", "must be a string")
         if message.get("thinking"):

@@ -66,10 +66,13 @@ TOOL = shape(
 
 MESSAGE_ITEMS = items("role", rules=MESSAGE.rules, role={"enum": list(ROLES)})
 """The schema of messages; their content is checked where it is read."""
-_NAMED = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {"name": {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"}},
+FUNCTION_FIELDS = {
+    "name": {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"},
+    "description": {"type": ["string", "null"]},
+    "parameters": {"type": ["object", "null"]},
+    "strict": {"type": ["boolean", "null"]},
 }
-TOOL_ITEMS = items("type", type={"type": "string"}, function=_NAMED)
+"""The schemas of a function's fields."""
+FUNCTION_SCHEMA = {"type": "object", "required": ["name"], "properties": FUNCTION_FIELDS}
+TOOL_ITEMS = items("type", type={"type": "string"}, function=FUNCTION_SCHEMA)
 """The schema of tools; a tool of a type that does not run here is left out."""

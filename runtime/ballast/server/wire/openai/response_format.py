@@ -181,6 +181,10 @@ def _read_schema(value: Any, param: str) -> Source:
     return source.json_schema(_schema(value, param), param, strict=True)
 
 
+def _read_lenient_schema(value: Any, param: str) -> Source:
+    return source.json_schema(_schema(value, param), param, strict=False)
+
+
 def _read_choice(value: Any, param: str) -> Source:
     if sum(map(len, value)) > MAX_TEXT_CHARS:
         raise RequestError(f"{param}: the texts have more than {MAX_TEXT_CHARS} characters", param=param)
@@ -202,7 +206,7 @@ _FORMS: Mapping[str, Callable[[Any, str], Source | None]] = {
     "regex": source.regex,
     "ebnf": source.grammar,
     "grammar": source.grammar,
-    "json_schema": _read_schema,
+    "json_schema": _read_lenient_schema,
 }
 
 

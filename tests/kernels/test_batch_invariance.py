@@ -47,7 +47,11 @@ def normal(rng, *shape):
 
 @every_isa
 @every_width
-@pytest.mark.parametrize("kind", [T.F32, T.BF16, T.Q4_K, T.Q6_K, T.Q8_0, T.IQ4_NL], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [T.F32, T.BF16, T.Q4_K, T.Q6_K, T.Q8_0, T.IQ4_NL, T.IQ2_XS, T.IQ3_XXS, T.IQ1_S],
+    ids=lambda kind: kind.name,
+)
 def test_linear(rng, make_matrix, kind, isa, num_bytes):
     cols = 259 if kind in (T.F32, T.BF16) else 768
     weight = kernels.pack(POOLS[1], make_matrix(kind, 37, cols)[0], isa, activation_bytes=num_bytes)

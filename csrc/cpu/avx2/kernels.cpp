@@ -1,5 +1,6 @@
 #include "cpu/kernels.h"
 
+#include "cpu/avx2/point_products-inl.h"
 #include "cpu/avx2/simd.h"
 #include "cpu/shared/attention-inl.h"
 #include "cpu/shared/elementwise-inl.h"

@@ -9,6 +9,7 @@
 
 #define BALLAST_INLINE static inline __attribute__((always_inline))
 #define BALLAST_NOINLINE __attribute__((noinline))
+#define BALLAST_MULTIPLIES_POINTS
 
 namespace ballast {
 namespace {
@@ -52,6 +53,11 @@ constexpr int quads_in_words(int largest_code) {
   while (quads * 2 * 127 * largest_code > 32767) quads /= 2;
   return quads;
 }
+// Tokens at most for which points are looked up into registers; for more they are stored, once for all
+// tokens. Codes are widened for activations of two bytes, which leaves no registers.
+template <int kBytes>
+constexpr int64_t kMostInRegisters = kBytes == 1 ? kQuantTokens : 0;
+constexpr bool looks_up_into_registers() { return true; }
 // An activation of two bytes is kDigitBase times the first plus the second, both from -127 to 127, so that
 // either sign can be given to them.
 constexpr int kDigitBase = 255;
@@ -115,17 +121,21 @@ BALLAST_INLINE Bytes table_steps(Bytes codes) {
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }
 // Numbers with a sign as they are multiplied.
 BALLAST_INLINE Bytes from_signed(Bytes numbers) { return numbers; }
-// The numbers of each row less those whose bit is set in byte kByte of the row's signs: in its lower or its
+// -1 for four weights of each row whose bits are set in byte kByte of the row's signs: in its lower or its
 // upper half.
 template <int kByte, int kHalf>
-BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
+BALLAST_INLINE Bytes negative_where(Bytes signs) {
   const __m128i from =
       _mm_setr_epi8(kByte, kByte, kByte, kByte, kByte + 4, kByte + 4, kByte + 4, kByte + 4, kByte + 8,
                     kByte + 8, kByte + 8, kByte + 8, kByte + 12, kByte + 12, kByte + 12, kByte + 12);
   const __m256i bits = _mm256_set1_epi32(0x08040201 << 4 * kHalf);
   const __m256i of_row =
       _mm256_and_si256(_mm256_shuffle_epi8(signs, _mm256_broadcastsi128_si256(from)), bits);
-  const __m256i negative = _mm256_cmpeq_epi8(of_row, bits);
+  return _mm256_cmpeq_epi8(of_row, bits);
+}
+template <int kByte, int kHalf>
+BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
+  const __m256i negative = negative_where<kByte, kHalf>(signs);
   return _mm256_sub_epi8(_mm256_xor_si256(numbers, negative), negative);
 }
 
@@ -208,6 +218,16 @@ BALLAST_INLINE Bytes pair_products(Bytes quad, Bytes four) {
   return _mm256_maddubs_epi16(quad, four);
 }
 
+// Signed codes as their magnitudes and their signs: -1 or 1.
+struct SignedCodes {
+  Bytes magnitudes;
+  Bytes signs;
+};
+template <bool kSigned>
+BALLAST_INLINE Bytes pair_products(const SignedCodes& quad, Bytes four) {
+  return _mm256_maddubs_epi16(quad.magnitudes, _mm256_sign_epi8(four, quad.signs));
+}
+
 // A vector's first products in 16 bits, or their sum with more.
 template <bool kSigned>
 BALLAST_INLINE void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes four) {
@@ -216,8 +236,8 @@ BALLAST_INLINE void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes fo
 }
 
 // Adds to each vector's sums the dot products of its two neighbouring quads with eight activations.
-template <bool kSigned, int kLargest, int kVectors>
-BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
+template <bool kSigned, int kLargest, int kVectors, class Codes>
+BALLAST_INLINE void add_two_quads(Ints* sums, const Codes* first, const Codes* second,
                                   const int8_t* activations) {
   const Bytes four = broadcast_four(activations);
   const Bytes next_four = broadcast_four(activations + 4);

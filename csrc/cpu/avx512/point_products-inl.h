@@ -111,7 +111,7 @@ void multiply_in_registers(const PanelRun& run, int64_t index, const void* const
     case 3:
       return multiply_points<kLayout, 3, kBytes>(run, index, tokens, out);
     default:
-      return multiply_points<kLayout, kMostInRegisters, kBytes>(run, index, tokens, out);
+      return multiply_points<kLayout, kMostInRegisters<kBytes>, kBytes>(run, index, tokens, out);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cpu/panel_layout.h"
 
 #define BALLAST_PERMUTES_POINTS
+#define BALLAST_MULTIPLIES_POINTS
 #define BALLAST_VBMI __attribute__((target("avx512vbmi,gfni")))
 #define BALLAST_VBMI_INLINE static inline __attribute__((always_inline, target("avx512vbmi,gfni")))
 
@@ -18,10 +19,9 @@ BALLAST_INLINE bool permutes_points() {
   return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
 }
 
+template <int kBytes>
 constexpr int64_t kMostInRegisters = 4;
-BALLAST_INLINE bool keeps_points_in_registers(int64_t num_tokens) {
-  return num_tokens <= kMostInRegisters && permutes_points();
-}
+BALLAST_INLINE bool looks_up_into_registers() { return permutes_points(); }
 
 // A point's sixteen bits of levels' numbers as two tables of bytes.
 template <CodeTable kTable>

@@ -48,7 +48,9 @@ template <const QuantLayout& kLayout>
 BALLAST_INLINE auto weights_at(const uint8_t* group, int row, int point) {
   auto weights = kPointBytes<kLayout.table>.points[point_at<kLayout>(group, row, point)];
   if constexpr (kLayout.grid().is_shifted()) {
-    if (is_shifted_down<kLayout>(group, row, point)) weights -= 0x0202020202020202;
+    // Without a branch, which would be mispredicted for every other point.
+    const uint64_t down = is_shifted_down<kLayout>(group, row, point);
+    weights -= 0x0202020202020202 & -down;
   }
   return weights;
 }
@@ -59,55 +61,25 @@ struct TwoQuads {
   __m128i second;
 };
 template <const QuantLayout& kLayout>
+BALLAST_INLINE __m128 two_rows_of_eights(const uint8_t* group, int row, int point) {
+  return _mm_castsi128_ps(_mm_set_epi64x(static_cast<int64_t>(weights_at<kLayout>(group, row + 1, point)),
+                                         static_cast<int64_t>(weights_at<kLayout>(group, row, point))));
+}
+template <const QuantLayout& kLayout>
 BALLAST_INLINE TwoQuads four_rows_of_eights(const uint8_t* group, int row, int point) {
-  const auto two_rows = [&](int of_row) {
-    return _mm_castsi128_ps(
-        _mm_set_epi64x(static_cast<int64_t>(weights_at<kLayout>(group, of_row + 1, point)),
-                       static_cast<int64_t>(weights_at<kLayout>(group, of_row, point))));
-  };
-  const __m128 lower = two_rows(row);
-  const __m128 upper = two_rows(row + 2);
+  const __m128 lower = two_rows_of_eights<kLayout>(group, row, point);
+  const __m128 upper = two_rows_of_eights<kLayout>(group, row + 2, point);
   return {_mm_castps_si128(_mm_shuffle_ps(lower, upper, 0x88)),
           _mm_castps_si128(_mm_shuffle_ps(lower, upper, 0xdd))};
 }
 
-// The same, from two points of four weights.
+// A quad of four rows, from a point of four weights for each.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE TwoQuads four_rows_of_fours(const uint8_t* group, int row, int point) {
-  const auto quad = [&](int of_point) {
-    const auto weights = [&](int i) {
-      return static_cast<int32_t>(weights_at<kLayout>(group, row + i, of_point));
-    };
-    return _mm_setr_epi32(weights(0), weights(1), weights(2), weights(3));
-  };
-  return {quad(point), quad(point + 1)};
-}
-
-// Quads 2 kPair and 2 kPair + 1 of a part's rows, a quad every kStride bytes. They are put together in
-// registers: loads of vectors from what single weights were stored to would wait for all of those stores.
-template <const QuantLayout& kLayout, int kStride, int kPair>
-BALLAST_INLINE void decode_two_quads(const uint8_t* group, int part, Bytes signs, uint8_t* out) {
-  constexpr int kFours = kVectorRows / 4;
-  __m128i first[kFours];
-  __m128i second[kFours];
-#pragma GCC unroll 4
-  for (int i = 0; i < kFours; ++i) {
-    const int row = part * kVectorRows + 4 * i;
-    TwoQuads quads;
-    if constexpr (kLayout.grid().weights == 8)
-      quads = four_rows_of_eights<kLayout>(group, row, kPair);
-    else
-      quads = four_rows_of_fours<kLayout>(group, row, 2 * kPair);
-    first[i] = quads.first;
-    second[i] = quads.second;
-  }
-  const auto finish = [&](Bytes quad, Bytes of_signs, int half) {
-    if constexpr (kLayout.grid().is_shifted()) return wide_codes(quad);
-    return from_signed(half == 0 ? negate_where<kPair, 0>(quad, of_signs)
-                                 : negate_where<kPair, 1>(quad, of_signs));
-  };
-  store_codes(out + 2 * kPair * kStride, finish(join_fours(first), signs, 0));
-  store_codes(out + (2 * kPair + 1) * kStride, finish(join_fours(second), signs, 1));
+BALLAST_INLINE __m128i four_rows_of_fours(const uint8_t* group, int row, int point) {
+  return _mm_setr_epi32(static_cast<int32_t>(weights_at<kLayout>(group, row, point)),
+                        static_cast<int32_t>(weights_at<kLayout>(group, row + 1, point)),
+                        static_cast<int32_t>(weights_at<kLayout>(group, row + 2, point)),
+                        static_cast<int32_t>(weights_at<kLayout>(group, row + 3, point)));
 }
 
 // All eight signs of each byte that has seven: the eighth makes their number even.
@@ -119,19 +91,60 @@ BALLAST_INLINE Bytes with_eighth_sign(Bytes seven) {
   return or_bytes(signs, shift_left<7>(and_bytes(count, bytes_of(1))));
 }
 
-// The codes of a part's rows as they are multiplied, a quad every kStride bytes.
-template <const QuantLayout& kLayout, int kStride>
-BALLAST_INLINE void decode_points(const uint8_t* group, int part, uint8_t* out) {
+// A part's signs, a byte for each eight weights of a row. Shifted points have none.
+template <const QuantLayout& kLayout>
+BALLAST_INLINE Bytes point_signs(const uint8_t* group, int part) {
   constexpr Grid kGrid = kLayout.grid();
-  Bytes signs{};
-  if constexpr (!kGrid.is_shifted()) {
-    signs = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
-    if constexpr (kGrid.sign_bits == 7) signs = with_eighth_sign(signs);
+  if constexpr (kGrid.is_shifted()) return Bytes{};
+  const Bytes signs = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
+  return kGrid.sign_bits == 7 ? with_eighth_sign(signs) : signs;
+}
+
+// A quad of a part's rows without signs, as weights_at has the weights. It is put together in registers:
+// loads of vectors from what single weights were stored to would wait for all of those stores.
+template <const QuantLayout& kLayout, int kQuad>
+BALLAST_INLINE Bytes point_quad(const uint8_t* group, int part) {
+  constexpr int kFours = kVectorRows / 4;
+  __m128i fours[kFours];
+#pragma GCC unroll 4
+  for (int i = 0; i < kFours; ++i) {
+    const int row = part * kVectorRows + 4 * i;
+    if constexpr (kLayout.grid().weights == 8) {
+      const TwoQuads quads = four_rows_of_eights<kLayout>(group, row, kQuad / 2);
+      fours[i] = kQuad % 2 == 0 ? quads.first : quads.second;
+    } else {
+      fours[i] = four_rows_of_fours<kLayout>(group, row, kQuad);
+    }
   }
-  decode_two_quads<kLayout, kStride, 0>(group, part, signs, out);
-  decode_two_quads<kLayout, kStride, 1>(group, part, signs, out);
-  decode_two_quads<kLayout, kStride, 2>(group, part, signs, out);
-  decode_two_quads<kLayout, kStride, 3>(group, part, signs, out);
+  return join_fours(fours);
+}
+
+// The same with its signs, as it is multiplied.
+template <const QuantLayout& kLayout, int kQuad>
+BALLAST_INLINE Bytes decode_point_quad(const uint8_t* group, int part, Bytes signs) {
+  const Bytes quad = point_quad<kLayout, kQuad>(group, part);
+  if constexpr (kLayout.grid().is_shifted()) return wide_codes(quad);
+  return from_signed(negate_where<kQuad / 2, kQuad % 2>(quad, signs));
+}
+
+// Keeps the compiler from holding the address of each row of a group, for which registers do not suffice. A
+// panel of one part needs few addresses, and is slower with this.
+BALLAST_INLINE const uint8_t* only_address(const uint8_t* group) {
+  if constexpr (kPanelVectors > 1) __asm__("" : "+r"(group));
+  return group;
+}
+
+// The codes of a part's rows as they are multiplied, a quad every kStride bytes. Neighbouring quads share
+// points, which would be looked up again after a store.
+template <const QuantLayout& kLayout, int kStride, int kPart, int kQuad = 0>
+BALLAST_INLINE void decode_points(const uint8_t* group, Bytes signs, uint8_t* out) {
+  if constexpr (kQuad < kGroupQuads) {
+    const Bytes first = decode_point_quad<kLayout, kQuad>(group, kPart, signs);
+    const Bytes second = decode_point_quad<kLayout, kQuad + 1>(group, kPart, signs);
+    store_codes(out + kQuad * kStride, first);
+    store_codes(out + (kQuad + 1) * kStride, second);
+    decode_points<kLayout, kStride, kPart, kQuad + 2>(group, signs, out);
+  }
 }
 
 #ifndef BALLAST_PERMUTES_POINTS
@@ -142,12 +155,16 @@ BALLAST_INLINE bool decode_by_permutes(const uint8_t*, int64_t, uint8_t*) {
 #endif
 
 // The codes of groups that follow each other, as decode_points has those of one.
-template <const QuantLayout& kLayout, int kStride>
+template <const QuantLayout& kLayout, int kStride, int kPart = 0>
 BALLAST_INLINE void decode_groups(const uint8_t* first, int64_t count, int part, uint8_t* out) {
   if (decode_by_permutes<kLayout, kStride>(first, count, out)) return;
+  if constexpr (kPart + 1 < kPanelVectors) {
+    if (part > kPart) return decode_groups<kLayout, kStride, kPart + 1>(first, count, part, out);
+  }
   for (int64_t index = 0; index < count; ++index) {
-    decode_points<kLayout, kStride>(first + index * kLayout.group_bytes(), part,
-                                    out + index * kGroupQuads * kStride);
+    const uint8_t* const group = only_address(first + index * kLayout.group_bytes());
+    decode_points<kLayout, kStride, kPart>(group, point_signs<kLayout>(group, kPart),
+                                           out + index * kGroupQuads * kStride);
   }
 }
 

@@ -550,8 +550,9 @@ BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>*
   } else if constexpr (kQuad < kEnd) {
     constexpr int kChain = kQuad / 2 % num_chains<kLayout, kVectors, kTokens>();
     ask_ahead<kQuad>(group);
-    Bytes first[kVectors];
-    Bytes second[kVectors];
+    using Codes = decltype(quad_of<kQuad>(group, 0));
+    Codes first[kVectors];
+    Codes second[kVectors];
 #pragma GCC unroll 4
     for (int vector = 0; vector < kVectors; ++vector) {
       first[vector] = quad_of<kQuad>(group, vector);
@@ -828,14 +829,13 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
   }
   for (int64_t begin = groups.begin; begin < groups.end; begin += per_scale) {
     Floats sums[kTokens][kVectors];
-    if constexpr (kLayout.scales_codes() &&
-                  scales_dots<kBytes>(static_cast<const Weights*>(nullptr), kTokens))
-      sum_block_of_dots<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
-    else if constexpr (kLayout.scales_codes())
-      sum_scaled_block<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
-    else
+    if constexpr (!kLayout.scales_codes())
       sum_sub_blocks<kLayout, kVectors, kTokens, kBytes>(weights, begin, begin + per_scale, ahead, blocks,
                                                          sums);
+    else if constexpr (scales_dots<kBytes>(static_cast<const Weights*>(nullptr), kTokens))
+      sum_block_of_dots<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
+    else
+      sum_scaled_block<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) {
       const Floats scale = broadcast_float(blocks[token][begin].scale);
@@ -936,18 +936,19 @@ BALLAST_NOINLINE void multiply_decoded(const PanelRun& run, int64_t index, const
 // More are worth decoding panels once for all of them.
 constexpr int64_t kPackedTokens = 12;
 
-// Whether points are looked up into registers for so many tokens, one panel at a time, and the products of
-// such a panel.
-#ifdef BALLAST_PERMUTES_POINTS
+// The products of one panel with few tokens, for which points are looked up into registers.
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_in_registers(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
                            const PanelProducts& out);
-#else
-constexpr bool keeps_points_in_registers(int64_t) { return false; }
-template <const QuantLayout& kLayout, int kBytes>
-BALLAST_INLINE void multiply_in_registers(const PanelRun&, int64_t, const void* const*, int64_t,
-                                          const PanelProducts&) {}
+#ifndef BALLAST_MULTIPLIES_POINTS
+template <int kBytes>
+constexpr int64_t kMostInRegisters = 0;
+constexpr bool looks_up_into_registers() { return false; }
 #endif
+template <const QuantLayout& kLayout, int kBytes>
+BALLAST_INLINE bool keeps_points_in_registers(int64_t num_tokens) {
+  return kLayout.has_grid() && num_tokens <= kMostInRegisters<kBytes> && looks_up_into_registers();
+}
 
 // Panels from `index` on, kVectors of rows at a time; returns how far that goes.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes>
@@ -955,8 +956,8 @@ int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tok
                       const PanelProducts& out) {
   constexpr int kPanels = kVectors / kPanelVectors;
   for (; index + kPanels <= run.count; index += kPanels) {
-    if constexpr (kLayout.has_grid() && kPanels == 1) {
-      if (keeps_points_in_registers(num_tokens)) {
+    if constexpr (kLayout.has_grid() && kPanels == 1 && kMostInRegisters<kBytes> > 0) {
+      if (keeps_points_in_registers<kLayout, kBytes>(num_tokens)) {
         multiply_in_registers<kLayout, kBytes>(run, index, tokens, num_tokens, out);
         continue;
       }
@@ -979,7 +980,7 @@ void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t 
   // faster.
   const bool are_paired =
       num_tokens > kPackedTokens || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream &&
-                                     !(kLayout.has_grid() && keeps_points_in_registers(num_tokens)));
+                                     !keeps_points_in_registers<kLayout, kBytes>(num_tokens));
   for (int64_t panel = 0; panel < run.count && panel < (are_paired ? kQuantVectors / kPanelVectors : 1);
        ++panel)
     prefetch_begin(run, panel);

@@ -43,7 +43,7 @@ WATCHED_RULES = (
     Rule("batch", ("jobs",), ("get", "list", "create", "patch", "delete")),
     Rule("", ("persistentvolumeclaims",), ("get",)),
     # The history of specs, for an undo.
-    Rule("apps", ("controllerrevisions",), ("list", "create", "delete")),
+    Rule("apps", ("controllerrevisions",), ("list", "create", "patch", "delete")),
     # Whether the claims of a pod exist, before it replaces one that serves.
     Rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"), ("get",)),
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),

@@ -41,6 +41,7 @@ EXPLAINED: dict[Permission, str] = {
                 "podmonitors",
                 "inferencepools",
                 "httproutes",
+                "controllerrevisions",
             ),
         )
     },

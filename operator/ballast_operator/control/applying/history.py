@@ -28,7 +28,9 @@ async def record_revision(
         for body in step.delete:
             await api.delete(REVISION, body)
         if step.create is not None:
-            await api.create(REVISION, step.create, namespace)
+            # Applied, not created: the API server then stores the data as it writes JSON itself. In any other form, the
+            # garbage collector could not orphan the revision, since a patch would change the bytes of the data.
+            await api.apply(REVISION, step.create)
     except ApiError as error:
         outcome.failed("the history of the spec", error, optional=True)
         return

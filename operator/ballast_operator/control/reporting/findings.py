@@ -12,7 +12,7 @@ from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.exit_reasons import explain
-from ballast_operator.control.reporting.progress_findings import find_stalled, judge_progress
+from ballast_operator.control.reporting.progress_findings import UP_TO_DATE, find_stalled, judge_progress
 from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import KIND
 from ballast_operator.resources.command import asked_device
@@ -338,4 +338,4 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding("True", "Loading", "pods have not computed a token yet")
     if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding("True", "AddressPending", "the load balancer of the Service has no address yet")
-    return Finding("False", "UpToDate", "the pods are those that the spec asks for")
+    return Finding("False", UP_TO_DATE, "the pods are those that the spec asks for")

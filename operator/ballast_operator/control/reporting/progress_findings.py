@@ -13,6 +13,7 @@ from ballast_operator.control.reporting.exit_reasons import explain
 from ballast_operator.resources.pod import load_timeout_s
 
 DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+UP_TO_DATE = "UpToDate"
 FINAL = frozenset({"ConfigInvalid", "ModelUnusable", "ImageVolumeUnsupported"})
 """Reasons that no further attempt with the same spec can change."""
 INVALID_IMAGE = "InvalidImageName"
@@ -47,6 +48,8 @@ def find_stalled(seen: Evidence, ready: Finding, progressing: Finding) -> Findin
         return None
     if _is_delayed(seen, progressing):
         return None
+    if progressing.reason == UP_TO_DATE and not ready.troubles:
+        return None  # as between the readiness of a pod and its endpoint
     return Finding("True", progressing.reason, progressing.message)
 
 

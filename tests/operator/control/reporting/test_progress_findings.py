@@ -104,6 +104,13 @@ def test_an_optional_object_that_is_refused_is_no_failure_and_hides_none():
     assert found(seen(starting, refusals=("no",)))["Stalled"].reason == "Blocked"
 
 
+def test_a_pod_whose_endpoint_is_on_its_way_is_not_stalled():
+    evidence = seen(pod(0), behind=frozenset(), unserved="pod-0: ready, and no endpoint of the Service")
+    assert found(evidence)["Ready"].reason == "EndpointsMissing"
+    assert "Stalled" not in found(evidence)
+    assert "lastFailure" not in build_status(service(), evidence, {}, NOW).to_api()
+
+
 def test_a_spec_that_is_not_acted_on_is_stalled():
     assert spec_refused("SpecInvalid", "no", Finding("True", "MinimumReplicasAvailable"), None)["Stalled"].holds
 

@@ -33,10 +33,7 @@ def test_a_pod_that_serves_keeps_the_service_available_while_a_spec_is_refused(k
     [pod] = kube.list("pods", namespace)
     kube.delete("pods", pod["metadata"]["name"], namespace)
     wait_condition(kube, namespace, "kept", "Available", "False", "MinimumReplicasUnavailable")
-    assert (
-        "readyReplicas" not in status_of(kube, namespace, "kept")
-        or not status_of(kube, namespace, "kept")["readyReplicas"]
-    )
+    wait_for("no ready replica", lambda: not status_of(kube, namespace, "kept").get("readyReplicas"))
 
 
 def test_a_refused_spec_that_never_ran_is_not_available(kube: Kube, namespace: str) -> None:

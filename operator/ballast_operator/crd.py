@@ -31,20 +31,47 @@ _KEPT = {
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """The whole definition, ready to be applied."""
+    """The whole definition of InferenceService, ready to be applied."""
+    columns = [
+        condition_column("Available", "Available", "status"),
+        condition_column("Ready", "Ready", "status"),
+        condition_column("Reason", "Ready", "reason"),
+        condition_column("NUMA", "NUMAPinned", "status"),
+        column("Device", "string", ".status.device.used"),
+        column("Replicas", "integer", ".status.replicas"),
+        column("Updated", "integer", ".status.updatedReplicas", priority=1),
+        column("Images", "string", ".status.image", priority=1),
+        column("Age", "date", ".metadata.creationTimestamp"),
+        column("URL", "string", ".status.url", priority=1),
+        column("External-URL", "string", ".status.externalURL", priority=1),
+        column("Node", "string", ".status.nodes", priority=1),
+        condition_column("Message", "Ready", "message", priority=1),
+    ]
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    return definition(KIND, PLURAL, "bisvc", columns, _service_schema(), scale=scale)
+
+
+def definition(
+    kind: str, plural: str, short_name: str, columns: list[dict[str, Any]], schema: dict[str, Any], **subresources: Any
+) -> dict[str, Any]:
+    """The definition of a kind. `schema`: of a whole object. `subresources`: those besides the status."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "ballast"}},
+        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "ballast"}},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["bisvc"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short_name],
                 "categories": ["ballast"],
             },
             "versions": [
@@ -52,30 +79,9 @@ def custom_resource_definition() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": [
-                        condition_column("Available", "Available", "status"),
-                        condition_column("Ready", "Ready", "status"),
-                        condition_column("Reason", "Ready", "reason"),
-                        condition_column("NUMA", "NUMAPinned", "status"),
-                        column("Device", "string", ".status.device.used"),
-                        column("Replicas", "integer", ".status.replicas"),
-                        column("Updated", "integer", ".status.updatedReplicas", priority=1),
-                        column("Images", "string", ".status.image", priority=1),
-                        column("Age", "date", ".metadata.creationTimestamp"),
-                        column("URL", "string", ".status.url", priority=1),
-                        column("External-URL", "string", ".status.externalURL", priority=1),
-                        column("Node", "string", ".status.nodes", priority=1),
-                        condition_column("Message", "Ready", "message", priority=1),
-                    ],
-                    "schema": {"openAPIV3Schema": _service_schema()},
+                    "subresources": {"status": {}, **subresources},
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tools.pages import metric_row, paragraph, table
@@ -21,62 +21,59 @@ Schema = dict[str, Any]
 
 def resource_page() -> Iterator[str]:
     """Every field of an InferenceService."""
-    definition = custom_resource_definition()["spec"]
-    version = definition["versions"][0]
-    parts = version["schema"]["openAPIV3Schema"]["properties"]
-    yield "# The resource InferenceService"
-    yield ""
-    names = definition["names"]
-    yield from paragraph(
-        f"Group `{definition['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
-        f"`{names['shortNames'][0]}`, namespaced. Other projects call their kind InferenceService too: write `bisvc`, "
-        f"or `{names['plural']}.{definition['group']}`. A field that is not listed is refused."
+    yield from _page(
+        custom_resource_definition(),
+        "Other projects call their kind InferenceService too: write `bisvc`, or `{name}`. A field that is not listed "
+        "is refused.",
+        _spec_of_services,
     )
-    for part, title in (("spec", "What you write"), ("status", "What the operator reports")):
-        yield ""
-        yield f"## {title}"
-        yield ""
-        if part == "status":
-            yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
-            continue
-        yield from paragraph(
-            "Restarts: whether a change replaces pods that run, each of which then loads the model anew. Labels, "
-            "annotations and further tolerations are given to running pods; the other changes without a restart are "
-            "those of objects beside the pods, or take effect with the next pod. A pod whose engine does not run is "
-            "replaced for any change of what it is made from."
-        )
-        yield ""
-        rows = ((*row[:3], _restarts(row[0]), row[3]) for row in fields(parts[part], part))
-        yield from table(("field", "value", "default", "restarts", "meaning"), rows)
-    yield ""
-    yield "## Rules over several fields"
-    yield ""
-    for path, rule in rules(parts["spec"], "spec"):
-        yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
 
 
 def cache_page() -> Iterator[str]:
     """Every field of a ModelCache."""
-    definition = model_cache_definition()["spec"]
-    version = definition["versions"][0]
+    yield from _page(model_cache_definition(), "[How to use it](../howto/model-cache.md).", _rows)
+
+
+def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str], Iterator[str]]) -> Iterator[str]:
+    """A page about a kind. `remark`: ends the first paragraph. `describe_spec`: the fields of the spec."""
+    spec = definition["spec"]
+    version, names = spec["versions"][0], spec["names"]
     parts = version["schema"]["openAPIV3Schema"]["properties"]
-    yield "# The resource ModelCache"
+    yield f"# The resource {names['kind']}"
     yield ""
-    names = definition["names"]
     yield from paragraph(
-        f"Group `{definition['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
-        f"`{names['shortNames'][0]}`, namespaced. [How to use it](../howto/model-cache.md)."
+        f"Group `{spec['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
+        f"`{names['shortNames'][0]}`, namespaced. {remark.format(name=definition['metadata']['name'])}"
     )
-    for part, title in (("spec", "What you write"), ("status", "What the operator reports")):
+    for part, title, describe in (
+        ("spec", "What you write", describe_spec),
+        ("status", "What the operator reports", _rows),
+    ):
         yield ""
         yield f"## {title}"
         yield ""
-        yield from table(("field", "value", "default", "meaning"), fields(parts[part], part))
+        yield from describe(parts[part], part)
     yield ""
     yield "## Rules over several fields"
     yield ""
     for path, rule in rules(parts["spec"], "spec"):
         yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+
+
+def _rows(schema: Schema, part: str) -> Iterator[str]:
+    yield from table(("field", "value", "default", "meaning"), fields(schema, part))
+
+
+def _spec_of_services(schema: Schema, part: str) -> Iterator[str]:
+    yield from paragraph(
+        "Restarts: whether a change replaces pods that run, each of which then loads the model anew. Labels, "
+        "annotations and further tolerations are given to running pods; the other changes without a restart are "
+        "those of objects beside the pods, or take effect with the next pod. A pod whose engine does not run is "
+        "replaced for any change of what it is made from."
+    )
+    yield ""
+    rows = ((*row[:3], _restarts(row[0]), row[3]) for row in fields(schema, part))
+    yield from table(("field", "value", "default", "restarts", "meaning"), rows)
 
 
 def _restarts(field: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from ballast_operator.pod_requests import pod_requests
 from ballast_operator.quantity import parse_count
 
 KEYS = ("pods", "cpus", "gpus", "memory")
@@ -47,10 +48,9 @@ def usage(pod: Mapping[str, Any]) -> dict[str, Decimal]:
         "pods": Decimal(1),
         "gpus": Decimal(len(spec.get("resourceClaims") or ())),
     }
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):  # sidecars run along with the engine
-        for name, amount in ((container.get("resources") or {}).get("requests") or {}).items():
-            if (key := _key_of(name)) is not None:
-                found[key] += parse_count(amount)
+    for name, amount in pod_requests(spec).items():
+        if (key := _key_of(name)) is not None:
+            found[key] += amount
     return found
 
 

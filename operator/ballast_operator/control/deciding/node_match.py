@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from ballast_operator.names import labels_of
+from ballast_operator.pod_requests import pod_requests
 from ballast_operator.quantity import parse_count
 
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
@@ -57,37 +57,9 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
     ):
         yield "cordoned"
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    for name, asked in requests_of(spec).items():
+    for name, asked in pod_requests(spec).items():
         if parse_count(str(allocatable.get(name, "0"))) < asked:
             yield f"with less {name} than the pod asks for"
-
-
-def requests_of(spec: Mapping[str, Any]) -> dict[str, Decimal]:
-    """What the pod asks for: the containers together with the sidecars, or more if an init container needs it."""
-    running: Counter[str] = Counter()
-    peak: dict[str, Decimal] = {}
-    for container in spec.get("initContainers") or []:
-        asked = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            for name, amount in asked.items():
-                running[name] += amount  # type: ignore[assignment]  # Counter adds Decimals too
-            asked = {}
-        for name in asked:
-            peak[name] = max(peak.get(name, Decimal(0)), running[name] + asked[name])
-    for container in spec.get("containers") or []:
-        for name, amount in _requests(container).items():
-            running[name] += amount  # type: ignore[assignment]
-    overhead = {name: parse_count(str(amount)) for name, amount in (spec.get("overhead") or {}).items()}
-    names = running.keys() | peak.keys() | overhead.keys()
-    return {
-        name: max(Decimal(running[name]), peak.get(name, Decimal(0))) + overhead.get(name, Decimal(0))
-        for name in sorted(names)
-    }
-
-
-def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
-    asked = (container.get("resources") or {}).get("requests") or {}
-    return {name: parse_count(str(amount)) for name, amount in asked.items()}
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -6,7 +6,8 @@ import pytest
 from builders import FIRST, service
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.control.deciding.node_match import requests_of, why_no_node
+from ballast_operator.control.deciding.node_match import why_no_node
+from ballast_operator.pod_requests import pod_requests
 from ballast_operator.resources.pod import build_pod
 
 GPU = {"nvidia.com/gpu": "1"}
@@ -127,11 +128,11 @@ def test_a_node_has_to_have_what_the_pod_asks_for(resources, lacking):
 
 def test_sidecars_count_with_the_engine():
     sidecar = {"name": "logger", "image": "x", "cpu": "500m", "memory": "1Gi"}
-    asked = requests_of(successor(sidecars=[sidecar])["spec"])
+    asked = pod_requests(successor(sidecars=[sidecar])["spec"])
     assert asked == {"cpu": Decimal("2.5"), "memory": Decimal(2 * 2**30)}
     once = {"name": "setup", "resources": {"requests": {"cpu": "4"}}}
     engine = {"name": "engine", "resources": {"requests": {"cpu": "2"}}}
-    assert requests_of({"initContainers": [once], "containers": [engine]})["cpu"] == 4
+    assert pod_requests({"initContainers": [once], "containers": [engine]})["cpu"] == 4
 
 
 def test_several_reasons_are_counted_apart():

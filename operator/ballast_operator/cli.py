@@ -84,12 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_namespaces(doctor)
     doctor.set_defaults(run=_doctor)
 
-    why = commands.add_parser("why", help="say on one screen why a service is not ready; exits with 1 while it is not")
-    why.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
-    why.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
-    why.set_defaults(run=_why)
-
     for name, text, run_it in (
+        ("why", "say on one screen why a service is not ready; exits with 1 while it is not", _why),
         ("history", "list the earlier specs of an InferenceService", _history),
         ("undo", "give an InferenceService its previous spec, or an earlier one; replicas and rollout stay", _undo),
     ):
@@ -296,21 +292,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_explain(Ref(arguments.namespace, arguments.name)))
-
-
-async def _explain(ref: Ref) -> int:
-    from ballast_operator.cluster.api import Api, ApiError
     from ballast_operator.why import explain, is_ready, look
 
-    api = Api()
-    try:
-        await api.connect()
-        seen = await look(api, ref)
-    except ApiError as error:
-        raise InputError(f"InferenceService {ref} cannot be read: {error.message}") from None
-    finally:
-        await api.close()
+    seen = asyncio.run(_with_api(lambda api: look(api, Ref(arguments.namespace, arguments.name))))
     for line in explain(seen, shutil.get_terminal_size((160, 40)).columns):
         sys.stdout.write(f"{line}\n")
     return 0 if is_ready(seen) else EXIT_UNHEALTHY
@@ -468,22 +452,22 @@ def _terms(labels: Mapping[str, str]) -> str:
 
 def _child_options(arguments: argparse.Namespace) -> ChildOptions:
     return ChildOptions(
-        arguments.runtime_image,
-        arguments.cpu_runtime_image,
-        arguments.operator_namespace,
-        dict(arguments.pod_monitor_label),
-        arguments.pod_monitor_interval,
-        dict(arguments.scraper_label) or dict(SCRAPER_LABELS),
-        tuple(arguments.scraper_namespace),
-        AllowLists(
-            tuple(arguments.allowed_image),
-            tuple(arguments.allowed_host_path),
-            tuple(arguments.allowed_priority_class),
-            tuple(arguments.allowed_node_selector),
-            tuple(arguments.allowed_env),
-            tuple(arguments.allowed_mount_path),
-            tuple(arguments.allowed_sidecar_image),
-            tuple(arguments.allowed_kernel_cache),
+        runtime_image=arguments.runtime_image,
+        cpu_runtime_image=arguments.cpu_runtime_image,
+        operator_namespace=arguments.operator_namespace,
+        pod_monitor_labels=dict(arguments.pod_monitor_label),
+        pod_monitor_interval=arguments.pod_monitor_interval,
+        scraper_labels=dict(arguments.scraper_label) or dict(SCRAPER_LABELS),
+        scraper_namespaces=tuple(arguments.scraper_namespace),
+        allowed=AllowLists(
+            images=tuple(arguments.allowed_image),
+            host_paths=tuple(arguments.allowed_host_path),
+            priority_classes=tuple(arguments.allowed_priority_class),
+            node_selectors=tuple(arguments.allowed_node_selector),
+            env=tuple(arguments.allowed_env),
+            mount_paths=tuple(arguments.allowed_mount_path),
+            sidecar_images=tuple(arguments.allowed_sidecar_image),
+            kernel_caches=tuple(arguments.allowed_kernel_cache),
         ),
     )
 

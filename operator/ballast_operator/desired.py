@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ballast_operator.allow_lists import why_not_allowed
+from ballast_operator.allow_lists import why_cache_not_allowed, why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
+from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.names import Ref
 from ballast_operator.resources.cache_job import found_model
 from ballast_operator.resources.configmap import build_rules
@@ -71,7 +72,7 @@ def rendered(
 
     Raises SpecError where the operator with these options would refuse the spec.
     """
-    service = _with_cached_model(service, caches or {})
+    service = _with_cached_model(service, caches or {}, options.allowed)
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
         raise SpecError(refusal)
     source = service.spec.model.source.hugging_face
@@ -82,7 +83,9 @@ def rendered(
     return [*desired_children(service, options), *pull, *pods]
 
 
-def _with_cached_model(service: InferenceService, caches: Mapping[Ref, ModelCache]) -> InferenceService:
+def _with_cached_model(
+    service: InferenceService, caches: Mapping[Ref, ModelCache], allowed: AllowLists
+) -> InferenceService:
     """The service with its cached model, without a condition on nodes."""
     source = service.spec.model.source.cache
     if source is None:
@@ -93,4 +96,6 @@ def _with_cached_model(service: InferenceService, caches: Mapping[Ref, ModelCach
         raise SpecError(
             f"model.source.cache: there is no ModelCache {source.name} with a model {source.model} in this file; add it"
         )
+    if (refusal := why_cache_not_allowed(cache.spec, allowed)) is not None:
+        raise SpecError(f"ModelCache {source.name}: {refusal}")
     return replace(service, cached=replace(found_model(cache, model, ()), nodes=None))

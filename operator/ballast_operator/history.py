@@ -38,7 +38,9 @@ async def undo(api: Api, ref: Ref, number: int | None) -> int:
             raise InputError(f"{ref}: there is no revision {number}; known: {known}")
         (chosen,) = found
     kept = {name: service["spec"][name] for name in NOT_IN_HISTORY if name in service["spec"]}
-    await api.replace(INFERENCE_SERVICE, {**service, "spec": {**chosen["data"]["spec"], **kept}})
+    after = await api.replace(INFERENCE_SERVICE, {**service, "spec": {**chosen["data"]["spec"], **kept}})
+    if after["metadata"]["generation"] == service["metadata"]["generation"]:
+        raise InputError(f"{ref}: revision {chosen['revision']} is the present spec: name another with --to-revision")
     return int(chosen["revision"])
 
 
@@ -61,7 +63,7 @@ def _lines(service: Mapping[str, Any], revisions: Sequence[Mapping[str, Any]]) -
         metadata = revision["metadata"]
         spec_hash = (metadata.get("annotations") or {}).get(ANNOTATION_SPEC_HASH, "")
         words = ["present"] if revision["data"]["spec"] == present else []
-        if failure and spec_hash == failure.get("revision"):
+        if failure and spec_hash == failure.get("specHash"):
             words.append(f"failed: {failure['reason']}")
         yield (
             f"{revision['revision']:<10}{metadata['creationTimestamp']:<22}{spec_hash:<18}{', '.join(words)}"

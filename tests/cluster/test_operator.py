@@ -50,7 +50,7 @@ def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: s
     (pod,) = pods(kube, namespace, "tiny")
     assert status == {
         "observedGeneration": 1,
-        "revision": pod["metadata"]["annotations"]["serving.ballast.dev/spec-hash"],
+        "specHash": pod["metadata"]["annotations"]["serving.ballast.dev/spec-hash"],
         "replicas": 1,
         "updatedReplicas": 1,
         "readyReplicas": 1,

@@ -171,7 +171,7 @@ def test_progress_ends_at_the_deadline_and_begins_again_with_another_spec(kube: 
     wait_ready(kube, namespace, "late")
     status = status_of(kube, namespace, "late")
     assert status["lastFailure"] == failure
-    assert status["revision"] != failure["revision"]
+    assert status["specHash"] != failure["specHash"]
     assert "Stalled" not in {found["type"] for found in status["conditions"]}
 
 

@@ -128,13 +128,18 @@ def operator_page() -> Iterator[str]:
         yield ""
         yield f"{str(helps[name])[0].upper()}{str(helps[name])[1:]}."
         rows = [
-            (f"`{action.option_strings[-1]}`", f"`{action.metavar}`" if action.metavar else "–", help_of(action))
+            (f"`{_name_of(action)}`", f"`{action.metavar}`" if action.metavar else "–", help_of(action))
             for action in command._actions
-            if action.option_strings and action.dest != "help"
+            if action.dest != "help"
         ]
         if rows:
             yield ""
             yield from table(("option", "value", "meaning"), rows)
+
+
+def _name_of(action: argparse.Action) -> str:
+    """The longest spelling of an option, or the name of an argument without one."""
+    return action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest.upper())
 
 
 def help_of(action: argparse.Action) -> str:

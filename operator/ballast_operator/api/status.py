@@ -82,7 +82,7 @@ class Device(ApiType):
 class RolloutFailure(ApiType):
     """Why the pods of a spec did not become ready."""
 
-    revision: str = Field(max_length=64, description="Hash of the spec, as in the annotation spec-hash of its pods.")
+    spec_hash: str = Field(max_length=64, description="Hash of the spec, as in the annotation spec-hash of its pods.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
         description="Why, as one word for programs."
     )
@@ -128,11 +128,11 @@ class InferenceServiceStatus(ApiType):
         description="Where each pod really runs, as its process reports it.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]},
     )
-    revision: str | None = Field(
+    spec_hash: str | None = Field(
         default=None, max_length=64, description="Hash of the newest spec that pods are started from."
     )
     last_failure: RolloutFailure | None = Field(
-        default=None, description="The last revision that failed; it stays when a later one serves."
+        default=None, description="The last spec that failed; it stays when a later one serves."
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -134,7 +134,8 @@ class Reconciler:
         spec = service.spec
         target = (spec_hash(spec), restart_of(service), spec.replicas, spec.rollout.paused, pulled)
         num_ready = sum(pod.ready for pod in current.values())
-        idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock())
+        is_pulling = not pulled and evidence.pulled is not None and not evidence.pulled.troubles
+        idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock(), is_pulling=is_pulling)
         return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
     async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
@@ -177,7 +178,7 @@ class Reconciler:
         await apply_children(self.api, service, desired, seen, outcome)
         pulled = await pull_model(self.api, self.prober, service, self.options, outcome)
         if pulled is None:
-            service, pulled = await with_cached_model(self.api, service)
+            service, pulled = await with_cached_model(self.api, service, self.options.allowed)
             outcome.holds_pods |= pulled is not None and not pulled.holds
             await replace_waiting(self.api, service, seen.pods, outcome)
         rollout, no_capacity, held = await self._roll_out(service, seen, outcome)
@@ -261,8 +262,10 @@ class Reconciler:
         image = image_in_use(service, seen.pods)
         options = self.options if image is None else self.options.with_image(image)
         build = lambda attempt: build_pod(service, options, attempt)  # noqa: E731
-        if outcome.conflicts or outcome.holds_pods:
-            return rollout, None, None  # pods would hold memory and not be reachable
+        if outcome.conflicts or outcome.holds_pods:  # pods would hold memory and not be reachable
+            surplus = tuple(pod for pod in rollout.stop if pod.replica >= spec.replicas)
+            await apply_rollout(self.api, service, replace(rollout, start=(), stop=surplus), build, outcome)
+            return rollout, None, None
         no_capacity = await self._why_no_capacity(service) if rollout.start else None
         hold = no_capacity is not None and spec.numa.enforcement == "Require"
         stop, held = await self._stoppable(service, seen, rollout, build, outcome)

@@ -131,13 +131,28 @@ def _kernels(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Refusal 
     claim = spec.kernel_cache.claim_name if spec.kernel_cache is not None else None
     if claim is not None and claim not in lists.kernel_caches:
         yield Refusal("kernelCache.claimName", claim, "--allowed-kernel-cache", lists.kernel_caches)
-    for volume in spec.volumes:
-        mounted = volume.persistent_volume_claim
-        if mounted is not None and mounted.claim_name in lists.kernel_caches:
+    for field, mounted in _claims(spec):
+        if mounted in lists.kernel_caches:
             yield (
-                f"spec.volumes[{volume.name}] must not mount {mounted.claim_name}: it holds kernels that are executed "
+                f"spec.{field} must not mount {mounted}: it holds kernels that are executed "
                 "(--allowed-kernel-cache of the operator), so only kernelCache mounts it"
             )
+
+
+def _claims(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
+    """Every claim that pods mount besides that of kernelCache, with the field that names it."""
+    source = spec.model.source
+    for volume in spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield f"volumes[{volume.name}]", volume.persistent_volume_claim.claim_name
+    if source.pvc is not None:
+        yield "model.source.pvc", source.pvc.claim_name
+    if source.hugging_face is not None and source.hugging_face.pvc is not None:
+        yield "model.source.huggingFace.pvc", source.hugging_face.pvc.claim_name
+    if spec.packed_weights is not None and spec.packed_weights.pvc is not None:
+        yield "packedWeights.pvc", spec.packed_weights.pvc.claim_name
+    if spec.kv_disk is not None and spec.kv_disk.claim_name is not None:
+        yield "kvDisk.claimName", spec.kv_disk.claim_name
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

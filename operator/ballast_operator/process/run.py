@@ -222,7 +222,15 @@ class Operator:
         """Have every ModelCache looked at: its nodes, its services and its Jobs may have changed. Raises ApiError."""
         if MODEL_CACHE in self._state.known:
             for namespace in self._options.namespaces or (None,):
-                for body in await self._api.list_all(MODEL_CACHE, namespace) or ():
+                try:
+                    found = await self._api.list_all(MODEL_CACHE, namespace) or ()
+                except ApiError as error:
+                    if error.status != 403:
+                        raise
+                    log.warning("may not be listed", extra={"kind": MODEL_CACHE.name, "error": str(error)})
+                    continue
+                self._mark_alive()
+                for body in found:
                     self._caches.enqueue(ref_of(body))
 
     async def _reconcile_cache(self, ref: Ref) -> float | None:

@@ -56,3 +56,12 @@ def test_late_and_failed_reads_and_no_webhook_delay_a_rollout(answer, stalls):
     assert (deleted(step, api) == []) is stalls
     object.__setattr__(step, "clock", lambda: SETTLE_S)
     assert deleted(step, api)[:1] == ["s-0"]
+
+
+@pytest.mark.parametrize(("unavailable", "is_stalled"), [(1, False), (0, True)])
+def test_a_refused_surge_stalls_only_a_rollout_that_needs_it(unavailable, is_stalled):
+    api = serving_an_earlier_spec()
+    api.objects["InferenceService", "s"]["spec"]["rollout"] = {"maxSurge": 1, "maxUnavailable": unavailable}
+    api.failures = {("create", "Pod"): 403}
+    asyncio.run(reconciler(api).reconcile(REF))
+    assert ("Stalled" in api.conditions) is is_stalled

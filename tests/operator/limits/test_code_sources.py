@@ -159,3 +159,20 @@ def test_kept_kernels_are_of_a_listed_claim_that_nothing_else_mounts():
     assert refusal(lists, **kernels) is None
     claim = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kernels"}}]}
     assert "spec.volumes[v] must not mount kernels" in refusal(lists, **claim)
+
+
+@pytest.mark.parametrize(
+    ("field", "spec"),
+    [
+        ("model.source.pvc", {"model": {"ggufPath": ".", "source": {"pvc": {"claimName": "kernels"}}}}),
+        (
+            "model.source.huggingFace.pvc",
+            {"model": {"source": {"huggingFace": {"repo": "a/b", "quant": "Q8_0", "pvc": {"claimName": "kernels"}}}}},
+        ),
+        ("packedWeights.pvc", {"packedWeights": {"pvc": {"claimName": "kernels"}}}),
+        ("kvDisk.claimName", {"kvDisk": {"claimName": "kernels", "size": "1Gi"}}),
+    ],
+)
+def test_no_other_field_mounts_a_claim_of_kernels(field, spec):
+    lists = AllowLists(images=LISTED.images, kernel_caches=("kernels",))
+    assert f"spec.{field} must not mount kernels" in refusal(lists, **spec)

@@ -1,8 +1,13 @@
+import asyncio
+
 import pytest
 from builders import service
 
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cli import _parser
+from ballast_operator.cluster.api import Api
+from ballast_operator.cluster.kinds import POD
+from ballast_operator.control.applying.limited_api import LimitedApi, QuotaError
 from ballast_operator.limits.quotas import Quotas, usage, why_over_quota
 from ballast_operator.resources.pod import Attempt, build_pod
 
@@ -61,3 +66,27 @@ def test_a_quota_that_cannot_be_read_is_refused(text, said, capsys):
 def test_quotas_are_read_by_namespace():
     read = _parser().parse_args(["run", "--quota", "team-a:gpus=4,memory=2Ti", "--quota=*:pods=1"]).quota
     assert dict(read) == {"team-a": {"gpus": "4", "memory": "2Ti"}, "*": {"pods": "1"}}
+
+
+@pytest.mark.parametrize("verb", ["create", "try_create"])
+def test_only_replicas_are_limited(monkeypatch, verb):
+    running, sent = pod(), []
+
+    async def answer(api, kind, body, namespace=None):
+        sent.append(body["metadata"]["name"])
+        return body
+
+    async def listed(api, kind, namespace):
+        return [running, {**running, "metadata": {**running["metadata"], "name": "chat-image-check"}}]
+
+    monkeypatch.setattr(Api, verb, answer)
+    monkeypatch.setattr(Api, "list_all", listed)
+    api = LimitedApi(Quotas({"*": {"pods": "2"}}), lambda verb, code, seconds: None)
+    ask = getattr(api, verb)
+    asyncio.run(ask(POD, build_pod(service(replicas=2), ChildOptions(), Attempt(1)), "ns"))
+    for name in ("chat-image-check", "ballast-cache-0123-abcde"):
+        asyncio.run(ask(POD, {**running, "metadata": {**running["metadata"], "name": name}}, "ns"))
+    assert len(sent) == 3
+    api = LimitedApi(Quotas({"*": {"pods": "1"}}), lambda verb, code, seconds: None)
+    with pytest.raises(QuotaError):
+        asyncio.run(getattr(api, verb)(POD, build_pod(service(replicas=2), ChildOptions(), Attempt(1)), "ns"))

@@ -10,7 +10,7 @@ from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.control.applying.outcome import Outcome
 from ballast_operator.control.deciding.live_pod import Pod
-from ballast_operator.resources.node_affinity import admitted_nodes
+from ballast_operator.resources.node_affinity import admitted_nodes, on_nodes
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +22,10 @@ async def replace_waiting(api: Api, service: InferenceService, pods: Sequence[Po
     """
     if service.cached is None or service.cached.nodes is None:
         return
-    nodes = set(service.cached.nodes)
+    wanted = admitted_nodes(on_nodes(service.spec.scheduling.affinity, service.cached.nodes))
     for pod in pods:
         waits = pod.node is None and not pod.terminating and not pod.over
-        if not waits or admitted_nodes((pod.body.get("spec") or {}).get("affinity")) == nodes:
+        if not waits or admitted_nodes((pod.body.get("spec") or {}).get("affinity")) == wanted:
             continue
         try:
             await api.delete(POD, pod.body)

@@ -34,17 +34,22 @@ class LimitedApi(Api):
 
     async def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
         """As Api does. Raises QuotaError for a pod that exceeds the quota of its namespace."""
-        if kind != POD or namespace is None or not self._quotas.of(namespace):
+        if not self._limits(kind, body, namespace):
             return await super().create(kind, body, namespace)
+        assert namespace is not None
         async with self._creating[namespace]:
             await self._check(body, namespace)
             return await super().create(kind, body, namespace)
 
     async def try_create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> None:
         """As Api does. Raises QuotaError for a pod that exceeds the quota of its namespace."""
-        if kind == POD and namespace is not None and self._quotas.of(namespace):
+        if self._limits(kind, body, namespace):
+            assert namespace is not None
             await self._check(body, namespace)
         await super().try_create(kind, body, namespace)
+
+    def _limits(self, kind: Kind, body: Mapping[str, Any], namespace: str | None) -> bool:
+        return kind == POD and namespace is not None and bool(self._quotas.of(namespace)) and _counts(body)
 
     async def _check(self, body: Mapping[str, Any], namespace: str) -> None:
         """Compare with all pods of services, with or without labels, except the one that this pod replaces."""
@@ -55,9 +60,10 @@ class LimitedApi(Api):
 
 
 def _counts(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is a replica of a service. Pulls and checks of images are not limited."""
     owner = controller_of(pod)
     is_over = (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
-    return owner is not None and is_service(owner) and not is_over
+    return owner is not None and is_service(owner) and _slot(pod) is not None and not is_over
 
 
 def _slot(pod: Mapping[str, Any]) -> tuple[str, int] | None:

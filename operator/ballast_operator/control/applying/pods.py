@@ -31,7 +31,9 @@ async def apply_rollout(
             log.info("pod deleted", extra={"pod": pod.name, "service": str(service.ref)})
     for attempt in rollout.start:
         body = build(attempt)
-        await _try(outcome, f"Pod {body['metadata']['name']}", _create(api, service, body, outcome))
+        policy = service.spec.rollout
+        is_surge = attempt.replica >= service.spec.replicas and policy.max_unavailable > 0  # goes on without
+        await _try(outcome, f"Pod {body['metadata']['name']}", _create(api, service, body, outcome), optional=is_surge)
 
 
 async def is_acceptable(
@@ -85,11 +87,11 @@ async def _handle_taken_name(api: Api, service: InferenceService, body: dict[str
         await _heal(api, Pod.from_api(live), body, outcome)
 
 
-async def _try(outcome: Outcome, what: str, write: Awaitable[Any]) -> bool:
+async def _try(outcome: Outcome, what: str, write: Awaitable[Any], *, optional: bool = False) -> bool:
     """Whether the write succeeded; a failure goes to the outcome."""
     try:
         await write
     except ApiError as error:
-        outcome.failed(what, error)
+        outcome.failed(what, error, optional=optional)
         return False
     return True

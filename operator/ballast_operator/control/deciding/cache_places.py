@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ballast_operator.api.model_cache_spec import ModelCacheSpec
-from ballast_operator.api.scheduling import Toleration
+from ballast_operator.control.deciding.node_match import HARD_EFFECTS, tolerates
 from ballast_operator.names import labels_of
 
-KEEPS_PODS_OUT = ("NoSchedule", "NoExecute")
 PASSING = "node.kubernetes.io/"
 """Prefix of taints that the cluster sets and takes away: the node keeps its models meanwhile."""
 
@@ -25,15 +24,7 @@ def _is_meant(spec: ModelCacheSpec, node: Mapping[str, Any]) -> bool:
     taints = (node.get("spec") or {}).get("taints") or []
     return all(
         taint["key"].startswith(PASSING)
-        or taint.get("effect") not in KEEPS_PODS_OUT
-        or any(_tolerates(toleration, taint) for toleration in spec.tolerations)
+        or taint.get("effect") not in HARD_EFFECTS
+        or any(tolerates(toleration.to_api(), taint) for toleration in spec.tolerations)
         for taint in taints
     )
-
-
-def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
-    if toleration.effect not in (None, taint["effect"]):
-        return False
-    if toleration.key is not None and toleration.key != taint["key"]:
-        return False
-    return toleration.operator == "Exists" or (toleration.value or "") == (taint.get("value") or "")

@@ -47,12 +47,12 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
         yield "excluded by the required node affinity"
     for taint in (node.get("spec") or {}).get("taints") or []:
         if taint.get("effect") in HARD_EFFECTS and not any(
-            _tolerates(toleration, taint) for toleration in spec.get("tolerations") or []
+            tolerates(toleration, taint) for toleration in spec.get("tolerations") or []
         ):
             passing = ", which may pass" if taint["key"] in PASSING_TAINTS else ""
             yield f"with the taint {_taint_text(taint)}, which is not tolerated{passing}"
     if (node.get("spec") or {}).get("unschedulable") and not any(
-        _tolerates(toleration, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+        tolerates(toleration, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
         for toleration in spec.get("tolerations") or []
     ):
         yield "cordoned"
@@ -62,7 +62,8 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
             yield f"with less {name} than the pod asks for"
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a pod with this toleration may run in spite of the taint."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     exists = bool(toleration.get("operator") == "Exists")

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ballast_operator.allow_lists import why_cache_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import MODEL_CACHE
 from ballast_operator.control.reporting.cached_findings import find_cached
 from ballast_operator.control.reporting.conditions import Finding
+from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.resources.cache_job import found_model
 
 
-async def with_cached_model(api: Api, service: InferenceService) -> tuple[InferenceService, Finding | None]:
+async def with_cached_model(
+    api: Api, service: InferenceService, allowed: AllowLists
+) -> tuple[InferenceService, Finding | None]:
     """The service with the model that its ModelCache has, and the finding about it; None for other sources. While the
     finding does not hold, the service is without."""
     source = service.spec.model.source.cache
@@ -33,6 +37,8 @@ async def with_cached_model(api: Api, service: InferenceService) -> tuple[Infere
         cache = ModelCache.from_api(body)
     except SpecError as error:
         return service, Finding("False", "CacheMissing", f"ModelCache {source.name} cannot be read: {error}")
+    if (refusal := why_cache_not_allowed(cache.spec, allowed)) is not None:
+        return service, Finding("False", "CacheMissing", f"ModelCache {source.name} is not acted on: {refusal}")
     places = _places_with(body.get("status") or {}, source.model)
     there = [name for name, state, _ in places if state == "Present"]
     finding = find_cached(source, cache, places)

@@ -23,7 +23,7 @@ def build_status(
 ) -> InferenceServiceStatus:
     """The status now. `before`: the status in the object, for the times of its conditions."""
     current = current_pods(service, seen.pods)
-    found, revision = find(service, seen), spec_hash(service.spec)
+    found, present = find(service, seen), spec_hash(service.spec)
     reports = [seen.reports[pod.uid] for _, pod in sorted(current.items()) if pod.uid in seen.reports]
     return InferenceServiceStatus(
         observed_generation=service.generation,
@@ -35,23 +35,23 @@ def build_status(
         effective=next((report.effective for report in reports if report.effective), None),
         device=_device(service, [report.device for report in reports if report.device]),
         placement=[report.placement for report in reports if report.placement] or None,
-        revision=revision,
-        last_failure=_last_failure(found, revision, before.get("lastFailure"), now),
+        spec_hash=present,
+        last_failure=_last_failure(found, present, before.get("lastFailure"), now),
         conditions=merge(found, before.get("conditions") or [], service.generation, now),
     )
 
 
 def _last_failure(
-    found: Mapping[str, Finding], revision: str, before: Mapping[str, Any] | None, now: datetime
+    found: Mapping[str, Finding], present: str, before: Mapping[str, Any] | None, now: datetime
 ) -> RolloutFailure | None:
-    """The failure of this revision if it has failed, else the one that is known."""
+    """The failure of the spec with the hash `present` if it has failed, else the one that is known."""
     known = None if before is None else RolloutFailure.model_validate(before)
     if STALLED not in found:
         return known
     ready = found[READY]
-    if known is not None and (known.revision, known.reason) == (revision, ready.reason):
+    if known is not None and (known.spec_hash, known.reason) == (present, ready.reason):
         return known
-    return RolloutFailure(revision=revision, reason=ready.reason, message=ready.message, time=timestamp(now))
+    return RolloutFailure(spec_hash=present, reason=ready.reason, message=ready.message, time=timestamp(now))
 
 
 def _of_pods(pods: Iterable[Pod]) -> dict[str, Any]:

@@ -34,3 +34,12 @@ def test_a_failure_is_forgotten_with_progress_and_kept_over_a_restart_of_the_ope
     clock.failed = True
     clock.idle_s("b", 0, 1, 2.0)
     assert not clock.failed
+
+
+def test_the_time_of_a_pull_without_trouble_does_not_count():
+    clock = ProgressClock()
+    clock.idle_s("a", 0, 1, 0.0)
+    assert clock.idle_s("a", 0, 1, 5000.0, is_pulling=True) == 0
+    assert clock.idle_s("a", 0, 1, 5100.0) == 100, "a trouble"
+    assert clock.idle_s("a", 0, 1, 6100.0, is_pulling=True) == 100
+    assert clock.idle_s("a", 0, 1, 6700.0) == 700, "troubles add up"

@@ -16,9 +16,9 @@ class StepCosts {
  public:
   explicit StepCosts(const SchedulerConfig& config)
       : decode_(config.decode_costs),
-        decode_in_pass_(slowed(config)),
+        decode_in_pass_(slowed_by_pass(config)),
         prefill_(config.prefill_costs),
-        prefill_during_decode_(slowed(config.prefill_costs)) {}
+        prefill_during_decode_(slowed_by_decode(config.prefill_costs)) {}
 
   // False if nothing was measured; every step costs 0 then.
   bool are_known() const { return !decode_.empty(); }
@@ -46,13 +46,13 @@ class StepCosts {
   // First guess of how much longer a pass takes while the decode lane computes.
   static constexpr double kSlowdownDuringDecode = 1.4;
 
-  static CostCurve slowed(const CostCurve& prefill) {
+  static CostCurve slowed_by_decode(const CostCurve& prefill) {
     std::vector<CostPoint> points = prefill.points();
     for (CostPoint& point : points) point.seconds *= kSlowdownDuringDecode;
     return {"prefill_costs", std::move(points)};
   }
 
-  static CostCurve slowed(const SchedulerConfig& config) {
+  static CostCurve slowed_by_pass(const SchedulerConfig& config) {
     std::vector<CostPoint> points = config.decode_costs.points();
     double last_s = 0.0;
     for (CostPoint& point : points) {

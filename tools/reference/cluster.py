@@ -66,9 +66,9 @@ def _rows(schema: Schema, part: str) -> Iterator[str]:
 
 def _spec_of_services(schema: Schema, part: str) -> Iterator[str]:
     yield from paragraph(
-        "Restarts: whether a change replaces pods that run, each of which then loads the model anew. Labels, "
+        "Restarts: whether a change replaces pods that run, each of which then loads the model again. Labels, "
         "annotations and further tolerations are given to running pods; the other changes without a restart are "
-        "those of objects beside the pods, or take effect with the next pod. A pod whose engine does not run is "
+        "those of other objects than pods, or take effect with the next pod. A pod whose engine does not run is "
         "replaced for any change of what it is made from."
     )
     yield ""

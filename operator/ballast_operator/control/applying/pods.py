@@ -32,7 +32,9 @@ async def apply_rollout(
     for attempt in rollout.start:
         body = build(attempt)
         policy = service.spec.rollout
-        is_surge = attempt.replica >= service.spec.replicas and policy.max_unavailable > 0  # goes on without
+        is_surge = (
+            attempt.replica >= service.spec.replicas and policy.max_unavailable > 0
+        )  # the rollout continues without it
         await _try(outcome, f"Pod {body['metadata']['name']}", _create(api, service, body, outcome), optional=is_surge)
 
 

@@ -114,6 +114,8 @@ class Reconciler:
             return None
         began = self.clock()
         seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
+        if seen.misses_owner(service) and not await self._still_stands(service):
+            return 0.0
         outcome = Outcome()
         await record_revision(self.api, service, body["spec"], self.state.of(service.ref), outcome)
         evidence = replace(await self._act(service, seen, outcome), rivals=rivalry.message)
@@ -124,6 +126,15 @@ class Reconciler:
         if outcome.errors:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
+
+    async def _still_stands(self, service: InferenceService) -> bool:
+        """Whether the service is there and not being deleted, as of now.
+
+        `kubectl delete --cascade=orphan` takes the owner away from what it leaves. A pass that read the service before
+        would give the owner back, and the garbage collector would delete the pod.
+        """
+        body = await self.api.get(INFERENCE_SERVICE, service.ref.namespace, service.ref.name)
+        return body is not None and body["metadata"]["uid"] == service.uid and "deletionTimestamp" not in body["metadata"]
 
     def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
         """The evidence with how long the service has made no progress. A restarted operator begins at zero."""

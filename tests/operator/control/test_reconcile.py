@@ -6,7 +6,7 @@ import pytest
 from fakes import REF, FakeApi, FakeProber, custom_resource, reconciler
 
 from ballast_operator.cluster.api import ApiError, NamespaceEndsError
-from ballast_operator.cluster.kinds import NODE_TOPOLOGY
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE_TOPOLOGY
 
 
 def run(step):
@@ -266,3 +266,31 @@ def test_a_pod_is_replaced_only_where_its_successor_may_be_accepted(refusal, sta
         assert refusal.status == 500
     assert bool(api.written("delete", "Pod")) is not stays
     assert api.conditions["Ready"][0] == "False"
+
+
+@pytest.mark.parametrize("second_look", ["deleting", "gone", "another", "same"])
+def test_an_owner_is_given_back_only_to_what_a_service_that_still_stands_has_left(second_look):
+    class DeletedMeanwhile(FakeApi):
+        looks = 0
+
+        async def get(self, kind, namespace, name):
+            body = await super().get(kind, namespace, name)
+            if kind is INFERENCE_SERVICE:
+                self.looks += 1
+                if self.looks == 2 and second_look == "gone":
+                    return None
+                if self.looks == 2 and second_look == "deleting":
+                    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                if self.looks == 2 and second_look == "another":
+                    body["metadata"]["uid"] = "another"
+            return body
+
+    api = DeletedMeanwhile(custom_resource())
+    api.add_children()
+    del api.add_pod(ready=True)["metadata"]["ownerReferences"]
+    del api.objects["Service", "s"]["metadata"]["ownerReferences"]
+    run(reconciler(api))
+    if second_look == "same":
+        assert {"Pod", "Service"} <= {name for _, name, _ in api.writes}
+    else:
+        assert api.writes == []

@@ -35,6 +35,11 @@ class Observed:
     read_at: float = 0.0
     """The loop time before the pods were read."""
 
+    def misses_owner(self, service: InferenceService) -> bool:
+        """Whether something of the service's names no owner: somebody removed it, or the garbage collector did."""
+        bodies = (*self.children.values(), *(pod.body for pod in self.pods))
+        return any(controller_of(body) is None and is_ours(body, service) for body in bodies)
+
 
 async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) -> Observed:
     """Read the service's objects, never from a cache: what is decided from them is written at once.

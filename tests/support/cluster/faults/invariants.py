@@ -98,14 +98,20 @@ class Invariants:
         if status.get("observedGeneration", 0) > body["metadata"]["generation"]:
             self.violations.append(f"{name}: a generation was observed that is not there yet")
         before = self._before.get(body["metadata"]["uid"], body)
-        if _times_that_changed_alone(before, body):
+        if _times(before) != _times(body):
             # A status may have come and gone between two looks.
             version = before["metadata"]["resourceVersion"]
             versions = [before, *self._kube.versions_after(version, "inferenceservices", name, self._namespace)]
             for earlier, later in itertools.pairwise(versions):
                 for kind in _times_that_changed_alone(earlier, later):
                     self.violations.append(f"{name}: {kind} changed its time and not its status")
+            body = versions[-1]
         self._before[body["metadata"]["uid"]] = body
+
+
+def _times(body: Object) -> dict[str, str]:
+    """The lastTransitionTime of each condition."""
+    return {c["type"]: c["lastTransitionTime"] for c in (body.get("status") or {}).get("conditions", [])}
 
 
 def _times_that_changed_alone(before: Object, after: Object) -> list[str]:

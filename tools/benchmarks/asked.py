@@ -180,6 +180,9 @@ _FILES = (
 
 _AVX2_FILES = (
     ("Q4_K_M", "lite8-q4km"),
+    ("Qwen3-30B, Q4_K_M", "qwen3-8"),
+    ("experts in Q8_0", "lite8-q8_0"),
+    ("experts in Q2_K", "lite8-q2_k"),
     ("experts in IQ2_XXS", "lite8-iq2_xxs"),
     ("experts in IQ3_XXS", "lite8-iq3_xxs"),
     ("experts in MXFP4", "lite8-mxfp4"),
@@ -218,10 +221,10 @@ CPU_AVX2 = Question(
     name="cpu-avx2",
     title="A CPU alone: AVX2",
     about=(
-        "Eight layers of V2-Lite's shape on two cores, in turns with llama.cpp. The CPU has AVX-512, which neither "
-        "engine uses here: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 (GGML_NATIVE off, tuned for the "
-        "CPU). Activations are rounded as each type's default says. Not measured yet: experts in Q8_0 and Q2_K, and a "
-        "CPU without AVX-512."
+        "Eight layers of V2-Lite's shape, or of Qwen3-30B's, on two cores, in turns with llama.cpp. The CPU has "
+        "AVX-512, which neither engine uses here: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 "
+        "(GGML_NATIVE off, tuned for the CPU). Activations are rounded as each type's default says. Not measured yet: "
+        "a CPU without AVX-512."
     ),
     file="engine_beside_llama_cpp.jsonl",
     rows=tuple(

@@ -108,8 +108,30 @@ def _plan_with_cache(
     else:
         # For a host that is too small whatever the steps: as one that is not would have it.
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
-    plan = _with_suited_cache(make, plans[-1], sizes)
-    return plan if plan.numbers.tiers.host_bytes is not None else _with_host_tier(make, plan)
+    plan = _with_suited_cache(make, _streaming_if_cache_may_shrink(plans, sizes), sizes)
+    if plan.numbers.tiers.host_bytes is None:
+        plan = _with_host_tier(make, plan)
+    assert plan.device is not None
+    if not plan.device.has_host_experts or plan.device.streaming is not None:
+        return plan
+    return replace(plan, device=replace(plan.device, streaming_cache_lens=max(map(_streaming_cache, plans))))
+
+
+def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:
+    """The last of the plans tried; if it lacks buffers for streamed experts that a smaller cache would leave room for,
+    and the size of the cache is open: the longest steps that leave the cache half of what it would have, else the
+    shortest if the least cache fits. Prompts take many times as long where the CPU computes their experts."""
+    last = plans[-1]
+    streaming = [plan for plan in plans if _streaming_cache(plan) >= sizes.least]
+    if _streaming_cache(last) or not streaming:
+        return last
+    half = min(sizes.useful, last.largest_cache) // 2
+    return next((plan for plan in streaming if _streaming_cache(plan) >= half), streaming[-1])
+
+
+def _streaming_cache(plan: MemoryPlan) -> int:
+    """The largest cache_lens with which the plan's experts are streamed; 0 where they are not."""
+    return 0 if plan.device is None or plan.device.streaming is None else plan.device.max_cache_lens
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:

@@ -83,6 +83,9 @@ class DevicePlan:
     """Whether any routed expert is left to host memory alone."""
     bfloat16_bytes: int = 0
     """Bytes that the dense weights would take as bfloat16."""
+    streaming_cache_lens: int = 0
+    """The largest cache_lens that would leave room for the buffers of streamed experts; 0 where it makes no
+    difference."""
 
     @property
     def needed_bytes(self) -> int:

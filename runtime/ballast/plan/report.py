@@ -91,7 +91,10 @@ def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
         return [longest, "  No expert is streamed: all lie in the GPU's memory."]
     if stream is None:
         why = "stream_from_tokens is 0" if set_from == 0 else "their buffers do not fit"
-        return [longest, f"  The CPU computes their experts; none is streamed, since {why}."]
+        lines = [longest, f"  The CPU computes their experts; none is streamed, since {why}."]
+        if device.streaming_cache_lens:
+            lines.append(f"  They would fit with cache_lens = {device.streaming_cache_lens}.")
+        return lines
     told = "start measures it" if set_from is None else f"stream_from_tokens sets {set_from}, unmeasured"
     return [
         longest,
@@ -192,6 +195,7 @@ def _device(plan: DevicePlan) -> dict[str, Any]:
     return {
         "name": plan.memory.name,
         **_memory(plan),
+        "streaming_cache_lens": plan.streaming_cache_lens,
         "resident_experts": [len(ids) for ids in plan.gpu_experts],
         "pcie_share": plan.pcie_share,
         "pcie_share_is_set": plan.pcie_share_is_set,

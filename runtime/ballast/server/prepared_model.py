@@ -53,6 +53,7 @@ def prepare_model(config: Config) -> PreparedModel:
     config, plan = settle(config, gguf, spec)
     _log_device(config)
     _log_lengths(plan)
+    _log_streaming(plan)
     for line in rule_lines(plan.assignment):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
@@ -106,3 +107,13 @@ def _log_lengths(plan: MemoryPlan) -> None:
     why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
     fields = {"max_new_tokens": lengths.max_new_tokens, "cache_lens": lengths.cache_lens, "why": why}
     log.info("lengths", extra=fields)
+
+
+def _log_streaming(plan: MemoryPlan) -> None:
+    """That prompts will be slow, where a smaller cache would make them fast."""
+    if plan.device is None or not plan.device.streaming_cache_lens:
+        return
+    log.warning(
+        "prompts will be slow: the GPU has no memory left through which their experts could be streamed",
+        extra={"cache_lens": plan.numbers.cache_lens, "fast_with_cache_lens": plan.device.streaming_cache_lens},
+    )

@@ -430,6 +430,49 @@ def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufM
     assert plan.device.needed_bytes <= 24 * GIB
 
 
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
+    file = tmp_path_factory.mktemp("qwen3") / "qwen3.gguf"
+    return open_gguf(write_hollow_model(file, QWEN3_235B_SPEC, common_types(QWEN3_235B_SPEC)))
+
+
+def qwen3_plan(
+    qwen3: GgufModel, batch: int, cache_lens: int | None, stream_from_tokens: int | None = None
+) -> MemoryPlan:
+    config = config_for(qwen3.path, 24 * GIB)
+    scheduling = SchedulingConfig(
+        prefill_chunk_size=None, max_batch_size=batch, max_new_tokens=256, cache_lens=cache_lens
+    )
+    machine = replace(config.machine, stream_from_tokens=stream_from_tokens, kv_host_bytes=0)
+    return plan_for(replace(config, scheduling=scheduling, machine=machine), qwen3, QWEN3_235B_SPEC)
+
+
+def test_a_cache_that_is_left_open_leaves_room_for_streamed_experts(qwen3: GgufModel) -> None:
+    plan = qwen3_plan(qwen3, batch=64, cache_lens=None)
+    assert plan.device is not None
+    assert plan.device.fits
+    assert plan.numbers.streams_experts
+    assert plan.device.streaming_cache_lens == 0
+    without = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0)
+    assert not without.numbers.streams_experts
+    assert plan.numbers.cache_lens >= without.numbers.cache_lens // 2
+    assert plan.numbers.prefill_chunk_size >= 4096
+
+
+def test_a_cache_that_takes_the_room_of_streamed_experts_is_kept_and_told(qwen3: GgufModel) -> None:
+    largest = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0).numbers.cache_lens
+    plan = qwen3_plan(qwen3, batch=64, cache_lens=largest)
+    assert plan.device is not None
+    assert plan.numbers.cache_lens == largest
+    assert not plan.numbers.streams_experts
+    smaller = plan.device.streaming_cache_lens
+    assert 0 < smaller < largest
+    assert f"They would fit with cache_lens = {smaller}." in render(plan)
+    assert qwen3_plan(qwen3, batch=64, cache_lens=smaller).numbers.streams_experts
+    assert not qwen3_plan(qwen3, batch=64, cache_lens=smaller + 32).numbers.streams_experts
+    assert to_json(plan)["device"]["streaming_cache_lens"] == smaller
+
+
 def test_kernels_that_pack_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
     with pytest.raises(ConfigError, match="BALLAST_CPU_ISA=reference: packs no weights"):

@@ -577,6 +577,16 @@ def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: 
     pair.check()
 
 
+def request_in_blocks(num_tokens: int, blocks: list[int]) -> Batch:
+    """One request that owns its blocks: tokens that share a slot overwrite each other in any order."""
+    size = SETTINGS.block_tokens
+    batch = padding(num_tokens, size)
+    slots = np.repeat(np.array(blocks, np.int32), size)[:num_tokens] * np.int32(size) + batch.slots
+    return replace(
+        batch, token_ids=np.arange(num_tokens, dtype=np.int32), slots=slots, kv_indices=np.array(blocks, np.int32)
+    )
+
+
 @pytest.mark.gpu
 def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> None:
     file = written(arch="v3", mla="split", quant="q4_k").gguf
@@ -584,7 +594,7 @@ def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> 
     model = load(file, GPU, stream_from_tokens=32, joint_split=split)
     assert model.streamed is not None
     model.open_prefill_lane()
-    short, long = (replace(padding(n, 16), token_ids=np.arange(n, dtype=np.int32)) for n in (20, 40))
+    short, long = request_in_blocks(20, [1, 2]), request_in_blocks(40, [3, 4, 5])
 
     def whole_pass() -> np.ndarray:
         model.begin_prefill(long)

@@ -105,6 +105,7 @@ PROMPTS_BESIDE = Question(
         Row("one lane (`--lanes 1`)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 1}),
         Row("two lanes (default)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
         Row("two lanes, a later commit on an H100", "r1-8.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
+        Row("two lanes, a later commit on an H200", "r1-8.gguf: 3 decode, 2 prompts of 4096", {"lanes": 2}),
     ),
     columns=(
         Column("speed of the decoders, % of alone", "share_of_alone", scale=100),
@@ -591,15 +592,16 @@ MANY_AT_ONCE = Question(
     name="many-users-at-once",
     title="Many users: requests that arrive together",
     about=(
-        "R1's shape cut to 8 layers and the whole shape of Qwen3-30B-A3B, both with 16 slots. All users send a "
-        "request over HTTP at the same time. The table shows the time until the last of them has its first token, "
-        "and the tokens of all replies per second; replies of one token measure the prompts alone. llama-server is "
-        "b11434 with CUDA and prompts in steps of up to 4,096 tokens. Its prompt cache is off, and no two prompts "
-        "are the same. Its experts are all on the CPU (`-ncmoe 99`). Ballast fills the rest of its 24 GiB of GPU "
-        "memory with experts: by `ballast plan`, 332 of 1,280 for R1 and 4,588 of 6,144 for Qwen3. llama-server with "
-        "some experts on the GPU was not measured. For Qwen3, both servers ran on one machine, Ballast with three "
-        "rounds and llama-server with two. For R1, the two servers ran on different H100 machines; the next table "
-        "has a pair from one machine."
+        "R1's shape cut to 8 layers and the whole shape of Qwen3-30B-A3B, with 16 slots unless the row says "
+        "otherwise. All users send a request over HTTP at the same time. The table shows the time until the last of "
+        "them has its first token, and the tokens of all replies per second; replies of one token measure the "
+        "prompts alone. llama-server is b11434 with CUDA and prompts in steps of up to 4,096 tokens. Its prompt "
+        "cache is off, and no two prompts are the same. Its experts are all on the CPU (`-ncmoe 99`). Ballast fills "
+        "the rest of its 24 GiB of GPU memory with experts: by `ballast plan`, 332 of 1,280 for R1 and 4,588 of "
+        "6,144 for Qwen3. llama-server with some experts on the GPU was not measured. For Qwen3, both servers ran on "
+        "one machine, Ballast with three rounds and llama-server with two. The rows with 256 slots are from a newer "
+        "commit on an H200. For R1, the two servers ran on different H100 machines; the next table has a pair from "
+        "one machine."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -610,6 +612,13 @@ MANY_AT_ONCE = Question(
                 f"qwen3-30b, batch 16: {users} together, prompt {prompt}, reply 1",
             )
             for users, prompt in ((4, 64), (16, 64), (16, 200))
+        ),
+        *(
+            Row(
+                f"Qwen3, 256 slots, {users} users: prompt {prompt}, reply 1",
+                f"qwen3-30b, batch 256: {users} together, prompt {prompt}, reply 1",
+            )
+            for users, prompt in ((16, 64), (16, 200))
         ),
     ),
     columns=_BURST,
@@ -687,7 +696,9 @@ MANY_ARRIVING = Question(
         "a pair; in the other R1 rows, a newer commit of Ballast ran on another H100 machine than llama-server. The "
         "Qwen3 runs of 12 s and 20 s are from one machine and a newer commit than the other Qwen3 runs. A larger "
         "cache leaves less GPU memory for experts: by `ballast plan`, 4,588 of 6,144 with 16 slots, 599 with 64 and "
-        "1,864 with 128, whose cache is smaller. llama-server was measured with 16 slots only, and not at 6/s."
+        "1,864 with 128, whose cache is smaller. The rows with 256 slots for Qwen3 and 64 for R1 are from the newest "
+        "commit on an H200; with 256 slots, the cache has 122,880 tokens. llama-server was measured with 16 slots "
+        "only, and not at 6/s."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -700,12 +711,21 @@ MANY_ARRIVING = Question(
             for rate in (1, 2)
             for place, where in (("", {}), (", one machine", _ONE_MACHINE))
         ),
+        Row("R1, 64 slots, 2/s for 30 s", "r1:8, batch 64: 2/s for 30 s, first token within 2 s"),
         *(
             Row(
                 f"Qwen3, {slots} slots, {rate}/s for {seconds} s",
                 f"qwen3-30b, batch {slots}: {rate}/s for {seconds} s, first token within 2 s",
             )
-            for slots, rate, seconds in ((16, 2, 20), (16, 2, 30), (64, 2, 25), (16, 6, 30), (64, 6, 25), (128, 6, 12))
+            for slots, rate, seconds in (
+                (16, 2, 20),
+                (16, 2, 30),
+                (64, 2, 25),
+                (16, 6, 30),
+                (64, 6, 25),
+                (128, 6, 12),
+                (256, 6, 30),
+            )
         ),
     ),
     columns=(

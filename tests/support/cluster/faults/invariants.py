@@ -15,7 +15,8 @@ from support.cluster.service.endpoints import ready_services
 
 INTERVAL_S = 0.1
 ENDPOINT_LAG_S = 120.0
-UNANSWERABLE = (400, 410)
+EXPIRED = 410
+UNANSWERABLE = (400, EXPIRED)
 """Of a question that is wrong, or too old to be answered; the others pass, as does what a starting API server says."""
 
 
@@ -99,14 +100,23 @@ class Invariants:
             self.violations.append(f"{name}: a generation was observed that is not there yet")
         before = self._before.get(body["metadata"]["uid"], body)
         if _times(before) != _times(body):
-            # A status may have come and gone between two looks.
-            version = before["metadata"]["resourceVersion"]
-            versions = [before, *self._kube.versions_after(version, "inferenceservices", name, self._namespace)]
+            versions = self._versions_since(before, name)
             for earlier, later in itertools.pairwise(versions):
                 for kind in _times_that_changed_alone(earlier, later):
                     self.violations.append(f"{name}: {kind} changed its time and not its status")
-            body = versions[-1]
+            body = versions[-1] if versions else body
         self._before[body["metadata"]["uid"]] = body
+
+    def _versions_since(self, before: Object, name: str) -> list[Object]:
+        """`before` and the versions after it: a status may have come and gone between two looks. None where an API
+        server that has restarted does not know them any more."""
+        version = before["metadata"]["resourceVersion"]
+        try:
+            return [before, *self._kube.versions_after(version, "inferenceservices", name, self._namespace)]
+        except ApiError as error:
+            if error.code == EXPIRED:
+                return []
+            raise
 
 
 def _times(body: Object) -> dict[str, str]:

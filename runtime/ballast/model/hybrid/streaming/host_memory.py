@@ -146,7 +146,7 @@ class Pinning:
             _unregister(self._registrar, self._pieces, self._layers)
 
     def add(self, experts: kernels.Experts) -> None:
-        """Pin a layer's experts, some time from now."""
+        """Pin a layer's experts, some time from now. Raises as `finish`, if the thread has failed by then."""
         self._layers.append(experts)
         for piece in _pieces([place for _, place in experts.memory], self._piece_bytes):
             self._waiting.append(self._thread.submit(self._register, piece))

@@ -165,6 +165,10 @@ def test_a_device_that_cannot_be_used_is_an_error(experts) -> None:
     def use_device() -> None:
         raise RuntimeError("no such device")
 
-    with Pinning(Registrar(), use_device) as pinning, pytest.raises(BrokenExecutor):
-        pinning.add(experts[0])  # the thread may have failed before the last piece is added
-        pinning.finish()
+    def pin() -> None:
+        with Pinning(Registrar(), use_device) as pinning:
+            pinning.add(experts[0])  # the thread may have failed before the last piece is added
+            pinning.finish()
+
+    with pytest.raises(BrokenExecutor):
+        pin()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ballast.version import __version__
+
 if TYPE_CHECKING:
     from ballast.library import (
         LLM,
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
         TokensPrompt,
         ToolCall,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LLM",

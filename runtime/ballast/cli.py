@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ballast import __version__
 from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, Option, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, ConfigError, first_line
 from ballast.log import configure_logging
 from ballast.process_exit import output_error, report, watch_output
+from ballast.version import __version__
 
 if TYPE_CHECKING:
     from ballast.hub.naming import HubName

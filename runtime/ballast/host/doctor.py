@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ballast import __version__
 from ballast.errors import ConfigError, first_line
 from ballast.host.gpu import auto_device
 from ballast.host.machine import Machine, read_machine
 from ballast.host.nvcc import has_ninja, has_nvcc
+from ballast.version import __version__
 
 _DISTRIBUTION = "ballast-serve"
 _SOURCE_TREE = Path(__file__).parents[3]

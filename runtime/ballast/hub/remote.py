@@ -16,7 +16,6 @@ from pathlib import Path
 import httpx2
 from huggingface_hub import constants
 
-from ballast import __version__
 from ballast.config.urls import is_http_url
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, first_line, shown
@@ -24,6 +23,7 @@ from ballast.hub.apis import HubApi, HuggingFace, Listing, ModelScope
 from ballast.hub.errors import NotFoundError, TokenError, UnreachableError, WrongBytesError
 from ballast.hub.naming import HUGGING_FACE, HubFile, HubName
 from ballast.hub.progress import Progress
+from ballast.version import __version__
 
 _HUGGING_FACE_URL = "https://huggingface.co"
 _ATTEMPTS = 5

@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ballast import __version__
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.access import Access
@@ -32,6 +31,7 @@ from ballast.server.service import Service
 from ballast.server.telemetry.tracing import Tracer
 from ballast.server.wire.errors import RequestTimeoutError, error_reply
 from ballast.server.wire.openapi import document
+from ballast.version import __version__
 
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from ballast import __version__
 from ballast.config.options import Config, ModelConfig, ReasoningField, ServerConfig, TracingConfig
 from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, Loader
@@ -32,6 +31,7 @@ from ballast.server.telemetry.otlp import OtlpExporter
 from ballast.server.telemetry.tracing import Tracer
 from ballast.server.telemetry.vram_metrics import VramProbe
 from ballast.text.loading import Text
+from ballast.version import __version__
 
 DEFAULT_LIMITS = ServerLimits()
 NOTHING_PLANNED: Mapping[str, int] = {}

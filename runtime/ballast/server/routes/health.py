@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ballast import __version__
 from ballast.engine.engine import EngineState
 from ballast.errors import RETRY_AFTER_S, EngineDeadError
 from ballast.server.routes.context import service_of
@@ -15,6 +14,7 @@ from ballast.server.telemetry.numa_report import to_json as numa_json
 from ballast.server.wire.json_text import to_json
 from ballast.server.wire.openapi import describes
 from ballast.server.wire.schemas import EngineView, NumaView, Status, Version
+from ballast.version import __version__
 
 everywhere = APIRouter()
 """Routes on every port."""

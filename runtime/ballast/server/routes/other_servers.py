@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, RootModel
 from starlette.responses import Response
 
-from ballast import __version__
 from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
 from ballast.server.routes.context import begin, json_response, service_of
@@ -16,6 +15,7 @@ from ballast.server.wire.json_text import to_json
 from ballast.server.wire.openai.request import ChatCompletionRequest, parse_body
 from ballast.server.wire.openapi import describes
 from ballast.server.wire.schemas import Status
+from ballast.version import __version__
 
 router = APIRouter()
 

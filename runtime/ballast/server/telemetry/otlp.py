@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import orjson
 
-from ballast import __version__
 from ballast.server.telemetry.spans import SAMPLED, Span, Value
+from ballast.version import __version__
 
 log = logging.getLogger(__name__)
 

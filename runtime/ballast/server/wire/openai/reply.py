@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ballast import __version__
 from ballast.server.wire.client_tools import InputText, custom_input
 from ballast.server.wire.json_text import event, to_json
 from ballast.server.wire.openai.logprobs import (
@@ -22,6 +21,7 @@ from ballast.server.wire.openai.logprobs import (
 from ballast.server.wire.piece import Piece, ScoredToken, Whole, WireFinishReason
 from ballast.server.wire.usage import Counts, Progress
 from ballast.text.reply_parts import Call, CallArguments, CallBegin, Content, Message, Part, Reasoning
+from ballast.version import __version__
 
 SYSTEM_FINGERPRINT = f"ballast-{__version__}"
 

@@ -18,7 +18,7 @@ from ballast.errors import BallastError, ModelError, shown
 from ballast.hub.apis import Get, HubApi, Listing
 from ballast.hub.errors import NotFoundError, TokenError
 from ballast.hub.naming import HubFile, HubName, check_file
-from ballast.hub.registry_login import RegistryLogin
+from ballast.hub.registry_login import RegistryLogin, way_out
 
 _MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -69,12 +69,8 @@ class Registry(HubApi):
 
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
         if response.status_code in (401, 403):
-            way_out = (
-                "look whether the credentials may pull it"
-                if self.has_credentials()
-                else "if it is private, log in (`docker login`), or set OCI_USERNAME and OCI_PASSWORD"
-            )
-            return TokenError("model", repo, f"the registry answers {response.status_code}: check the name; {way_out}")
+            problem = f"the registry answers {response.status_code}: check the name; "
+            return TokenError("model", repo, problem + way_out(self.has_credentials()))
         if response.status_code == 404:
             return NotFoundError("model", repo, "the registry has no such repository, tag or digest")
         return None
@@ -157,7 +153,9 @@ def _files(repo: str, layers: list[_Descriptor]) -> tuple[HubFile, ...]:
     weights = [layer for layer in layers if _GGUF.fullmatch(layer.mediaType) and _title(layer) is None]
     files: dict[str, HubFile] = {}
     for layer in layers:
-        title = _title(layer) or _UNTITLED.get(layer.mediaType)
+        title = _title(layer)
+        if title is None:
+            title = _UNTITLED.get(layer.mediaType)
         if layer in weights:
             shard = f"-{weights.index(layer) + 1:05}-of-{len(weights):05}" if len(weights) > 1 else ""
             title = f"model{shard}.gguf"

@@ -87,6 +87,13 @@ def credentials_for(scope: str) -> Credentials | None:
     return _read_entry(file, fitting[max(fitting, key=lambda key: len(_normal(key)))])
 
 
+def way_out(has_credentials: bool) -> str:
+    """What to do where a registry or its service of tokens refuses a pull."""
+    if has_credentials:
+        return "look whether the credentials may pull it"
+    return "if it is private, log in (`docker login`), or set OCI_USERNAME and OCI_PASSWORD"
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(strict=True)
     auth: str | None = None
@@ -157,11 +164,8 @@ def _token(realm: str, fields: dict[str, str], scope: str, credentials: Credenti
     body = bytearray()
     with httpx2.stream(**asked, timeout=_TIMEOUT_S) as response:
         if response.status_code in (400, 401, 403):
-            raise TokenError(
-                "model",
-                scope,
-                f"{shown(realm, 200)} answers {response.status_code}: look whether the credentials may pull it",
-            )
+            problem = f"{shown(realm, 200)} answers {response.status_code}: check the name; "
+            raise TokenError("model", scope, problem + way_out(credentials is not None))
         if response.status_code != 200:
             raise httpx2.RemoteProtocolError(f"{shown(realm, 200)} answers {response.status_code}")
         for chunk in response.iter_bytes():

@@ -22,15 +22,15 @@ def pulled(*, scheduling=None, env=None, image=None, **source):
 
 
 def name_of(one):
-    return pull_name(one.spec, one.spec.model.source.hugging_face)
+    return pull_name(one.spec, one.spec.model.source.pulled)
 
 
 def job_of(one):
-    return build_pull_job(one, one.spec.model.source.hugging_face, OPTIONS)
+    return build_pull_job(one, one.spec.model.source.pulled, OPTIONS)
 
 
 def policy_ports(one):
-    policy = build_pull_policy(one, one.spec.model.source.hugging_face, OPTIONS, CLAIM)
+    policy = build_pull_policy(one, one.spec.model.source.pulled, OPTIONS, CLAIM)
     return [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]]
 
 

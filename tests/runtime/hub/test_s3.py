@@ -20,7 +20,7 @@ from ballast.errors import BallastError, ConfigError, ModelError
 from ballast.hub.errors import NotFoundError, TokenError, WrongBytesError
 from ballast.hub.naming import HubName, read_name, repo_folder, repo_of_folder
 from ballast.hub.pull import Found, find, pull
-from ballast.hub.remote import Hub, all_caches
+from ballast.hub.remote import Hub, all_caches, cache_of
 from ballast.hub.s3 import S3Store
 from ballast.tiny import BUILT_IN
 from support.servers.s3_server import S3Server, s3_server
@@ -62,6 +62,12 @@ def hub() -> Iterator[Hub]:
 
 def gguf(found: Found) -> bytes:
     return (found.store.snapshot(found.commit) / found.choice.files[0].path).read_bytes()
+
+
+def pulled(name: str) -> Found:
+    hub = Hub.of_environment("s3")
+    with hub.client:
+        return pull(read_name(name), hub, None, io.StringIO())
 
 
 def files_in(folder: Path) -> list[str]:
@@ -181,9 +187,9 @@ def test_a_public_bucket_needs_no_credentials(store: S3Server, monkeypatch: pyte
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(TokenError, match="403 AccessDenied: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        pull(read_name("s3://public"), Hub.of_environment("s3"), None, io.StringIO())
+        pulled("s3://public")
     store.open_to_all("public")
-    assert gguf(pull(read_name("s3://public"), Hub.of_environment("s3"), None, io.StringIO())) == WEIGHTS
+    assert gguf(pulled("s3://public")) == WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -206,7 +212,7 @@ def test_what_is_wrong_is_named(
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(kind, match=message):
-        pull(read_name(name), Hub.of_environment("s3"), None, io.StringIO())
+        pulled(name)
 
 
 def test_stores_with_buckets_of_one_name_are_kept_apart(
@@ -214,7 +220,7 @@ def test_stores_with_buckets_of_one_name_are_kept_apart(
 ) -> None:
     pull(NAME, hub, None, io.StringIO())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://other.example")
-    other = dataclasses.replace(Hub.of_environment("s3"), is_offline=True)
+    other = dataclasses.replace(hub, cache=cache_of("s3"), is_offline=True)
     with pytest.raises(ConfigError, match="is not here"):
         find(NAME, other, io.StringIO())
     assert hub.cache in all_caches()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
-from pydantic.alias_generators import to_snake
 
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
 from ballast_operator.api.cached_source import CachedSource
@@ -21,7 +20,8 @@ NAMED_BY_THE_HUB = (
     "with source.huggingFace, s3, oci or cache, ggufPath and configPath must not be set: "
     "the source's files are the model"
 )
-_PULLED = ("huggingFace", "s3", "oci")
+_PULLED = {"huggingFace": "hugging_face", "s3": "s3", "oci": "oci"}
+"""Sources that are pulled onto a volume, as written in YAML and here."""
 
 
 class PvcSource(ApiType):
@@ -99,7 +99,7 @@ class ModelSource(ApiType):
     @property
     def pulled_field(self) -> str:
         """The field of `pulled`."""
-        return next(name for name in _PULLED if getattr(self, to_snake(name)) is not None)
+        return next(written for written, name in _PULLED.items() if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelSource:

@@ -1,4 +1,4 @@
-"""What every source that is pulled onto a volume shares."""
+"""The part that all sources share which are pulled onto a volume."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def registry_login(model: PulledModel) -> dict[str, Any] | None:
     if not isinstance(model, OciModel) or model.pull_secret_ref is None:
         return None
     items = [{"key": ".dockerconfigjson", "path": "config.json"}]
-    # A pod without its Secret would wait without a message: it pulls as anybody may, and says that it was refused.
+    # A pod without its Secret would wait without a message. An anonymous pull reports that it was refused.
     return {"secret": {"secretName": model.pull_secret_ref.name, "items": items, "optional": True}}
 
 

@@ -65,19 +65,15 @@ class HubApi(ABC):
         return {}
 
     def token_headers(self, token: str) -> dict[str, str]:
-        """What tells who asks."""
+        """Headers that authenticate the owner of a token."""
         return {}
-
-    def has_credentials(self) -> bool:
-        """Whether `auth` knows who asks."""
-        return False
 
     def checksum(self, repo: str, file: HubFile, head: Head) -> Checksum | None:
         """What proves the bytes of a file; None where the hub knows no checksum of it."""
         return checksum_of(file.content)
 
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
-        """What a status other than 200 and 206 means, where that is this hub's own; None for the usual meaning."""
+        """The error that a status other than 200 and 206 means for this hub; None for the usual meaning."""
         return None
 
 

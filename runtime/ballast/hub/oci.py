@@ -44,15 +44,12 @@ class Registry(HubApi):
     """The registry that a name begins with, as the user of Docker's configuration or of the environment sees it."""
 
     credential_variable = "DOCKER_CONFIG"
-    endpoint_variable = "oci"
+    endpoint_variable = ""  # the name has the host
     cache_variable = "BALLAST_MODEL_CACHE"
 
     def __init__(self) -> None:
         self._login = RegistryLogin()
         self.auth = self._login
-
-    def has_credentials(self) -> bool:
-        return self._login.is_known
 
     def listing(self, name: HubName, get: Get) -> Listing:
         base = f"{_address(name.repo)}/manifests"
@@ -70,7 +67,7 @@ class Registry(HubApi):
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
         if response.status_code in (401, 403):
             problem = f"the registry answers {response.status_code}: check the name; "
-            return TokenError("model", repo, problem + way_out(self.has_credentials()))
+            return TokenError("model", repo, problem + way_out(self._login.is_known))
         if response.status_code == 404:
             return NotFoundError("model", repo, "the registry has no such repository, tag or digest")
         return None

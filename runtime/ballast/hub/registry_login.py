@@ -57,8 +57,8 @@ class RegistryLogin(httpx2.Auth):
         if scope in self._accepted:
             request.headers["Authorization"] = self._accepted[scope]
         response = yield request
-        if response.status_code != 401:
-            return
+        if response.status_code != 401 or response.url.netloc != request.url.netloc:
+            return  # the storage that the registry redirects to gets no credentials
         credentials = credentials_for(scope)
         self.is_known = credentials is not None
         answer = _answer(request.url, response.headers.get("WWW-Authenticate", ""), scope, credentials)

@@ -29,6 +29,8 @@ from ballast.hub.progress import Progress
 from ballast.hub.s3 import S3Store, endpoint_of_environment
 
 _HUGGING_FACE_URL = "https://huggingface.co"
+REGISTRY = "the registry"
+"""Stands for the endpoint where each name has its own."""
 _ATTEMPTS = 5
 """In a row of which none brings a byte that was not there before."""
 _LONGEST_WAIT_S = 60.0
@@ -80,7 +82,7 @@ class Hub:
             endpoint = endpoint_of_environment()
             _check_endpoint(api.endpoint_variable, endpoint)
         elif site == OCI:
-            api, endpoint, token = Registry(), "the registry", None
+            api, endpoint, token = Registry(), REGISTRY, None
         else:
             api = ModelScope()
             domain = os.environ.get(api.endpoint_variable, "").strip() or site
@@ -112,8 +114,8 @@ class Hub:
         try:
             return self.api.listing(name, get)
         except DocumentError as error:
-            variable = self.api.endpoint_variable
-            raise ModelError(name.repo, f"the hub's listing {error}; is {variable}={self.endpoint} a hub?") from error
+            hint = f"; is {self.api.endpoint_variable}={self.endpoint} a hub?" if self.endpoint != REGISTRY else ""
+            raise ModelError(name.repo, f"the hub's listing {error}{hint}") from error
 
     def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
         """The first bytes of a file, at most `num_bytes`; checked if they are all of it. Raises as `fetch` does."""
@@ -266,7 +268,7 @@ class Hub:
         if status in (401, 403, 404):
             way_out = (
                 f"set {variable} if it is private"
-                if self.token is None and not self.api.has_credentials()
+                if self.token is None
                 else f"look whether {variable} is valid and may read it"
             )
             refused = NotFoundError if status == 404 else TokenError
@@ -301,7 +303,7 @@ def cache_of(site: str) -> Path:
 
 
 def all_caches() -> Iterator[Path]:
-    """Where models of any hub are kept, of every S3-compatible store that was ever asked."""
+    """The folders of all hubs, and of every S3-compatible store that was ever asked."""
     yield from (cache_of(site) for site in SITES if site != S3)
     yield from (folder for folder in (_own_cache() / S3).glob("*") if folder.is_dir())
 

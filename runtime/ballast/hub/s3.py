@@ -53,9 +53,6 @@ class S3Store(HubApi):
         self._signer = _Signer()
         self.auth = self._signer
 
-    def has_credentials(self) -> bool:
-        return self._signer.credentials is not None
-
     def listing(self, name: HubName, get: Get) -> Listing:
         bucket, _, folder = name.repo.partition("/")
         prefix = f"{folder}/" if folder else ""
@@ -97,7 +94,7 @@ class S3Store(HubApi):
         if status in (400, 401, 403, 404):
             way_out = _REFUSALS.get(code) or (
                 "look whether AWS_ACCESS_KEY_ID may list the bucket and read its objects"
-                if self.has_credentials()
+                if self._signer.credentials is not None
                 else "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if it is private"
             )
             return TokenError("model", repo, f"the store answers {f'{status} {code}'.strip()}: {way_out}")

@@ -6,7 +6,10 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from ballast.hub.pull import Found, find, pull
 from ballast.hub.registry_login import Credentials, credentials_for
 from ballast.hub.remote import Hub
 from ballast.tiny import BUILT_IN
+from support.servers.cut_proxy import cut_proxy
 from support.servers.oci_registry import INDEX, MANIFEST, PASSWORD, TITLE, USER, Registry, docker_config, oci_registry
 
 WEIGHTS = bytes(range(256)) * 24_000
@@ -166,6 +170,68 @@ def test_an_interrupted_pull_goes_on_and_wrong_bytes_are_refused(registry: Regis
     with pytest.raises(WrongBytesError, match="checksum"):
         pull(name, hub, None, out)
     assert not list((tmp_path / "cache").rglob("*.incomplete"))
+
+
+def test_a_broken_connection_is_resumed_by_ranges(registry: Registry, hub: Hub) -> None:
+    with cut_proxy(registry.host, 2 << 20) as proxy:
+        name = read_name(f"oci://{proxy.host}/team/tiny:v1")
+        assert gguf(pull(name, hub, None, io.StringIO())) == WEIGHTS
+        assert len(WEIGHTS) < proxy.num_bytes < len(WEIGHTS) + (1 << 20)
+
+
+@contextmanager
+def answering(status: int, headers: dict[str, str]) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that always gives this answer, and the credentials that it was sent."""
+    seen: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": "0"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_storage_behind_a_registry_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCI_USERNAME", USER)
+    monkeypatch.setenv("OCI_PASSWORD", PASSWORD)
+    with answering(200, {}) as (thief, taken):
+        challenge = f'Bearer realm="http://{thief}/token",service="x"'
+        with (
+            answering(401, {"WWW-Authenticate": challenge}) as (storage, seen),
+            answering(307, {"Location": f"http://{storage}/blob"}) as (host, _),
+            pytest.raises(TokenError),
+        ):
+            pulled(f"oci://{host}/team/tiny:v1")
+        assert seen == [None]
+    assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("challenge", "kind", "message"),
+    [
+        ("Negotiate", TokenError, "OCI_USERNAME"),
+        ("Bearer", TokenError, "OCI_USERNAME"),
+        ('Bearer realm="/token"', ModelError, "does not answer as it should"),
+        ('Bearer realm="file:///etc/passwd"', ModelError, "does not answer as it should"),
+    ],
+)
+def test_challenges_that_no_client_can_answer_are_refused(challenge: str, kind: type[Exception], message: str) -> None:
+    with answering(401, {"WWW-Authenticate": challenge}) as (host, _), pytest.raises(kind, match=message):
+        pulled(f"oci://{host}/team/tiny:v1")
 
 
 @pytest.fixture(scope="module")

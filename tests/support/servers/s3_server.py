@@ -57,7 +57,7 @@ class S3Server:
         self.client.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
 
     def open_to_all(self, bucket: str) -> None:
-        """Let anybody list and read the bucket."""
+        """Let anonymous clients list and read the bucket."""
         things = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
         statement = {
             "Effect": "Allow",

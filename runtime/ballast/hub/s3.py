@@ -122,7 +122,7 @@ class _Signer(httpx2.Auth):
     def credentials(self) -> Credentials | None:
         """None for anonymous requests. Raises ConfigError."""
         try:
-            from botocore.exceptions import BotoCoreError
+            from botocore.exceptions import BotoCoreError, ClientError
             from botocore.session import get_session
         except ImportError as error:
             raise ConfigError(
@@ -130,7 +130,7 @@ class _Signer(httpx2.Auth):
             ) from error
         try:
             return get_session().get_credentials()
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:
             raise TokenError(
                 "AWS_ACCESS_KEY_ID", "…", f"no credentials could be found: {shown(str(error), 300)}"
             ) from error
@@ -143,12 +143,12 @@ class _Signer(httpx2.Auth):
     def _sign(self, request: httpx2.Request, credentials: Credentials) -> None:
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         signed = AWSRequest(request.method, str(request.url), headers=_amazon_headers(request))
         try:
             S3SigV4Auth(credentials.get_frozen_credentials(), "s3", region_of_environment()).add_auth(signed)
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:
             raise TokenError(
                 "AWS_ACCESS_KEY_ID", "…", f"no request could be signed: {shown(str(error), 300)}"
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 import json
@@ -11,14 +12,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from ballast import cli
 from ballast.cli import serve_config
 from ballast.documents.small_file import DocumentError
 from ballast.errors import BallastError, ConfigError, ModelError
+from ballast.hub.checksum import Checksum
 from ballast.hub.errors import NotFoundError, TokenError, WrongBytesError
-from ballast.hub.naming import HubName, read_name, repo_folder, repo_of_folder
+from ballast.hub.naming import HubFile, HubName, read_name, repo_folder, repo_of_folder
 from ballast.hub.pull import Found, find, pull
 from ballast.hub.remote import Hub, all_caches, cache_of
 from ballast.hub.s3 import S3Store
@@ -224,6 +227,46 @@ def test_what_is_wrong_is_named(
         monkeypatch.setenv(variable, value)
     with pytest.raises(kind, match=message):
         pulled(name)
+
+
+def test_an_identity_that_the_cloud_refuses_is_named(
+    store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    (tmp_path / "token").write_text("no token")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/models")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-test-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", store.endpoint)
+    with pytest.raises(TokenError, match=r"no request could be signed: .*AssumeRoleWithWebIdentity"):
+        pulled("s3://models")
+
+
+def test_the_region_that_a_store_names_is_in_the_message() -> None:
+    answer = httpx2.Response(301, headers={"x-amz-bucket-region": "eu-west-1"}, stream=httpx2.ByteStream(b""))
+    assert "the bucket is in eu-west-1" in str(S3Store().refusal("models", answer))
+
+
+@pytest.mark.parametrize(
+    ("headers", "checksum"),
+    [
+        ({}, Checksum("md5", "0" * 32)),
+        ({"X-Amz-Server-Side-Encryption": "AES256"}, Checksum("md5", "0" * 32)),
+        ({"X-Amz-Server-Side-Encryption": "aws:kms"}, None),
+        ({"X-Amz-Server-Side-Encryption-Customer-Algorithm": "AES256"}, None),
+        ({"X-Amz-Checksum-Sha256": base64.b64encode(bytes(32)).decode()}, Checksum("sha256", "0" * 64)),
+        ({"X-Amz-Checksum-Sha256": f"{base64.b64encode(bytes(32)).decode()}-3"}, Checksum("md5", "0" * 32)),
+        (
+            {"X-Amz-Checksum-Sha256": base64.b64encode(bytes(32)).decode(), "X-Amz-Checksum-Type": "COMPOSITE"},
+            Checksum("md5", "0" * 32),
+        ),
+    ],
+    ids=str,
+)
+def test_only_a_checksum_of_the_whole_object_proves_it(headers: dict[str, str], checksum: Checksum | None) -> None:
+    file = HubFile("x.gguf", 5, "0" * 32, f'"{"0" * 32}"')
+    assert S3Store().checksum("models", file, lambda path, asked: headers) == checksum
 
 
 def test_stores_with_buckets_of_one_name_are_kept_apart(

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that ends each connection after so many bytes of an answer, as a bad network does."""
+"""A TCP proxy on loopback that ends each connection after N bytes of an answer, as a bad network does."""
 
 from __future__ import annotations
 

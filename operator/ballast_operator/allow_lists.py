@@ -45,6 +45,11 @@ def _cache_refusals(spec: ModelCacheSpec, lists: AllowLists) -> Iterator[Refusal
     folder = spec.storage.host_path
     if folder is not None and not any(_is_below(folder.path, root) for root in lists.host_paths):
         yield Refusal("storage.hostPath.path", folder.path, "--allowed-host-path", lists.host_paths)
+    for model in spec.models:
+        artifact = model.source.oci
+        if artifact is not None and lists.images and not any(is_of(artifact.reference, it) for it in lists.images):
+            where = f"models[{model.name}].source.oci.reference"
+            yield Refusal(where, artifact.reference, "--allowed-image", lists.images)
     yield from _refused_selector("nodeSelector", spec.node_selector, lists)
 
 
@@ -60,14 +65,17 @@ def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
         yield "image", spec.image
     if spec.model.source.image is not None:
         yield "model.source.image.reference", spec.model.source.image.reference
+    if spec.model.source.oci is not None:
+        yield "model.source.oci.reference", spec.model.source.oci.reference
 
 
 def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
     """Every path of a node that the spec names, with the field that does."""
     if spec.model.source.host_path is not None:
         yield "model.source.hostPath.path", spec.model.source.host_path.path
-    if spec.model.source.hugging_face is not None and spec.model.source.hugging_face.host_path is not None:
-        yield "model.source.huggingFace.hostPath.path", spec.model.source.hugging_face.host_path.path
+    source = spec.model.source
+    if source.pulled is not None and source.pulled.host_path is not None:
+        yield f"model.source.{source.pulled_field}.hostPath.path", source.pulled.host_path.path
     if spec.kernel_cache is not None and spec.kernel_cache.host_path is not None:
         yield "kernelCache.hostPath", spec.kernel_cache.host_path
     for volume in spec.volumes:

@@ -75,7 +75,7 @@ def rendered(
     service = _with_cached_model(service, caches or {}, options.allowed)
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
         raise SpecError(refusal)
-    source = service.spec.model.source.hugging_face
+    source = service.spec.model.source.pulled
     pull = (
         [build_pull_policy(service, source, options, None), build_pull_job(service, source, options)] if source else []
     )

@@ -8,6 +8,7 @@ MODEL_VOLUME = "model"
 MODEL_DIRECTORY = "/models"
 RULES_DIRECTORY = "/etc/ballast/rules"
 KEYS_DIRECTORY = "/etc/ballast/keys"
+LOGIN_DIRECTORY = "/etc/ballast/registry"
 SCRATCH_DIRECTORY = "/tmp"  # noqa: S108
 HUGEPAGES_DIRECTORY = "/dev/hugepages"
 KERNELS_DIRECTORY = "/var/cache/ballast"

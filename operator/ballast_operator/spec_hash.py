@@ -16,7 +16,13 @@ NOT_IN_PODS: Any = {
     "rollout": True,
     "numa": {"enforcement": True},
     "endpoint": {"network_policy": True, "service": True, "inference_pool": True, "route": True},
-    "model": {"source": {"hugging_face": {"endpoint": True, "token_secret_ref": True}}},
+    "model": {
+        "source": {
+            "hugging_face": {"endpoint": True, "token_secret_ref": True},
+            "s3": {"credentials_secret_ref": True},
+            "oci": {"pull_secret_ref": True},
+        }
+    },
 }
 """Fields that pods do not depend on."""
 

@@ -241,7 +241,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a GGUF file, a folder of one model's, or org/repo:QUANT[@revision] of a hub; default: the built-in model",
+        help="a GGUF file, a folder of one model's, or org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] "
+        "or oci://registry/repo:tag; default: the built-in model",
     )
 
 
@@ -278,11 +279,15 @@ def _add_pull(commands: _Commands) -> None:
         description="Fetch one quantisation of a model from a hub, if it fits this machine, into the hub's own cache. "
         "What an interrupted pull has fetched is kept, and the next goes on there. HF_TOKEN, HF_ENDPOINT, HF_HOME, "
         "HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean for the hub's own tools. ModelScope's models are named as "
-        "modelscope.cn/org/repo:QUANT; their token is MODELSCOPE_API_TOKEN.",
+        "modelscope.cn/org/repo:QUANT; their token is MODELSCOPE_API_TOKEN. Models of an S3-compatible store are named "
+        "as s3://bucket/prefix:QUANT, with AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID as for the AWS CLI; "
+        "artifacts of an OCI registry as oci://registry/repo:tag, with the credentials of `docker login`.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="org/repo:QUANT[@revision]; without QUANT, the choices are shown"
+        "model",
+        metavar="MODEL",
+        help="org/repo:QUANT[@revision], s3://… or oci://…; without QUANT, the choices are shown",
     )
     parser.add_argument("--skip_plan", action="store_true", help="do not look whether it fits: for another machine")
     parser.add_argument(
@@ -327,10 +332,10 @@ def _add_models(commands: _Commands) -> None:
 def _models(arguments: argparse.Namespace) -> int:
     from ballast.hub.library import listed, remove, remove_all
     from ballast.hub.naming import SITES, read_name
-    from ballast.hub.remote import cache_of
+    from ballast.hub.remote import all_caches, cache_of
 
     if arguments.remove_all:
-        sys.stdout.write(remove_all(cache_of(site) for site in SITES))
+        sys.stdout.write(remove_all(all_caches()))
     elif arguments.remove is None:
         sys.stdout.write(listed({site: cache_of(site) for site in SITES}))
     else:

@@ -225,7 +225,10 @@ def test_rules_of_a_cache(kube: Kube, free: str) -> None:
         ("exactly one of hostPath and pvc", {"storage": {}}),
         ("at least the size of the largest model", {"capacity": "10Gi", "models": [model("a")]}),
         ("must be a quantity", {"capacity": "much"}),
-        ("exactly one of huggingFace and modelScope", {"models": [{"name": "a", "size": "1Gi", "source": {}}]}),
+        (
+            "exactly one of huggingFace, modelScope, s3 and oci",
+            {"models": [{"name": "a", "size": "1Gi", "source": {}}]},
+        ),
         ("Duplicate value", {"models": [model("a"), model("a")]}),
         ("should match", {"proxies": [{"name": "HF_TOKEN", "value": "x"}]}),
     ):

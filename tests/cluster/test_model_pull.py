@@ -57,6 +57,33 @@ def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, names
     wait_for("Job and policy to go", lambda: not kube.list("jobs", namespace) + kube.list("networkpolicies", namespace))
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ({"s3": {"bucket": "models", "prefix": "tiny", "quant": "Q8_0"}}, "s3://models/tiny:Q8_0"),
+        (
+            {"oci": {"reference": "registry.test/tiny:v1", "pullSecretRef": {"name": "x"}}},
+            "oci://registry.test/tiny:v1",
+        ),
+    ],
+    ids=["s3", "oci"],
+)
+def test_a_model_of_a_store_is_pulled_as_one_of_a_hub(
+    kube: Kube, namespace: str, source: dict[str, dict[str, object]], name: str
+) -> None:
+    make_claim(kube, namespace)
+    body = pulled("stored")
+    [(kind, fields)] = source.items()
+    body["spec"]["model"] = {"source": {kind: {**fields, "pvc": {"claimName": "models"}}}}
+    kube.apply("inferenceservices", body, namespace)
+    pod = pulling_pod(kube, namespace)
+    assert pod["spec"]["containers"][0]["args"][:2] == ["pull", name]
+    found = wait_condition(kube, namespace, "stored", "ModelPulled", "False", "Pulling")
+    assert found["message"].startswith(name)
+    set_status(kube, pod, phase="Succeeded", state=said(0, "Pulled", "tiny at 1234"))
+    wait_ready(kube, namespace, "stored")
+
+
 def test_a_pull_ends_with_the_last_service_that_names_it(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     for name in ("first", "second"):

@@ -162,6 +162,34 @@ def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
     assert (source["revision"], source["endpoint"]) == ("main", "https://huggingface.co")
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("s3", {"bucket": "models", "prefix": "a/b", "quant": "Q8_0", "endpoint": "https://minio.test:9000"}, None),
+        ("s3", {"bucket": "Models"}, "bucket"),
+        ("s3", {"bucket": "models", "prefix": "/a"}, "prefix"),
+        ("s3", {"bucket": "models", "endpoint": "http://user:password@minio.test"}, "endpoint"),
+        ("s3", {"bucket": "models", "pvc": None}, "exactly one of pvc and hostPath"),
+        ("s3", {"bucket": "models", "pvc": None, "hostPath": {"path": "/srv"}}, "kubernetes.io/hostname"),
+        ("oci", {"reference": "registry.test:5000/a/b:v1", "quant": "Q8_0"}, None),
+        ("oci", {"reference": f"registry.test/a/b@sha256:{'0' * 64}", "pullSecretRef": {"name": "x"}}, None),
+        ("oci", {"reference": "https://registry.test/a"}, "reference"),
+        ("oci", {"reference": "registry.test/a", "pvc": None}, "exactly one of pvc and hostPath"),
+    ],
+    ids=str,
+)
+def test_a_model_of_a_store_is_taken_or_refused_with_a_sentence(
+    kube: Kube, namespace: str, kind: str, fields: dict[str, Any], said: str | None
+) -> None:
+    source = {name: value for name, value in {"pvc": {"claimName": "models"}, **fields}.items() if value is not None}
+    refused = refusal(kube, namespace, service("x", model={"source": {kind: source}}))
+    assert (refused is None) == (said is None), refused
+    assert (said or "") in (refused or "")
+    if refused is None:
+        body = service("y", model={"source": {kind: source}, "ggufPath": "a.gguf"})
+        assert "ggufPath and configPath must not be set" in (refusal(kube, namespace, body) or "accepted")
+
+
 def test_templates_by_name_and_files_of_the_model_are_taken(kube: Kube, namespace: str) -> None:
     words = ["--chat_template", "deepseek-r1", "--expert_profile=/models/r1/profile.json", "--max_queue", "8"]
     assert refusal(kube, namespace, service("x", engine={"extraArgs": words})) is None

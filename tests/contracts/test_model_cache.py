@@ -4,11 +4,12 @@ alone finds it, and a removal leaves nothing."""
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from builders import FIRST, service
-from caching import cached, model_cache
+from caching import model_cache
 
 from ballast.hub.naming import read_name
 from ballast.tiny import write_tiny_model
@@ -18,6 +19,8 @@ from ballast_operator.resources.cache_job import build_cache_pull, build_removal
 from ballast_operator.resources.hub_pod import REPORT
 from ballast_operator.resources.pod import build_pod
 from support.servers.hub_server import hub_server
+from support.servers.oci_registry import TITLE, oci_registry
+from support.servers.s3_server import s3_server
 
 OPTIONS = ChildOptions()
 
@@ -52,15 +55,34 @@ def scope(**more):
     return {"name": "tiny", "size": "1Gi", "source": {"modelScope": hub}}
 
 
-@pytest.mark.parametrize("hub", ["huggingFace", "modelScope"])
-def test_an_engine_finds_what_was_pulled_and_a_removal_leaves_nothing(tmp_path, weights, hub):
+@contextmanager
+def source_of(kind, tmp_path, weights):
+    """A source with the model, as a ModelCache names it, and what is set in the pulling pod to reach it here."""
+    files = {"tiny-Q8_0.gguf": weights}
+    if kind == "s3":
+        with s3_server(tmp_path / "store") as store:
+            store.fill("models", {f"a/{name}": body for name, body in files.items()})
+            store.open_to_all("models")
+            yield {"bucket": "models", "prefix": "a", "endpoint": store.endpoint}, {}
+    elif kind == "oci":
+        with oci_registry(tmp_path / "registry") as registry:
+            registry.push("a/tiny", "v1", [("application/octet-stream", weights, {TITLE: "tiny-Q8_0.gguf"})])
+            yield {"reference": f"{registry.host}/a/tiny:v1"}, {}
+    else:
+        with hub_server(files) as (_, endpoint):
+            here = {"endpoint": endpoint} if kind == "huggingFace" else {}
+            yield {"repo": "org/tiny", "quant": "Q8_0", **here}, {"MODELSCOPE_DOMAIN": endpoint}
+
+
+@pytest.mark.parametrize("kind", ["huggingFace", "modelScope", "s3", "oci"])
+def test_an_engine_finds_what_was_pulled_and_a_removal_leaves_nothing(tmp_path, weights, kind):
     disk = tmp_path / "disk"
     disk.mkdir()
-    with hub_server({"tiny-Q8_0.gguf": weights}) as (_, endpoint):
-        cache = model_cache(cached(endpoint=endpoint) if hub == "huggingFace" else scope())
+    with source_of(kind, tmp_path, weights) as (source, variables):
+        cache = model_cache({"name": "tiny", "size": "1Gi", "source": {kind: source}})
         [model] = cache.spec.models
         words, env = container_of(build_cache_pull(cache, model, "n1", OPTIONS))
-        env = [*env, {"name": "MODELSCOPE_DOMAIN", "value": endpoint}]
+        env = [*env, *({"name": name, "value": value} for name, value in variables.items())]
         pulled = run(tmp_path, words, env, disk)
         assert pulled.returncode == 0, pulled.stderr
     folder = folder_of(cache, model)

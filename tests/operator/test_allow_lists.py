@@ -1,7 +1,8 @@
 import pytest
 from builders import service
+from caching import model_cache
 
-from ballast_operator.allow_lists import why_not_allowed
+from ballast_operator.allow_lists import why_cache_not_allowed, why_not_allowed
 from ballast_operator.limits.allowed import AllowLists
 
 
@@ -44,6 +45,40 @@ def test_an_image_is_of_a_prefix_only_up_to_a_whole_part(image, prefix, allowed)
     lists = AllowLists(images=("other.test/", prefix))
     assert (refusal(lists, image=image) is None) == allowed
     assert (refusal(lists, model={"source": {"image": {"reference": image}}}) is None) == allowed
+
+
+STORE = {"bucket": "models", "pvc": {"claimName": "models"}}
+ARTIFACT = {"reference": "r.test/team/model:1", "pvc": {"claimName": "models"}}
+
+
+def test_an_artifact_is_bounded_as_an_image_is():
+    lists = AllowLists(images=("r.test/team/",))
+    assert refusal(lists, model={"source": {"oci": ARTIFACT}}) is None
+    other = {**ARTIFACT, "reference": "r.test/other/model:1"}
+    said = refusal(lists, model={"source": {"oci": other}})
+    assert "spec.model.source.oci.reference r.test/other/model:1 is not allowed: --allowed-image" in said
+    assert refusal(lists, model={"source": {"s3": STORE}}) is None
+
+    def cached(reference):
+        source = {"oci": {"reference": reference}}
+        cache = model_cache({"name": "tiny", "size": "1Gi", "source": source}, storage={"pvc": {"claimName": "x"}})
+        return why_cache_not_allowed(cache.spec, lists)
+
+    assert cached("r.test/team/model:1") is None
+    assert "spec.models[tiny].source.oci.reference r.test/other/model:1 is not allowed" in cached(
+        "r.test/other/model:1"
+    )
+
+
+@pytest.mark.parametrize(("kind", "source"), [("s3", STORE), ("oci", ARTIFACT)])
+def test_a_folder_that_a_model_is_pulled_into_is_bounded_for_every_source(kind, source):
+    folder = {**source, "pvc": None, "hostPath": {"path": "/srv/models"}}
+    spec = {
+        "model": {"source": {kind: {name: value for name, value in folder.items() if value is not None}}},
+        "scheduling": {"nodeSelector": {"kubernetes.io/hostname": "a"}},
+    }
+    assert refusal(AllowLists(host_paths=("/srv",)), **spec) is None
+    assert f"spec.model.source.{kind}.hostPath.path /srv/models is not allowed" in refusal(AllowLists(), **spec)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
@@ -32,3 +32,5 @@ class FoundModel:
     """The source of the pod's volume."""
     nodes: tuple[str, ...] | None
     """The nodes that have it; None for a claim, which any node may mount."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables by which an engine finds it in its folder."""

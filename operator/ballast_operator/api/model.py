@@ -9,11 +9,19 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
 from ballast_operator.api.cached_source import CachedSource
 from ballast_operator.api.hugging_face import HuggingFaceSource
+from ballast_operator.api.oci_model import OciSource
+from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.s3_model import S3Source
 
-EXACTLY_ONE_SOURCE = "exactly one model source must be set: pvc, hostPath, image, huggingFace, cache or builtin"
-NAMED_BY_THE_HUB = (
-    "with source.huggingFace or source.cache, ggufPath and configPath must not be set: the hub's files are the model"
+EXACTLY_ONE_SOURCE = (
+    "exactly one model source must be set: pvc, hostPath, image, huggingFace, s3, oci, cache or builtin"
 )
+NAMED_BY_THE_HUB = (
+    "with source.huggingFace, s3, oci or cache, ggufPath and configPath must not be set: "
+    "the source's files are the model"
+)
+_PULLED = {"huggingFace": "hugging_face", "s3": "s3", "oci": "oci"}
+"""Sources that are pulled onto a volume, as written in YAML and here."""
 
 
 class PvcSource(ApiType):
@@ -53,7 +61,7 @@ class ModelSource(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                exactly_one("pvc", "hostPath", "image", "huggingFace", "cache", "builtin"),
+                exactly_one("pvc", "hostPath", "image", *_PULLED, "cache", "builtin"),
                 EXACTLY_ONE_SOURCE,
             )
         )
@@ -67,6 +75,14 @@ class ModelSource(ApiType):
         description="A model of a hub. A Job pulls it onto a claim or a node's directory first, once for all services "
         "that name the same; what was pulled stays when they go.",
     )
+    s3: S3Source | None = Field(
+        default=None,
+        description="A model of an S3-compatible store, pulled by a Job as huggingFace is.",
+    )
+    oci: OciSource | None = Field(
+        default=None,
+        description="An artifact of an OCI registry, pulled by a Job as huggingFace is.",
+    )
     cache: CachedSource | None = Field(
         default=None,
         description="A model that a ModelCache keeps. Pods run on the nodes that have it.",
@@ -75,9 +91,19 @@ class ModelSource(ApiType):
         default=None, description="The small trained model inside the runtime's image, to try a cluster out: {}."
     )
 
+    @property
+    def pulled(self) -> PulledSource | None:
+        """The model that is pulled onto a volume; None for sources that need no pull of their own."""
+        return self.hugging_face or self.s3 or self.oci
+
+    @property
+    def pulled_field(self) -> str:
+        """The field of `pulled`."""
+        return next(written for written, name in _PULLED.items() if getattr(self, name) is not None)
+
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelSource:
-        sources = ("pvc", "host_path", "image", "hugging_face", "cache", "builtin")
+        sources = ("pvc", "host_path", "image", "hugging_face", "s3", "oci", "cache", "builtin")
         there = [name for name in sources if getattr(self, name) is not None]
         if len(there) != 1:
             raise ValueError(EXACTLY_ONE_SOURCE)
@@ -90,7 +116,7 @@ class Model(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "(!has(self.source.huggingFace) && !has(self.source.cache)) || "
+                f"!({' || '.join(f'has(self.source.{name})' for name in (*_PULLED, 'cache'))}) || "
                 "(self.ggufPath == '.' && !has(self.configPath))",
                 NAMED_BY_THE_HUB,
             )
@@ -114,7 +140,7 @@ class Model(ApiType):
 
     @model_validator(mode="after")
     def _paths_of_files(self) -> Model:
-        of_a_hub = self.source.hugging_face is not None or self.source.cache is not None
+        of_a_hub = self.source.pulled is not None or self.source.cache is not None
         if of_a_hub and (self.gguf_path != "." or self.config_path is not None):
             raise ValueError(NAMED_BY_THE_HUB)
         return self

@@ -8,14 +8,17 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
 from ballast_operator.api.container import PartName, by_key, no_two
-from ballast_operator.api.hub_model import PROXY_VARIABLES, HubModel
+from ballast_operator.api.hub_model import PROXY_VARIABLES
 from ballast_operator.api.hugging_face import HuggingFaceModel
 from ballast_operator.api.model_scope import ModelScopeModel
+from ballast_operator.api.oci_model import OciModel
+from ballast_operator.api.pulled_model import PulledModel
+from ballast_operator.api.s3_model import S3Model
 from ballast_operator.api.scheduling import Toleration
 from ballast_operator.quantity import parse_bytes
 
 EXACTLY_ONE_STORAGE = "exactly one of hostPath and pvc must be set"
-EXACTLY_ONE_HUB = "exactly one of huggingFace and modelScope must be set"
+EXACTLY_ONE_HUB = "exactly one of huggingFace, modelScope, s3 and oci must be set"
 STORAGE_STAYS = "storage cannot be changed because it holds models: make another ModelCache"
 SOURCE_STAYS = "the source of a model cannot be changed, as services use it by its name: add a model of another name"
 A_SIZE = "must be a quantity from 1Mi to 1Pi, such as 400Gi"
@@ -73,27 +76,30 @@ class CacheStorage(ApiType):
 
 
 class CacheSource(ApiType):
-    """The hub of a model. Exactly one field is set."""
+    """The hub, store or registry of a model. Exactly one field is set."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            cel(exactly_one("huggingFace", "modelScope"), EXACTLY_ONE_HUB), cel("self == oldSelf", SOURCE_STAYS)
+            cel(exactly_one("huggingFace", "modelScope", "s3", "oci"), EXACTLY_ONE_HUB),
+            cel("self == oldSelf", SOURCE_STAYS),
         )
     )
 
     hugging_face: HuggingFaceModel | None = Field(default=None, description="Hugging Face's hub, or a mirror.")
     model_scope: ModelScopeModel | None = Field(default=None, description="ModelScope's hub.")
+    s3: S3Model | None = Field(default=None, description="An S3-compatible store.")
+    oci: OciModel | None = Field(default=None, description="An artifact of an OCI registry.")
 
     @property
-    def model(self) -> HubModel:
-        """The model on its hub."""
-        found = self.hugging_face or self.model_scope
+    def model(self) -> PulledModel:
+        """The model at its source."""
+        found = self.hugging_face or self.model_scope or self.s3 or self.oci
         assert found is not None
         return found
 
     @model_validator(mode="after")
     def _exactly_one(self) -> CacheSource:
-        if (self.hugging_face is None) == (self.model_scope is None):
+        if [self.hugging_face, self.model_scope, self.s3, self.oci].count(None) != 3:
             raise ValueError(EXACTLY_ONE_HUB)
         return self
 

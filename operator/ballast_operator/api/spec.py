@@ -35,7 +35,9 @@ OWN_ENVIRONMENT = (
 OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.join(OWN_VOLUMES.values())}"
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
 HOSTNAME = "kubernetes.io/hostname"
-FOLDER_OF_A_NODE = f"model.source.huggingFace.hostPath is of one node: scheduling.nodeSelector must have {HOSTNAME}"
+FOLDER_OF_A_NODE = (
+    f"hostPath of model.source.huggingFace, s3 and oci is of one node: scheduling.nodeSelector must have {HOSTNAME}"
+)
 
 
 class NameRef(ApiType):
@@ -258,10 +260,13 @@ class InferenceServiceSpec(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel("self.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name))", UNKNOWN_VOLUME),
-            cel(
-                "!has(self.model.source.huggingFace) || !has(self.model.source.huggingFace.hostPath) || "
-                f"'{HOSTNAME}' in self.scheduling.nodeSelector",
-                FOLDER_OF_A_NODE,
+            *(
+                cel(
+                    f"!has(self.model.source.{source}) || !has(self.model.source.{source}.hostPath) || "
+                    f"'{HOSTNAME}' in self.scheduling.nodeSelector",
+                    FOLDER_OF_A_NODE,
+                )
+                for source in ("huggingFace", "s3", "oci")
             ),
             cel(
                 "self.sidecars.all(s, !has(s.volumeMounts) || "
@@ -405,7 +410,7 @@ class InferenceServiceSpec(ApiType):
 
     @model_validator(mode="after")
     def _a_folder_is_of_a_node(self) -> InferenceServiceSpec:
-        source = self.model.source.hugging_face
+        source = self.model.source.pulled
         if source is not None and source.host_path is not None and HOSTNAME not in self.scheduling.node_selector:
             raise ValueError(FOLDER_OF_A_NODE)
         return self

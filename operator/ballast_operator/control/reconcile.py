@@ -134,7 +134,9 @@ class Reconciler:
         would give the owner back, and the garbage collector would delete the pod.
         """
         body = await self.api.get(INFERENCE_SERVICE, service.ref.namespace, service.ref.name)
-        return body is not None and body["metadata"]["uid"] == service.uid and "deletionTimestamp" not in body["metadata"]
+        return (
+            body is not None and body["metadata"]["uid"] == service.uid and "deletionTimestamp" not in body["metadata"]
+        )
 
     def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
         """The evidence with how long the service has made no progress. A restarted operator begins at zero."""

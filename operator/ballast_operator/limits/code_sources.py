@@ -147,8 +147,8 @@ def _claims(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
             yield f"volumes[{volume.name}]", volume.persistent_volume_claim.claim_name
     if source.pvc is not None:
         yield "model.source.pvc", source.pvc.claim_name
-    if source.hugging_face is not None and source.hugging_face.pvc is not None:
-        yield "model.source.huggingFace.pvc", source.hugging_face.pvc.claim_name
+    if source.pulled is not None and source.pulled.pvc is not None:
+        yield f"model.source.{source.pulled_field}.pvc", source.pulled.pvc.claim_name
     if spec.packed_weights is not None and spec.packed_weights.pvc is not None:
         yield "packedWeights.pvc", spec.packed_weights.pvc.claim_name
     if spec.kv_disk is not None and spec.kv_disk.claim_name is not None:

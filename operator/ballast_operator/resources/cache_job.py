@@ -24,6 +24,8 @@ from ballast_operator.resources.hub_pod import (
     pull_arguments,
     pull_env,
     pull_policy,
+    registry_login,
+    store_env,
 )
 from ballast_operator.resources.node_affinity import on_nodes
 from ballast_operator.spec_hash import short_hash
@@ -81,6 +83,7 @@ def found_model(cache: ModelCache, model: CachedModel, places: tuple[str, ...]) 
         folder=folder_of(cache, model),
         volume=cache_volume(cache, read_only=True),
         nodes=places if cache.spec.storage.host_path is not None else None,
+        env=store_env(model.source.model, MODEL_DIRECTORY),
     )
 
 
@@ -93,10 +96,12 @@ def build_cache_pull(cache: ModelCache, model: CachedModel, place: str, options:
         "IfNotPresent",
         pull_arguments(source),
         pull_env(source, f"{MODEL_DIRECTORY}/{folder}", proxies_of(cache.spec.proxies)),
+        with_login=registry_login(source) is not None,
     )
     tolerations = [toleration.to_api() for toleration in cache.spec.tolerations]
     annotations = _annotations(place, folder, model.name, model.size)
-    return _job(cache, name, container, _scheduling(cache, place, tolerations), annotations)
+    scheduling = _scheduling(cache, place, tolerations)
+    return _job(cache, name, container, scheduling, annotations, registry_login(source))
 
 
 def build_removal(
@@ -108,6 +113,7 @@ def build_removal(
         {"name": "HOME", "value": "/tmp"},  # noqa: S108
         {"name": "HF_HUB_CACHE", "value": directory},
         {"name": "MODELSCOPE_CACHE", "value": directory},
+        {"name": "BALLAST_MODEL_CACHE", "value": directory},
     ]
     container = hub_container(_image(options), "IfNotPresent", REMOVE_ARGUMENTS, env)
     scheduling = _scheduling(cache, place, [{"operator": "Exists"}])
@@ -145,11 +151,12 @@ def _job(
     container: Mapping[str, Any],
     scheduling: Mapping[str, Any],
     annotations: Mapping[str, str],
+    login: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     labels = {**_labels(cache), LABEL_PULL: name}
     secrets = [ref.to_api() for ref in cache.spec.image_pull_secrets]
     volume = cache_volume(cache, read_only=False)
-    spec = hub_job_spec(labels, scheduling, container, volume, image_pull_secrets=secrets)
+    spec = hub_job_spec(labels, scheduling, container, volume, login, image_pull_secrets=secrets)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -13,7 +13,7 @@ from ballast_operator.resources.volumes import rules_key
 
 def engine_arguments(spec: InferenceServiceSpec, cached: FoundModel | None = None) -> list[str]:
     """The arguments: every setting by name, defaults included. `cached`: what source.cache names."""
-    pulled = spec.model.source.hugging_face or cached
+    pulled = spec.model.source.pulled or cached
     words = ["serve", *([pulled.name] if pulled is not None else ())]
     for name, value in engine_options(spec, cached).items():
         if value is True:
@@ -59,7 +59,7 @@ def asked_device(spec: InferenceServiceSpec) -> str:
 
 def _model(spec: InferenceServiceSpec, cached: FoundModel | None) -> dict[str, object]:
     model = spec.model
-    pulled = model.source.hugging_face or cached
+    pulled = model.source.pulled or cached
     mounted = model.source.builtin is None and pulled is None
     return {
         "gguf_path": _inside(model.gguf_path) if mounted else None,

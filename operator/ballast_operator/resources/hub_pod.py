@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,8 +10,11 @@ from ballast_operator.api.container import EnvVar
 from ballast_operator.api.hub_model import PROXY_VARIABLES, HubModel
 from ballast_operator.api.hugging_face import HuggingFaceModel
 from ballast_operator.api.model_cache_spec import Proxy
+from ballast_operator.api.oci_model import OciModel
+from ballast_operator.api.pulled_model import PulledModel
+from ballast_operator.api.s3_model import S3Model
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.folders import MODEL_DIRECTORY, MODEL_VOLUME, SCRATCH_DIRECTORY
+from ballast_operator.folders import LOGIN_DIRECTORY, MODEL_DIRECTORY, MODEL_VOLUME, SCRATCH_DIRECTORY
 from ballast_operator.names import ADMIN_PORT, ADMIN_PORT_NAME, FIELD_MANAGER, GROUP
 from ballast_operator.resources.networkpolicy import dns_egress
 from ballast_operator.resources.security import USER, container_security, pod_security
@@ -22,6 +25,7 @@ ANNOTATION_TEMPLATE = f"{GROUP}/pull-template"
 """Hash of the spec that the Job was made from. A failing Job is replaced if the hash changes."""
 
 PULL_CONTAINER = "pull"
+LOGIN_VOLUME = "registry"
 REPORT = "/dev/termination-log"
 """What is written there, the kubelet puts into the container's status."""
 
@@ -36,11 +40,13 @@ def hub_job_spec(
     scheduling: Mapping[str, Any],
     container: Mapping[str, Any],
     volume: Mapping[str, Any],
+    login: Mapping[str, Any] | None = None,
     *,
     image_pull_secrets: Sequence[Mapping[str, Any]] = (),
     service_account: str | None = None,
 ) -> dict[str, Any]:
-    """The spec of a Job with one pod. `volume`: the source of the volume that holds models."""
+    """The spec of a Job with one pod. `volume`: the source of the volume that holds models. `login`: that of the
+    registry's credentials."""
     template = {
         "metadata": {"labels": dict(labels)},
         "spec": {
@@ -55,6 +61,7 @@ def hub_job_spec(
             "volumes": [
                 {"name": "scratch", "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": MODEL_VOLUME, **volume},
+                *([{"name": LOGIN_VOLUME, **login}] if login is not None else ()),
             ],
         },
     }
@@ -62,7 +69,12 @@ def hub_job_spec(
 
 
 def hub_container(
-    image: str, pull_policy: str, arguments: Sequence[str], env: Sequence[Mapping[str, Any]]
+    image: str,
+    pull_policy: str,
+    arguments: Sequence[str],
+    env: Sequence[Mapping[str, Any]],
+    *,
+    with_login: bool = False,
 ) -> dict[str, Any]:
     """The container. It runs `ballast` with these arguments, and writes only to the models and to /tmp."""
     return {
@@ -80,28 +92,64 @@ def hub_container(
         "volumeMounts": [
             {"name": "scratch", "mountPath": SCRATCH_DIRECTORY},
             {"name": MODEL_VOLUME, "mountPath": MODEL_DIRECTORY},
+            *([{"name": LOGIN_VOLUME, "mountPath": LOGIN_DIRECTORY, "readOnly": True}] if with_login else ()),
         ],
     }
 
 
-def pull_arguments(model: HubModel) -> list[str]:
+def registry_login(model: PulledModel) -> dict[str, Any] | None:
+    """The source of the volume with the registry's credentials, a Docker configuration; None where there are none."""
+    if not isinstance(model, OciModel) or model.pull_secret_ref is None:
+        return None
+    items = [{"key": ".dockerconfigjson", "path": "config.json"}]
+    # A pod without its Secret would wait without a message. An anonymous pull reports that it was refused.
+    return {"secret": {"secretName": model.pull_secret_ref.name, "items": items, "optional": True}}
+
+
+def pull_arguments(model: PulledModel) -> list[str]:
     """The arguments that pull the model."""
     return ["pull", model.name, "--skip_plan", "--report", REPORT, "--progress_port", str(ADMIN_PORT)]
 
 
-def pull_env(model: HubModel, directory: str, proxies: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The variables by which the pull finds the hub, and keeps the model in `directory`."""
-    token = model.token_secret_ref
+def store_env(model: PulledModel, directory: str) -> dict[str, str]:
+    """The variables by which a pull keeps the model in `directory`, and an engine finds it there."""
+    if isinstance(model, S3Model):
+        endpoint = {} if model.endpoint is None else {"AWS_ENDPOINT_URL_S3": model.endpoint}
+        return {"BALLAST_MODEL_CACHE": directory, "AWS_REGION": model.region, **endpoint}
+    if isinstance(model, OciModel):
+        return {"BALLAST_MODEL_CACHE": directory}
+    return {"HF_HUB_CACHE" if isinstance(model, HuggingFaceModel) else "MODELSCOPE_CACHE": directory}
+
+
+def pull_env(model: PulledModel, directory: str, proxies: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The variables by which the pull finds the source, and keeps the model in `directory`."""
+    places = store_env(model, directory)
     if isinstance(model, HuggingFaceModel):
-        credential, places = "HF_TOKEN", {"HF_ENDPOINT": model.endpoint, "HF_HUB_CACHE": directory}
-    else:
-        credential, places = "MODELSCOPE_API_TOKEN", {"MODELSCOPE_CACHE": directory}
+        places = {"HF_ENDPOINT": model.endpoint, **places}
     return [
         *({"name": name, "value": value} for name, value in sorted(proxies.items())),
         {"name": "HOME", "value": SCRATCH_DIRECTORY},
         *({"name": name, "value": value} for name, value in places.items()),
-        *([{"name": credential, "valueFrom": {"secretKeyRef": token.to_api()}}] if token is not None else ()),
+        *_credentials(model),
     ]
+
+
+def _credentials(model: PulledModel) -> Iterator[dict[str, Any]]:
+    """Variables that say who asks. A node's own identity in its cloud is not for pods."""
+    if isinstance(model, HubModel):
+        token = model.token_secret_ref
+        if token is not None:
+            variable = "HF_TOKEN" if isinstance(model, HuggingFaceModel) else "MODELSCOPE_API_TOKEN"
+            yield {"name": variable, "valueFrom": {"secretKeyRef": token.to_api()}}
+    elif isinstance(model, S3Model):
+        yield {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"}
+        if (secret := model.credentials_secret_ref) is not None:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                yield {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": name}}}
+            session = {"name": secret.name, "key": "AWS_SESSION_TOKEN", "optional": True}
+            yield {"name": "AWS_SESSION_TOKEN", "valueFrom": {"secretKeyRef": session}}
+    elif model.pull_secret_ref is not None:
+        yield {"name": "DOCKER_CONFIG", "value": LOGIN_DIRECTORY}
 
 
 def proxies_of(env: Iterable[EnvVar | Proxy]) -> dict[str, str]:
@@ -112,15 +160,16 @@ def proxies_of(env: Iterable[EnvVar | Proxy]) -> dict[str, str]:
 def pull_policy(
     metadata: Mapping[str, Any],
     pods: Mapping[str, str],
-    models: Iterable[HubModel],
+    models: Iterable[PulledModel],
     proxies: Mapping[str, str],
     options: ChildOptions,
 ) -> dict[str, Any]:
-    """The NetworkPolicy of pods that pull: out to names and to hubs, in for the operator, which reads the progress.
+    """The NetworkPolicy of pods that pull: out to names and to sources of models, in for the operator, which reads the
+    progress.
 
-    A hub may send its pods on to other hosts, so hosts are not named; ports are.
+    A source may send its pods on to other hosts, so hosts are not named; ports are.
     """
-    endpoints = {model.endpoint for model in models if isinstance(model, HuggingFaceModel)}
+    endpoints = {url for model in models if (url := _address(model)) is not None}
     ways = (*endpoints, *(url for url in proxies.values() if "://" in url))
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": options.operator_namespace}},
@@ -140,6 +189,13 @@ def pull_policy(
             ],
         },
     }
+
+
+def _address(model: PulledModel) -> str | None:
+    """The URL that the model's source is asked at, where that is not the port of HTTPS."""
+    if isinstance(model, HuggingFaceModel | S3Model):
+        return model.endpoint
+    return f"https://{model.registry}" if isinstance(model, OciModel) else None
 
 
 def _port(url: str) -> int:

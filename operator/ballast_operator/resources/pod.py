@@ -30,6 +30,7 @@ from ballast_operator.names import (
 )
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
+from ballast_operator.resources.hub_pod import store_env
 from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.node_affinity import on_nodes
 from ballast_operator.resources.security import container_security, engine_security
@@ -57,14 +58,8 @@ KERNELS_ENV = (
 """Where the compilers of a GPU's kernels keep them, with a volume for that; else below /tmp, for as long as the pod."""
 
 
-PULLED_ENV = (
-    {"name": "HF_HUB_CACHE", "value": MODEL_DIRECTORY},
-    {"name": "HF_HUB_OFFLINE", "value": "1"},
-)
-"""Where an engine finds the model that was pulled for it. It asks no hub."""
-
-CACHED_ENV = (*PULLED_ENV, {"name": "MODELSCOPE_CACHE", "value": MODEL_DIRECTORY})
-"""The same for a model of a cache, which may be of another hub."""
+OFFLINE_ENV = {"name": "HF_HUB_OFFLINE", "value": "1"}
+"""An engine asks no hub, store or registry for the model that was pulled for it."""
 
 OPTIONS_LEFT_ALONE = tuple(
     {"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in (*OPERATORS_OPTIONS, *FILE_ARGUMENTS)
@@ -178,8 +173,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": ENV_SPEC_HASH, "value": spec_hash(service.spec)},
             *([{"name": ENV_RESTART, "value": restart_of(service)}] if service.restarted_at else ()),
             *(KERNELS_ENV if service.spec.kernel_cache is not None else ()),
-            *(PULLED_ENV if service.spec.model.source.hugging_face is not None else ()),
-            *(CACHED_ENV if service.cached is not None else ()),
+            *_pulled_env(service),
         ],
         "ports": [
             {"name": API_PORT_NAME, "containerPort": service.spec.endpoint.port, "protocol": "TCP"},
@@ -203,6 +197,18 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
         "livenessProbe": {**_asked("/livez"), **probes.liveness.to_api()},
         "volumeMounts": mounts(service),
     }
+
+
+def _pulled_env(service: InferenceService) -> list[dict[str, Any]]:
+    """The variables by which the engine finds a model that was pulled."""
+    pulled = service.spec.model.source.pulled
+    if service.cached is not None:
+        places = service.cached.env
+    elif pulled is not None:
+        places = store_env(pulled, MODEL_DIRECTORY)
+    else:
+        return []
+    return [*({"name": name, "value": value} for name, value in places.items()), OFFLINE_ENV]
 
 
 def _asked(path: str) -> dict[str, Any]:

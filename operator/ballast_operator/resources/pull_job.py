@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pulled_model import PulledSource
 from ballast_operator.api.spec import HOSTNAME, InferenceServiceSpec
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
@@ -25,6 +25,7 @@ from ballast_operator.resources.hub_pod import (
     pull_arguments,
     pull_env,
     pull_policy,
+    registry_login,
 )
 from ballast_operator.resources.pod import runtime_image
 from ballast_operator.resources.volumes import pulled_volume
@@ -34,13 +35,13 @@ ANNOTATION_PULLED = f"{GROUP}/pulled"
 """What a pull said when it was done. Its pods go then: they would hold up whoever deletes the claim."""
 
 
-def pull_name(spec: InferenceServiceSpec, source: HuggingFaceSource) -> str:
+def pull_name(spec: InferenceServiceSpec, source: PulledSource) -> str:
     """The name of the Job, and of its policy."""
     node = spec.scheduling.node_selector.get(HOSTNAME) if source.host_path is not None else None
     return f"ballast-pull-{short_hash([source.to_api(), node])}"
 
 
-def build_pull_job(service: InferenceService, source: HuggingFaceSource, options: ChildOptions) -> dict[str, Any]:
+def build_pull_job(service: InferenceService, source: PulledSource, options: ChildOptions) -> dict[str, Any]:
     """The Job as the first service that asks for it makes it."""
     spec, name = service.spec, pull_name(service.spec, source)
     job_spec = hub_job_spec(
@@ -51,8 +52,10 @@ def build_pull_job(service: InferenceService, source: HuggingFaceSource, options
             spec.image_pull_policy,
             pull_arguments(source),
             pull_env(source, MODEL_DIRECTORY, proxies_of(spec.env)),
+            with_login=registry_login(source) is not None,
         ),
         pulled_volume(source, read_only=False),
+        registry_login(source),
         image_pull_secrets=[ref.to_api() for ref in spec.image_pull_secrets],
         service_account=spec.service_account_name,
     )
@@ -62,7 +65,7 @@ def build_pull_job(service: InferenceService, source: HuggingFaceSource, options
 
 
 def build_pull_policy(
-    service: InferenceService, source: HuggingFaceSource, options: ChildOptions, claim: Mapping[str, Any] | None
+    service: InferenceService, source: PulledSource, options: ChildOptions, claim: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The NetworkPolicy of the pulling pod."""
     name = pull_name(service.spec, source)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_operator.api.engine import PlacementRules
-from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pulled_model import PulledSource
 from ballast_operator.folders import MODEL_VOLUME, OWN_VOLUMES
 from ballast_operator.resources.configmap import RULES_KEY, rules_name
 
@@ -75,12 +75,12 @@ def _model(service: InferenceService) -> dict[str, Any] | None:
         return {"hostPath": {"path": source.host_path.path, "type": "Directory"}}
     if source.image is not None:
         return {"image": source.image.to_api()}
-    if source.hugging_face is not None:
-        return pulled_volume(source.hugging_face, read_only=True)
+    if source.pulled is not None:
+        return pulled_volume(source.pulled, read_only=True)
     return None if service.cached is None else dict(service.cached.volume)
 
 
-def pulled_volume(source: HuggingFaceSource, *, read_only: bool) -> dict[str, Any]:
+def pulled_volume(source: PulledSource, *, read_only: bool) -> dict[str, Any]:
     """The volume that models are pulled onto."""
     if source.pvc is not None:
         claim = {"claimName": source.pvc.claim_name, **({"readOnly": True} if read_only else {})}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 """The variable that names the YAML file, as --config does."""
 
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BALLAST_CPU_ISA"})
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BALLAST_CPU_ISA", "BALLAST_MODEL_CACHE"})
 """Variables with our prefix that are no options of `ballast serve`."""
 
 # Kubernetes describes Services to every pod by variables; a Service named "ballast" or "ballast-x" has our prefix.

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import quote
 
+import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
 from ballast.documents.json_document import parse_json
-from ballast.errors import ModelError, shown
+from ballast.errors import BallastError, ModelError, shown
+from ballast.hub.checksum import Checksum, checksum_of
+from ballast.hub.errors import NotFoundError, TokenError
 from ballast.hub.naming import HubFile, HubName, check_file
 
-_MOST_FILES = 50_000
+MOST_FILES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,41 +29,64 @@ class Listing:
     """What a repository holds."""
 
     commit: str
-    """40 hexadecimal digits that mean these files and no others."""
+    """40 or 64 hexadecimal digits that mean these files and no others."""
     address: str
     """What stands for it in the address of a file."""
     files: tuple[HubFile, ...]
 
 
-class HubApi(Protocol):
-    """The way one kind of hub is asked."""
+Get = Callable[[str, Mapping[str, str]], bytes]
+"""The document of a URL or path, asked for with these headers."""
+Head = Callable[[str, Mapping[str, str]], Mapping[str, str]]
+"""The headers that a file is answered with."""
+
+
+class HubApi(ABC):
+    """The way one kind of hub is asked. A path without a host is one of the hub's endpoint."""
 
     credential_variable: str
     endpoint_variable: str
     cache_variable: str
+    auth: httpx2.Auth | None = None
+    """Signs requests or answers challenges; None where `token_headers` suffice."""
+    follows_redirects = True
 
-    def listing_path(self, name: HubName) -> str:
-        """Where the files of a revision are listed."""
+    @abstractmethod
+    def listing(self, name: HubName, get: Get) -> Listing:
+        """The files of the name's revision. Raises DocumentError for a document of another form, ModelError for what no
+        honest hub says, and what `get` raises."""
 
-    def read_listing(self, name: HubName, body: bytes) -> Listing:
-        """Raises DocumentError for a body of another form, ModelError for what no honest hub says."""
-
-    def file_path(self, repo: str, address: str, path: str) -> str:
+    @abstractmethod
+    def file_path(self, repo: str, address: str, file: HubFile) -> str:
         """Where the bytes of a file are."""
 
+    def file_headers(self, file: HubFile) -> dict[str, str]:
+        """Headers of a request for a file, by which a changed one is refused."""
+        return {}
+
     def token_headers(self, token: str) -> dict[str, str]:
-        """What tells who asks."""
+        """Headers that authenticate the owner of a token."""
+        return {}
+
+    def checksum(self, repo: str, file: HubFile, head: Head) -> Checksum | None:
+        """What proves the bytes of a file; None where the hub knows no checksum of it."""
+        return checksum_of(file.content)
+
+    def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
+        """The error that a status other than 200 and 206 means for this hub; None for the usual meaning."""
+        return None
 
 
-class HuggingFace:
+class HuggingFace(HubApi):
     """Also of its mirrors."""
 
     credential_variable = "HF_TOKEN"
     endpoint_variable = "HF_ENDPOINT"
     cache_variable = "HF_HUB_CACHE"
 
-    def listing_path(self, name: HubName) -> str:
-        return f"/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
+    def listing(self, name: HubName, get: Get) -> Listing:
+        path = f"/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
+        return self.read_listing(name, get(path, {}))
 
     def read_listing(self, name: HubName, body: bytes) -> Listing:
         said = parse_json(body, _Listing)
@@ -73,22 +100,32 @@ class HuggingFace:
         ]
         return Listing(said.sha, said.sha, tuple(check_file(name.repo, file) for file in files))
 
-    def file_path(self, repo: str, address: str, path: str) -> str:
-        return f"/{repo}/resolve/{address}/{quote(path)}"
+    def file_path(self, repo: str, address: str, file: HubFile) -> str:
+        return f"/{repo}/resolve/{address}/{quote(file.path)}"
 
     def token_headers(self, token: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {token}"}
 
+    def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
+        code = response.headers.get("X-Error-Code", "")
+        if code == "GatedRepo":
+            way_out = f"give it on the hub's page, and set {self.credential_variable}"
+            return TokenError("model", repo, f"its owner asks for consent: {way_out}")
+        if code == "RevisionNotFound":
+            return NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
+        return None
 
-class ModelScope:
+
+class ModelScope(HubApi):
     """It names no commit of a branch: the names and checksums of its files stand for that."""
 
     credential_variable = "MODELSCOPE_API_TOKEN"
     endpoint_variable = "MODELSCOPE_DOMAIN"
     cache_variable = "MODELSCOPE_CACHE"
 
-    def listing_path(self, name: HubName) -> str:
-        return f"/api/v1/models/{name.repo}/repo/files?Revision={quote(name.revision, safe='')}&Recursive=true"
+    def listing(self, name: HubName, get: Get) -> Listing:
+        path = f"/api/v1/models/{name.repo}/repo/files?Revision={quote(name.revision, safe='')}&Recursive=true"
+        return self.read_listing(name, get(path, {}))
 
     def read_listing(self, name: HubName, body: bytes) -> Listing:
         said = parse_json(body, _ScopeAnswer)
@@ -96,16 +133,20 @@ class ModelScope:
             raise ModelError(name.repo, f"the hub says {shown(said.Message or str(said.Code), 300)}")
         blobs = [found for found in said.Data.Files if found.Type == "blob"]
         files = tuple(check_file(name.repo, HubFile(found.Path, found.Size, found.Sha256.lower())) for found in blobs)
-        told = "\n".join(f"{file.path}\0{file.content}" for file in sorted(files, key=lambda file: file.path))
-        digest = hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()
         is_commit = re.fullmatch("[0-9a-f]{40}", name.revision) is not None
-        return Listing(name.revision if is_commit else digest, name.revision, files)
+        return Listing(name.revision if is_commit else commit_of(files), name.revision, files)
 
-    def file_path(self, repo: str, address: str, path: str) -> str:
-        return f"/models/{repo}/resolve/{quote(address, safe='')}/{quote(path)}"
+    def file_path(self, repo: str, address: str, file: HubFile) -> str:
+        return f"/models/{repo}/resolve/{quote(address, safe='')}/{quote(file.path)}"
 
     def token_headers(self, token: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {token}", "Cookie": f"m_session_id={quote(token)}"}
+
+
+def commit_of(files: Iterable[HubFile]) -> str:
+    """What stands for the commit where a hub names none: the SHA-1 of the files' names and contents."""
+    named = "\n".join(f"{file.path}\0{file.content}" for file in sorted(files, key=lambda file: file.path))
+    return hashlib.sha1(named.encode(), usedforsecurity=False).hexdigest()
 
 
 class _Lfs(BaseModel):
@@ -124,7 +165,7 @@ class _Sibling(BaseModel):
 class _Listing(BaseModel):
     model_config = ConfigDict(strict=True)
     sha: str
-    siblings: list[_Sibling] = Field(max_length=_MOST_FILES)
+    siblings: list[_Sibling] = Field(max_length=MOST_FILES)
 
 
 class _ScopeFile(BaseModel):
@@ -137,7 +178,7 @@ class _ScopeFile(BaseModel):
 
 class _ScopeFiles(BaseModel):
     model_config = ConfigDict(strict=True)
-    Files: list[_ScopeFile] = Field(max_length=_MOST_FILES)
+    Files: list[_ScopeFile] = Field(max_length=MOST_FILES)
 
 
 class _ScopeAnswer(BaseModel):

@@ -9,11 +9,20 @@ from pathlib import Path
 
 from ballast.errors import ConfigError
 from ballast.host.sizes import human
-from ballast.hub.naming import HUGGING_FACE, HubName, choices, is_hub_name, read_name, repo_at
+from ballast.hub.naming import (
+    FOLDER_PREFIX,
+    HUGGING_FACE,
+    OCI,
+    S3,
+    HubName,
+    choices,
+    is_hub_name,
+    read_name,
+    repo_at,
+    repo_of_folder,
+)
 from ballast.hub.remote import SCOPE_FOLDER
 from ballast.hub.store import Store
-
-_PREFIX = "models--"
 
 
 def listed(caches: Mapping[str, Path]) -> str:
@@ -23,18 +32,19 @@ def listed(caches: Mapping[str, Path]) -> str:
 
 
 def _lines(site: str, cache: Path) -> Iterator[str]:
-    for folder in sorted(cache.glob(f"{_PREFIX}*/snapshots/*")):
-        repo = folder.parent.parent.name.removeprefix(_PREFIX).replace("--", "/", 1)
-        if is_hub_name(repo):
-            for choice in choices(Store(cache, repo).files(folder.name)):
-                yield f"{repo_at(site, repo)}:{choice.quant}@{folder.name}  {human(choice.num_bytes)}\n"
+    for folder in sorted(cache.glob(f"{FOLDER_PREFIX}*/snapshots/*")):
+        repo, commit = repo_of_folder(site, folder.parent.parent.name), folder.name
+        if is_hub_name(repo_at(site, repo)):
+            for choice in choices(Store(cache, repo, site).files(commit)):
+                named = f"@sha256:{commit}:{choice.quant}" if site == OCI else f":{choice.quant}@{commit}"
+                yield f"{repo_at(site, repo)}{named}  {human(choice.num_bytes)}\n"
 
 
 def remove(cache: Path, name: HubName) -> str:
     """Remove all of a repository, and say how much that was. Raises ConfigError for one that is not there."""
-    folder = Store(cache, name.repo).path
+    folder = Store(cache, name.repo, name.site).path
     if name != read_name(name.written) or not folder.is_dir() or folder.is_symlink():
-        raise ConfigError("remove", name.written, "expected org/repo of a model that `ballast models` lists")
+        raise ConfigError("remove", name.written, "expected the repository of a model that `ballast models` lists")
     freed = _size(folder)
     shutil.rmtree(folder)
     return f"{name.written}: {human(freed)} removed\n"
@@ -45,11 +55,11 @@ def remove_all(caches: Iterable[Path]) -> str:
     A cache that does not exist is no error."""
     freed = 0
     for cache in sorted(caches, key=lambda cache: len(cache.parts), reverse=True):  # one may be inside another
-        for folder in (*cache.glob(f"{_PREFIX}*"), cache / ".locks"):
+        for folder in (*cache.glob(f"{FOLDER_PREFIX}*"), cache / ".locks"):
             if folder.is_dir() and not folder.is_symlink():
                 freed += _size(folder)
                 shutil.rmtree(folder)
-        for folder in (cache, *([cache.parent] if cache.parent.name == SCOPE_FOLDER else ())):
+        for folder in (cache, *([cache.parent] if cache.parent.name in (SCOPE_FOLDER, S3) else ())):
             with suppress(OSError):  # not empty: something else is kept there
                 folder.rmdir()
     return f"{human(freed)} removed\n"

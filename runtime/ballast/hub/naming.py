@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
 
 from ballast.errors import ConfigError, ModelError, shown
 from ballast.host.sizes import human
@@ -24,20 +25,31 @@ _SITES = {
     **dict.fromkeys(("modelscope.ai", "www.modelscope.ai"), "modelscope.ai"),
 }
 """Hubs as a name may begin with them → the name that stands for each."""
-SITES = tuple(dict.fromkeys(_SITES.values()))
+S3, OCI = "s3", "oci"
+"""S3-compatible stores and OCI registries, as the schemes of their names."""
+SITES = (*dict.fromkeys(_SITES.values()), S3, OCI)
 _NAME = re.compile(
     rf"((?P<site>{'|'.join(map(re.escape, _SITES))})/)?(?P<repo>{_PART}/{_PART})"
     r"(:(?P<quant>[^/\s].*?))?(@(?P<revision>\w[\w./-]*))?",
     re.ASCII,
 )
 """A path may have spaces and any other characters. What follows its last @ is the revision if it can be one."""
+_STORE_NAME = re.compile(r"s3://(?P<repo>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^:/]+)*)/?(:(?P<quant>[^/].*))?", re.ASCII)
+_REGISTRY_NAME = re.compile(
+    r"oci://(?P<repo>[A-Za-z0-9.-]+(:\d{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+)"
+    r"(:(?P<tag>\w[\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?(:(?P<quant>[^/].*))?",
+    re.ASCII,
+)
+"""The name of an artifact as other tools write it, and the quantisation where an artifact holds several."""
+_MOST_REPO_BYTES = 180
+"""Of the name of a folder that stands for a bucket and prefix or for a repository of a registry."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
     r"(?:^|[-._/ ])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./ ])",
     re.IGNORECASE,
 )
 _IMATRIX = re.compile(r"(?:^|[-._ ])imatrix(?=$|[-._ ])", re.IGNORECASE)
-_CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+_CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|etag-[0-9a-f]{64}")
 _BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Of what lies beside the weights; never code."""
 
@@ -57,17 +69,23 @@ class HubName:
 
     @property
     def written(self) -> str:
-        """The repository as a command takes it."""
-        return repo_at(self.site, self.repo)
+        """The repository as a command takes it; for an artifact, with its tag or digest."""
+        written = repo_at(self.site, self.repo)
+        if self.site != OCI:
+            return written
+        return f"{written}{'@' if ':' in self.revision else ':'}{self.revision}"
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository. `content` names its bytes: their SHA-256, or the SHA-1 of a git blob."""
+    """A file of a repository. `content` names its bytes: their SHA-256, the SHA-1 of a git blob, their MD5, or `etag-`
+    and a hash of what an S3-compatible store calls this version of an object."""
 
     path: str
     num_bytes: int
     content: str
+    etag: str = ""
+    """As the store gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +104,11 @@ class Choice:
 
 def is_hub_name(text: str) -> bool:
     """Whether the text has the form of a name."""
-    return _matched(text) is not None
+    try:
+        read_name(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _matched(text: str) -> re.Match[str] | None:
@@ -99,17 +121,72 @@ def _matched(text: str) -> re.Match[str] | None:
 
 def read_name(text: str) -> HubName:
     """Raises ConfigError for text that is no name."""
+    if text.startswith(f"{S3}://"):
+        return _read_store_name(text)
+    if text.startswith(f"{OCI}://"):
+        return _read_registry_name(text)
     found = _matched(text)
     if found is None:
-        raise ConfigError("model", text, "expected a file that is here, or org/repo:QUANT[@revision] of a hub")
+        raise ConfigError(
+            "model",
+            text,
+            "expected a file that is here, org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] or "
+            "oci://registry/repo:tag",
+        )
     site = _SITES[found["site"] or HUGGING_FACE]
     newest = "main" if site == HUGGING_FACE else "master"
     return HubName(found["repo"], found["quant"], found["revision"] or newest, site)
 
 
+def _read_store_name(text: str) -> HubName:
+    """The prefix is a folder. If the name ends in .gguf, it is a file, or the first of one model's."""
+    found = _STORE_NAME.fullmatch(text)
+    repo, quant = ("", None) if found is None else (found["repo"], found["quant"])
+    if quant is None and "/" in repo and repo.endswith(".gguf"):
+        repo, _, quant = repo.rpartition("/")
+    if not _is_clean(text, repo, quant):
+        raise ConfigError(
+            "model", text, "expected s3://bucket/prefix, s3://bucket/prefix:QUANT or s3://bucket/prefix/model.gguf"
+        )
+    return HubName(repo, quant, site=S3)
+
+
+def _read_registry_name(text: str) -> HubName:
+    found = _REGISTRY_NAME.fullmatch(text)
+    if found is None or not _is_clean(text, found["repo"], found["quant"]):
+        raise ConfigError(
+            "model",
+            text,
+            "expected oci://registry/repo:tag or oci://registry/repo@sha256:…, with :QUANT if it has several",
+        )
+    return HubName(found["repo"], found["quant"], found["digest"] or found["tag"] or "latest", OCI)
+
+
+def _is_clean(text: str, repo: str, quant: str | None) -> bool:
+    """Whether a repository can name a folder, and no part of the text leads out of one."""
+    parts = {*repo.split("/"), *(quant or "").split("/")}
+    return bool(repo) and text.isprintable() and not parts & {".", ".."} and len(quote(repo, "")) <= _MOST_REPO_BYTES
+
+
 def repo_at(site: str, repo: str) -> str:
     """A repository with its hub, where that is not the usual one."""
+    if site in (S3, OCI):
+        return f"{site}://{repo}"
     return repo if site == HUGGING_FACE else f"{site}/{repo}"
+
+
+FOLDER_PREFIX = "models--"
+
+
+def repo_folder(site: str, repo: str) -> str:
+    """The name of the folder that holds what was fetched of a repository."""
+    return FOLDER_PREFIX + (quote(repo, "") if site in (S3, OCI) else repo.replace("/", "--"))
+
+
+def repo_of_folder(site: str, folder: str) -> str:
+    """The inverse of `repo_folder`."""
+    name = folder.removeprefix(FOLDER_PREFIX)
+    return unquote(name) if site in (S3, OCI) else name.replace("--", "/", 1)
 
 
 def check_file(repo: str, file: HubFile) -> HubFile:

@@ -37,6 +37,10 @@ class Progress:
         self._came += num_bytes
         self._say_now_and_then()
 
+    def note(self, line: str) -> None:
+        """Write a line of its own."""
+        self._out.write(f"\r\x1b[K{line}\n" if self._out.isatty() else f"{line}\n")
+
     def end(self) -> None:
         """The last word."""
         self._say(self._clock())

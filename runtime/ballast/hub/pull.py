@@ -61,7 +61,7 @@ class Found:
 def find(name: HubName, hub: Hub, out: TextIO) -> Found:
     """What the name stands for now; offline, or while the hub does not answer, what it stood for when it was fetched.
     Raises ConfigError, which lists the choices where the name leaves one, and ModelError."""
-    store = Store(hub.cache, name.repo)
+    store = Store(hub.cache, name.repo, name.site)
     if hub.is_offline:
         try:
             kept = _kept(store, name)

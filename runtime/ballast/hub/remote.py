@@ -5,13 +5,13 @@ Files are asked for by plain HTTP and ranges, also those that the hub keeps in X
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import httpx2
 from huggingface_hub import constants
@@ -20,12 +20,17 @@ from ballast.config.urls import is_http_url
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, first_line, shown
 from ballast.hub.apis import HubApi, HuggingFace, Listing, ModelScope
+from ballast.hub.checksum import Checksum, Digest
 from ballast.hub.errors import NotFoundError, TokenError, UnreachableError, WrongBytesError
-from ballast.hub.naming import HUGGING_FACE, HubFile, HubName
+from ballast.hub.naming import HUGGING_FACE, OCI, S3, SITES, HubFile, HubName
+from ballast.hub.oci import Registry
 from ballast.hub.progress import Progress
+from ballast.hub.s3 import S3Store, endpoint_of_environment
 from ballast.version import __version__
 
 _HUGGING_FACE_URL = "https://huggingface.co"
+REGISTRY = "the registry"
+"""Stands for the endpoint where each name has its own."""
 _ATTEMPTS = 5
 """In a row of which none brings a byte that was not there before."""
 _LONGEST_WAIT_S = 60.0
@@ -61,7 +66,8 @@ class Hub:
     def of_environment(site: str = HUGGING_FACE) -> Hub:
         """The hub that a model's name names. Hugging Face's is as HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME and
         HF_HUB_OFFLINE say, and the token of `hf auth login`; ModelScope's as MODELSCOPE_DOMAIN, MODELSCOPE_API_TOKEN
-        and MODELSCOPE_CACHE say. Raises ConfigError."""
+        and MODELSCOPE_CACHE say; an S3-compatible store is as AWS_ENDPOINT_URL and AWS_REGION say. Raises
+        ConfigError."""
         is_offline = constants.is_offline_mode()
         if site == HUGGING_FACE:
             api: HubApi = HuggingFace()
@@ -71,6 +77,12 @@ class Hub:
             from huggingface_hub import get_token
 
             token = get_token()
+        elif site == S3:
+            api, token = S3Store(), None
+            endpoint = endpoint_of_environment()
+            _check_endpoint(api.endpoint_variable, endpoint)
+        elif site == OCI:
+            api, endpoint, token = Registry(), REGISTRY, None
         else:
             api = ModelScope()
             domain = os.environ.get(api.endpoint_variable, "").strip() or site
@@ -83,24 +95,27 @@ class Hub:
 
     def listing(self, name: HubName) -> Listing:
         """What the name's revision holds. Raises UnreachableError, ConfigError, ModelError."""
-        url = f"{self.endpoint}{self.api.listing_path(name)}"
-        body = bytearray()
 
-        def attempt() -> None:
-            body.clear()
-            began = time.monotonic()
-            with self._get(name.repo, url) as response:
-                for chunk in response.iter_raw():
-                    body.extend(chunk)
-                    if len(body) > _LISTING_BYTES or time.monotonic() - began > _LISTING_S:
-                        raise ModelError(name.repo, f"the hub's listing has no end: {len(body)} bytes of it came")
+        def get(path: str, headers: Mapping[str, str]) -> bytes:
+            body = bytearray()
 
-        self._persist(name.repo, attempt, lambda: 0)
+            def attempt() -> None:
+                body.clear()
+                began = time.monotonic()
+                with self._get(name.repo, path, headers) as response:
+                    for chunk in response.iter_raw():
+                        body.extend(chunk)
+                        if len(body) > _LISTING_BYTES or time.monotonic() - began > _LISTING_S:
+                            raise ModelError(name.repo, f"the hub's listing has no end: {len(body)} bytes of it came")
+
+            self._persist(name.repo, attempt, lambda: 0)
+            return bytes(body)
+
         try:
-            return self.api.read_listing(name, bytes(body))
+            return self.api.listing(name, get)
         except DocumentError as error:
-            variable = self.api.endpoint_variable
-            raise ModelError(name.repo, f"the hub's listing {error}; is {variable}={self.endpoint} a hub?") from error
+            hint = f"; is {self.api.endpoint_variable}={self.endpoint} a hub?" if self.endpoint != REGISTRY else ""
+            raise ModelError(name.repo, f"the hub's listing {error}{hint}") from error
 
     def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
         """The first bytes of a file, at most `num_bytes`; checked if they are all of it. Raises as `fetch` does."""
@@ -121,9 +136,9 @@ class Hub:
         self._persist(repo, attempt, lambda: len(head))
         del head[most:]
         if most == file.num_bytes:
-            digest = _Digest(file)
+            digest = Digest(self._checksum(repo, file), file.num_bytes)
             digest.update(bytes(head))
-            if digest.hexdigest() != file.content:
+            if not digest.matches():
                 raise _wrong_bytes(repo, file, _WRONG_CHECKSUM)
         return bytes(head)
 
@@ -134,7 +149,10 @@ class Hub:
         come, ConfigError for a token that does not do, OSError for a disk that does not.
         """
         part = blob.with_name(f"{blob.name}.incomplete")
-        digest, done = _Digest(file), 0
+        checksum = self._checksum(repo, file)
+        digest, done = Digest(checksum, file.num_bytes), 0
+        if checksum is None:
+            progress.note(f"{file.path}: the store has no checksum of it; its size and version are compared")
         with part.open("ab+") as out:
             if out.tell() > file.num_bytes:
                 out.truncate(0)
@@ -152,7 +170,7 @@ class Hub:
                     if begin < done:
                         progress.found(-done)
                         out.truncate(0)
-                        digest, done = _Digest(file), 0
+                        digest, done = Digest(checksum, file.num_bytes), 0
                     for chunk in response.iter_raw():
                         if done + len(chunk) > file.num_bytes:
                             raise _DifferError(f"the hub sent more than its {file.num_bytes} bytes")
@@ -165,7 +183,7 @@ class Hub:
 
             try:
                 self._persist(repo, attempt, lambda: done)
-                if digest.hexdigest() != file.content:
+                if not digest.matches():
                     raise _DifferError(_WRONG_CHECKSUM)
             except _DifferError as error:
                 part.unlink(missing_ok=True)
@@ -205,33 +223,48 @@ class Hub:
     ) -> Iterator[tuple[httpx2.Response, int]]:
         """The answer to a request for bytes begin to end, and the byte that it begins with: 0 where the hub gives no
         ranges."""
-        url = f"{self.endpoint}{self.api.file_path(repo, address, file.path)}"
-        with self._get(repo, url, {"Range": f"bytes={begin}-{max(begin, end - 1)}"}) as response:
+        headers = {**self.api.file_headers(file), "Range": f"bytes={begin}-{max(begin, end - 1)}"}
+        with self._get(repo, self.api.file_path(repo, address, file), headers) as response:
             said = response.headers.get("Content-Range", "")
             is_range = response.status_code == 206 or said != ""  # some stores give ranges by the status 200
             if is_range and not said.startswith(f"bytes {begin}-"):
                 raise ModelError(repo, f"{file.path}: asked from byte {begin} on, the hub answered {shown(said)}")
             yield response, begin if is_range else 0
 
+    def _checksum(self, repo: str, file: HubFile) -> Checksum | None:
+        def head(path: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+            found: dict[str, str] = {}
+
+            def attempt() -> None:
+                with self._get(repo, path, headers, "HEAD") as response:
+                    found.update(response.headers)
+
+            self._persist(repo, attempt, lambda: 0)
+            return found
+
+        return self.api.checksum(repo, file, head)
+
     @contextmanager
-    def _get(self, repo: str, url: str, headers: dict[str, str] | None = None) -> Iterator[httpx2.Response]:
-        # The client sends the token to the host of `url` alone, and to no host of a redirect.
+    def _get(self, repo: str, path: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[httpx2.Response]:
+        # The client sends the token to the host of the URL alone, and to no host of a redirect.
+        url = path if "://" in path else f"{self.endpoint}{path}"
         token = {} if self.token is None else self.api.token_headers(self.token)
-        with self.client.stream("GET", url, headers={**token, **(headers or {})}) as response:
+        with self.client.stream(
+            method,
+            url,
+            headers={**token, **headers},
+            auth=self.api.auth,
+            follow_redirects=self.api.follows_redirects,
+        ) as response:
             self._check_status(repo, response)
             yield response
 
     def _check_status(self, repo: str, response: httpx2.Response) -> None:
-        status, code = response.status_code, response.headers.get("X-Error-Code", "")
-        variable = self.api.credential_variable
+        status, variable = response.status_code, self.api.credential_variable
         if status in (200, 206):
             return
-        if code == "GatedRepo":
-            raise TokenError(
-                "model", repo, f"its owner asks for consent: give it on the hub's page, and set {variable}"
-            )
-        if code == "RevisionNotFound":
-            raise NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
+        if (refusal := self.api.refusal(repo, response)) is not None:
+            raise refusal
         if status in (401, 403, 404):
             way_out = (
                 f"set {variable} if it is private"
@@ -261,8 +294,23 @@ def cache_of(site: str) -> Path:
     commits."""
     if site == HUGGING_FACE:
         return Path(constants.HF_HUB_CACHE)
+    if site == OCI:
+        return _own_cache() / OCI
+    if site == S3:  # stores may have buckets of one name
+        return _own_cache() / S3 / quote(urlsplit(endpoint_of_environment()).netloc, "")
     named = os.environ.get("MODELSCOPE_CACHE")
     return (Path(named) if named else Path.home() / ".cache/modelscope") / SCOPE_FOLDER / site
+
+
+def all_caches() -> Iterator[Path]:
+    """The folders of all hubs, and of every S3-compatible store that was ever asked."""
+    yield from (cache_of(site) for site in SITES if site != S3)
+    yield from (folder for folder in (_own_cache() / S3).glob("*") if folder.is_dir())
+
+
+def _own_cache() -> Path:
+    named = os.environ.get("BALLAST_MODEL_CACHE")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast/models"
 
 
 _WRONG_CHECKSUM = "its checksum is not that which the hub names"
@@ -282,19 +330,3 @@ class _AgainError(Exception):
 
 class _DifferError(Exception):
     """Bytes that cannot be the file's."""
-
-
-class _Digest:
-    """SHA-256 of the bytes, or git's SHA-1 of a blob, by which of them names the file."""
-
-    def __init__(self, file: HubFile) -> None:
-        is_git = len(file.content) == 40
-        self._hash = hashlib.sha1(usedforsecurity=False) if is_git else hashlib.sha256()
-        if is_git:
-            self._hash.update(b"blob %d\0" % file.num_bytes)
-
-    def update(self, chunk: bytes) -> None:
-        self._hash.update(chunk)
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ballast.errors import ModelError, shown
-from ballast.hub.naming import HubFile
+from ballast.hub.naming import HUGGING_FACE, HubFile, repo_folder
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Of git, or the digest of an artifact."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 """How file systems without symbolic links refuse to make one: exFAT, SMB and Azure Files among them."""
 
@@ -30,11 +31,12 @@ class Store:
 
     folder: Path
     repo: str
+    site: str = HUGGING_FACE
 
     @property
     def path(self) -> Path:
         """Where the repository lies."""
-        return self.folder / f"models--{self.repo.replace('/', '--')}"
+        return self.folder / repo_folder(self.site, self.repo)
 
     @property
     def lock(self) -> Path:
@@ -48,7 +50,9 @@ class Store:
     def snapshot(self, commit: str) -> Path:
         """The folder of one commit. Raises ModelError where it is none."""
         if not _COMMIT.fullmatch(commit):
-            raise ModelError(self.repo, f"the hub names the commit {shown(commit)}; expected 40 hexadecimal digits")
+            raise ModelError(
+                self.repo, f"the hub names the commit {shown(commit)}; expected 40 or 64 hexadecimal digits"
+            )
         return self.path / "snapshots" / commit
 
     def has(self, commit: str, file: HubFile) -> bool:

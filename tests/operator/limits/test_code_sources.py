@@ -169,6 +169,11 @@ def test_kept_kernels_are_of_a_listed_claim_that_nothing_else_mounts():
             "model.source.huggingFace.pvc",
             {"model": {"source": {"huggingFace": {"repo": "a/b", "quant": "Q8_0", "pvc": {"claimName": "kernels"}}}}},
         ),
+        ("model.source.s3.pvc", {"model": {"source": {"s3": {"bucket": "abc", "pvc": {"claimName": "kernels"}}}}}),
+        (
+            "model.source.oci.pvc",
+            {"model": {"source": {"oci": {"reference": "a.test/b:1", "pvc": {"claimName": "kernels"}}}}},
+        ),
         ("packedWeights.pvc", {"packedWeights": {"pvc": {"claimName": "kernels"}}}),
         ("kvDisk.claimName", {"kvDisk": {"claimName": "kernels", "size": "1Gi"}}),
     ],

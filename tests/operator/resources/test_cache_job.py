@@ -77,6 +77,7 @@ def test_a_removal_tolerates_every_taint_and_needs_no_token():
         "HOME": "/tmp",
         "HF_HUB_CACHE": "/models/ns.models.tiny-01234567",
         "MODELSCOPE_CACHE": "/models/ns.models.tiny-01234567",
+        "BALLAST_MODEL_CACHE": "/models/ns.models.tiny-01234567",
     }
 
 
@@ -136,7 +137,7 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
     [
         ("at least the size of the largest", [cached(size="200Gi")], {}),
         ("exactly one of hostPath and pvc", [], {"storage": {}}),
-        ("exactly one of huggingFace and modelScope", [{"name": "a", "size": "1Gi", "source": {}}], {}),
+        ("exactly one of huggingFace, modelScope, s3 and oci", [{"name": "a", "size": "1Gi", "source": {}}], {}),
         ("must be a quantity", [cached(size="1")], {}),
         ("tiny is there twice", [cached(), cached()], {}),
         ("proxies.0.name", [], {"proxies": [{"name": "PATH", "value": "/"}]}),

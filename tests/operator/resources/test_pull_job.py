@@ -22,15 +22,15 @@ def pulled(*, scheduling=None, env=None, image=None, **source):
 
 
 def name_of(one):
-    return pull_name(one.spec, one.spec.model.source.hugging_face)
+    return pull_name(one.spec, one.spec.model.source.pulled)
 
 
 def job_of(one):
-    return build_pull_job(one, one.spec.model.source.hugging_face, OPTIONS)
+    return build_pull_job(one, one.spec.model.source.pulled, OPTIONS)
 
 
 def policy_ports(one):
-    policy = build_pull_policy(one, one.spec.model.source.hugging_face, OPTIONS, CLAIM)
+    policy = build_pull_policy(one, one.spec.model.source.pulled, OPTIONS, CLAIM)
     return [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]]
 
 
@@ -138,3 +138,68 @@ def test_paths_do_not_go_with_a_name():
     for more in ({"ggufPath": "a.gguf"}, {"configPath": "config"}):
         with pytest.raises(SpecError, match="ggufPath and configPath must not be set"):
             service(model={"source": source, **more})
+
+
+def stored(kind, **fields):
+    return service(model={"source": {kind: {"pvc": {"claimName": "models"}, **fields}}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "ports"),
+    [
+        ("s3", {"bucket": "models"}, [443]),
+        ("s3", {"bucket": "models", "endpoint": "http://minio.store:9000"}, [443, 9000]),
+        ("s3", {"bucket": "models", "endpoint": "http://minio.store"}, [80, 443]),
+        ("oci", {"reference": "ghcr.io/a/b:1"}, [443]),
+        ("oci", {"reference": "registry.test:5000/a/b:1"}, [443, 5000]),
+    ],
+    ids=str,
+)
+def test_the_policy_lets_a_pull_out_to_the_port_of_its_store(kind, fields, ports):
+    assert policy_ports(stored(kind, **fields))[1] == ports
+
+
+@pytest.mark.parametrize("name", ["bucket", "prefix", "quant", "endpoint", "region", "credentialsSecretRef"])
+def test_services_share_a_pull_from_a_store_only_if_they_ask_for_the_same(name):
+    one = {"bucket": "models", "prefix": "a", "quant": "Q8_0", "endpoint": "https://a.test", "region": "eu-1"}
+    other = {**one, name: {"name": "keys"} if name == "credentialsSecretRef" else f"{one[name]}x"}
+    assert name_of(stored("s3", **one)) == name_of(stored("s3", **one))
+    assert name_of(stored("s3", **one)) != name_of(stored("s3", **other))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("s3", {"bucket": "Models"}),
+        ("s3", {"bucket": "models", "prefix": "../etc"}),
+        ("s3", {"bucket": "models", "prefix": "a//b"}),
+        ("s3", {"bucket": "models", "prefix": "a/./b"}),
+        ("s3", {"bucket": "models", "prefix": "/a"}),
+        ("s3", {"bucket": "models", "prefix": "a:b"}),
+        ("s3", {"bucket": "models", "quant": "../x.gguf"}),
+        ("s3", {"bucket": "models", "endpoint": "http://user:password@minio.test"}),
+        ("s3", {"bucket": "models", "endpoint": "minio.test:9000"}),
+        ("s3", {"bucket": "models", "region": "eu west"}),
+        ("oci", {"reference": "model"}),
+        ("oci", {"reference": "a.test/../b"}),
+        ("oci", {"reference": "a.test/b:1/c"}),
+        ("oci", {"reference": "a.test/b@sha256:12"}),
+        ("oci", {"reference": "user@a.test/b"}),
+        ("oci", {"reference": "https://a.test/b"}),
+    ],
+    ids=str,
+)
+def test_what_names_no_model_of_a_store_is_refused(kind, fields):
+    with pytest.raises(SpecError, match=f"model.source.{kind}"):
+        stored(kind, **fields)
+
+
+def test_paths_and_folders_of_stores_follow_the_rules_of_pulled_models():
+    with pytest.raises(SpecError, match="ggufPath and configPath must not be set"):
+        service(model={"source": {"s3": {"bucket": "models", "pvc": {"claimName": "x"}}}, "ggufPath": "a.gguf"})
+    for claim in ({}, {"pvc": {"claimName": "x"}, "hostPath": {"path": "/srv"}}):
+        with pytest.raises(SpecError, match="exactly one of pvc and hostPath"):
+            service(model={"source": {"oci": {"reference": "a.test/b:1", **claim}}})
+    source = {"oci": {"reference": "a.test/b:1", "pvc": {"claimName": "x"}}, "builtin": {}}
+    with pytest.raises(SpecError, match="exactly one model source"):
+        service(model={"source": source})

@@ -9,7 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOKUP_TIMEOUT_S = 60
-PARTS = {**dict.fromkeys(("kubelet", "kube-proxy", "device-plugin"), "node"), "helm": "charts", "health": "gitops"}
+PARTS = {
+    **dict.fromkeys(("kubelet", "kube-proxy", "device-plugin"), "node"),
+    "helm": "charts",
+    "health": "gitops",
+    **dict.fromkeys(("versitygw", "registry"), "stores"),
+}
 """Programs that are not of the control plane, and what tools/cluster-binaries.sh calls the group of each."""
 
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pulled_model import PulledSource
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
@@ -34,7 +34,7 @@ async def pull_model(
 ) -> Finding | None:
     """Bring the pull about, and find how far it is; None where the model is of no hub. Until it is done, no pod is
     started or stopped: pods of an earlier spec go on meanwhile."""
-    source = service.spec.model.source.hugging_face
+    source = service.spec.model.source.pulled
     if source is None:
         return None
     name = pull_name(service.spec, source)
@@ -53,7 +53,7 @@ async def pull_model(
 async def _bring_about(
     api: Api,
     service: InferenceService,
-    source: HuggingFaceSource,
+    source: PulledSource,
     options: ChildOptions,
     seen: PullObjects,
     outcome: Outcome,

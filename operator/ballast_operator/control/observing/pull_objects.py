@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ballast_operator.api.hugging_face import HuggingFaceSource
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pulled_model import PulledSource
 from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import CLAIM, JOB, NETWORK_POLICY, POD
 from ballast_operator.control.deciding.pull import Pull
@@ -27,7 +27,7 @@ class PullObjects:
     pods: tuple[Mapping[str, Any], ...]
 
 
-async def observe_pull(api: Api, service: InferenceService, source: HuggingFaceSource) -> PullObjects:
+async def observe_pull(api: Api, service: InferenceService, source: PulledSource) -> PullObjects:
     """Read the objects. Raises ApiError."""
     namespace, name = service.ref.namespace, pull_name(service.spec, source)
     job, policy, pods, claim = await asyncio.gather(
@@ -51,5 +51,5 @@ async def with_progress(prober: Prober, pull: Pull) -> Pull:
     return replace(pull, progress=share) if 0 <= share <= 1 else pull
 
 
-async def _claim(api: Api, namespace: str, source: HuggingFaceSource) -> dict[str, Any] | None:
+async def _claim(api: Api, namespace: str, source: PulledSource) -> dict[str, Any] | None:
     return None if source.pvc is None else await api.get(CLAIM, namespace, source.pvc.claim_name)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ballast_operator.api.hugging_face import HuggingFaceSource
+from ballast_operator.api.pulled_model import PulledSource
 from ballast_operator.control.deciding.pull import Pull, Trouble
 from ballast_operator.control.reporting.conditions import Finding
 
 WAYS_OUT = {
-    "HubUnreachable": "let pods of this namespace out to it, or name a mirror in source.huggingFace.endpoint, or a "
-    "proxy by HTTPS_PROXY in spec.env",
-    "TokenRefused": "put a token that may read the repository into the Secret of source.huggingFace.tokenSecretRef",
-    "ModelNotFound": "mend repo, quant, files or revision of source.huggingFace",
+    "HubUnreachable": "let pods of this namespace out to it, or name another endpoint in the source, or a proxy by "
+    "HTTPS_PROXY in spec.env",
+    "TokenRefused": "put credentials that may read the model into the Secret that the source names (tokenSecretRef, "
+    "credentialsSecretRef or pullSecretRef)",
+    "ModelNotFound": "correct the names in the source: repository, bucket, prefix or reference, quant, files, revision",
     "VolumeFull": "enlarge the volume, or take from it what is no longer needed",
     "VolumeNotWritable": "let user 10001 write to it; a claim that is read-only will not do",
     "WrongBytes": "it is pulled anew; if it stays so, the mirror is wrong",
@@ -18,7 +19,7 @@ WAYS_OUT = {
     "Evicted": "it is started again and goes on where it was; free the node of what it lacks",
     "OutOfMemory": "it is started again and goes on where it was",
     "Unschedulable": "its nodes are those of the engines: look at spec.scheduling, and at the claim's own node",
-    "CreateContainerConfigError": "make the Secret of source.huggingFace.tokenSecretRef, with that key",
+    "CreateContainerConfigError": "make the Secret that the source names, with that key",
     "ClaimMissing": "make the PersistentVolumeClaim",
 }
 REASONS = {
@@ -32,7 +33,7 @@ REASONS = {
 """What is seen → the condition's reason. Whatever else is seen is PullFailed."""
 
 
-def find_pull(source: HuggingFaceSource, job: str, pull: Pull) -> Finding:
+def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
     """The finding. `job`: the Job's name."""
     where = f"claim {source.pvc.claim_name}" if source.pvc is not None else "the node's folder"
     if pull.done:

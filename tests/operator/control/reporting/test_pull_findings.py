@@ -13,7 +13,7 @@ ONE = service(model={"source": SOURCE})
 
 
 def found(pull):
-    return find_pull(ONE.spec.model.source.hugging_face, "job-1", pull)
+    return find_pull(ONE.spec.model.source.pulled, "job-1", pull)
 
 
 def test_each_step_is_told():

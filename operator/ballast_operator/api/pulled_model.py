@@ -1,0 +1,13 @@
+"""The models that a pod pulls, of any source."""
+
+from __future__ import annotations
+
+from ballast_operator.api.hugging_face import HuggingFaceModel, HuggingFaceSource
+from ballast_operator.api.model_scope import ModelScopeModel
+from ballast_operator.api.oci_model import OciModel, OciSource
+from ballast_operator.api.s3_model import S3Model, S3Source
+
+PulledModel = HuggingFaceModel | ModelScopeModel | S3Model | OciModel
+"""A model, for a ModelCache or a service."""
+PulledSource = HuggingFaceSource | S3Source | OciSource
+"""A model that a service has pulled, and where it is kept."""

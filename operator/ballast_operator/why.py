@@ -13,6 +13,7 @@ from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.deciding.ownership import controller_of
 from ballast_operator.control.observing.installs import watches
 from ballast_operator.control.reporting.conditions import READY
+from ballast_operator.control.reporting.findings import STOPPED
 from ballast_operator.errors import InputError
 from ballast_operator.names import LABEL_INSTALL, Ref, pod_selector, selector_text
 
@@ -88,6 +89,8 @@ def _headline(seen: Seen) -> str:
     count = f"{status.get('readyReplicas', 0)} of {seen.service['spec'].get('replicas', 1)} replicas answer"
     if ready["status"] == "True":
         return f"{name}: ready, {count}"
+    if ready["reason"] == STOPPED.reason:
+        return f"{name}: scaled to zero; it starts when spec.replicas is raised, by hand or by an autoscaler"
     return f"{name}: not ready, {count}\n{ready['reason']}: {ready.get('message', '')}\n{REASONS} says what to do."
 
 

@@ -88,7 +88,7 @@ def test_a_service_that_serves_stops_or_is_refused(kube: Kube, namespace: str, s
     assert now() == ("InProgress", "Suspended")
     kube.apply("inferenceservices", service("s", replicas=0), namespace)
     wait_condition(kube, namespace, "s", "Ready", "False", "ScaledToZero")
-    assert now() == ("InProgress", "Suspended")
+    assert now() == ("InProgress", "Healthy")
     beyond = {"source": {"hostPath": {"path": "/etc"}}}
     kube.apply("inferenceservices", service("s", model=beyond), namespace)
     wait_condition(kube, namespace, "s", "Ready", "False", "NotAllowed")

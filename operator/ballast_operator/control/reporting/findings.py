@@ -96,7 +96,7 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
     if seen.refusals:
         return Finding("False", "ChildRefused", "; ".join(seen.refusals))
     if not service.spec.replicas:
-        return Finding("False", "ScaledToZero", STOPPED.message)
+        return Finding("False", STOPPED.reason, STOPPED.message)
     troubles = [finding for finding in required if finding.troubles]
     serving = Finding("True", "Serving", "every replica answers through the Service")
     failing = worst(troubles or required, serving)
@@ -117,7 +117,7 @@ def find_available(
         of_all = "replicas of an earlier spec" if wanted is None else f"of {wanted} replicas"
         return Finding("True", "MinimumReplicasAvailable", f"{len(answering)} {of_all} answer")
     if wanted == 0:
-        return Finding("False", "ScaledToZero", STOPPED.message)
+        return Finding("False", STOPPED.reason, STOPPED.message)
     if answering and service_failure is not None:
         return Finding("False", "ServiceUnreachable", service_failure)
     return Finding("False", "MinimumReplicasUnavailable", "no pod is ready and an endpoint of the Service")
@@ -301,7 +301,7 @@ def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int
 
 def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
     if not service.spec.replicas:
-        return Finding("False", "ScaledToZero", STOPPED.message)
+        return Finding("False", STOPPED.reason, STOPPED.message)
     num_ready = sum(pod.ready for pod in current.values())
     if num_ready < service.spec.replicas:
         all_ready = sum(pod.ready and not pod.terminating and not pod.over for pod in seen.pods)

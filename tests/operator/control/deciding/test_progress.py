@@ -11,6 +11,13 @@ def test_time_without_progress_counts_from_a_new_target_or_more_ready_pods():
     assert clock.idle_s("b", 1, 3, 170.0) == 0
 
 
+def test_the_time_at_zero_replicas_is_no_time_without_progress():
+    clock = ProgressClock()
+    clock.idle_s(("a", 0), 0, 0, 0.0)
+    assert clock.idle_s(("a", 0), 0, 0, 90_000.0) == 0
+    assert clock.idle_s(("a", 1), 0, 1, 180_000.0) == 0
+
+
 def test_a_pod_that_flaps_is_no_progress():
     clock = ProgressClock()
     clock.idle_s("a", 2, 3, 0.0)

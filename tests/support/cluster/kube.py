@@ -192,6 +192,10 @@ class Kube:
                 raise
             return None
 
+    def code_of(self, path: str) -> int:
+        """The status code with which a GET is answered."""
+        return self._http.get(path).status_code
+
     def raw(self, path: str) -> str:
         response = self._http.get(path)
         response.raise_for_status()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from support.cluster.kube import ApiError, Kube, Object, documents
+from support.cluster.kube import Kube, Object, documents, path_of
 from support.cluster.service.operator import CRDS
 from support.cluster.waiting import wait_for
 
@@ -49,22 +49,14 @@ def stored_versions(kube: Kube) -> list[list[str]]:
     return [kube.get("customresourcedefinitions", name)["status"]["storedVersions"] for name in names]
 
 
-def _is_in_force(kube: Kube, definition: Object) -> bool:
-    spec = definition["spec"]
-    codes = {name: _code(kube, spec["names"]["plural"] + end) for name, end in (("v1alpha1", OLD), ("v1beta1", NEW))}
-    wanted = {version["name"] for version in spec["versions"]}
-    return codes == {name: 200 if name in wanted else 404 for name in codes}
-
-
 def serves(kube: Kube, resource: str) -> bool:
     """Whether the API server has the resource; it may still prepare its storage."""
-    return _code(kube, resource) != 404
+    return kube.code_of(path_of(resource)) != 404
 
 
-def _code(kube: Kube, resource: str) -> int:
-    """Of a list; 429 while the API server prepares the storage of a changed definition."""
-    try:
-        kube.list(resource)
-    except ApiError as error:
-        return error.code
-    return 200
+def _is_in_force(kube: Kube, definition: Object) -> bool:
+    spec = definition["spec"]
+    ends = {"v1alpha1": OLD, "v1beta1": NEW}
+    codes = {name: kube.code_of(path_of(spec["names"]["plural"] + end)) for name, end in ends.items()}
+    wanted = {version["name"] for version in spec["versions"]}
+    return codes == {name: 200 if name in wanted else 404 for name in ends}

@@ -27,7 +27,7 @@ from ballast_operator.install import installation
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
 from ballast_operator.names import (
-    API_VERSION,
+    API_VERSIONS,
     CACHE_KIND,
     FIELD_MANAGER,
     KIND,
@@ -517,10 +517,19 @@ def _read_documents(filename: str) -> list[Any]:
 def _caches_in(filename: str, documents: list[Any]) -> Iterator[ModelCache]:
     for document in documents:
         if isinstance(document, dict) and document.get("kind") == CACHE_KIND:
+            _check_version(filename, document)
             try:
                 yield ModelCache.from_api(document)
             except (SpecError, KeyError, TypeError) as error:
                 raise InputError(f"{filename}: {CACHE_KIND}: {error}") from None
+
+
+def _check_version(filename: str, document: Mapping[str, Any]) -> None:
+    """Raises InputError unless the operator knows the document's version."""
+    version = document.get("apiVersion")
+    if version not in API_VERSIONS:
+        kind, known = document["kind"], " or ".join(API_VERSIONS)
+        raise InputError(f"{filename}: apiVersion {version!r} of {kind} is unknown; write {known}")
 
 
 def _services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
@@ -528,8 +537,7 @@ def _services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
     for document in documents:
         if not isinstance(document, dict) or document.get("kind") != KIND:
             continue  # a file may hold other objects beside the service
-        if document.get("apiVersion") != API_VERSION:
-            raise InputError(f"{filename}: apiVersion {document.get('apiVersion')!r}: {API_VERSION} is understood")
+        _check_version(filename, document)
         if not isinstance(document.get("metadata"), dict) or "name" not in document["metadata"]:
             raise InputError(f"{filename}: metadata.name is missing")
         try:
@@ -537,7 +545,7 @@ def _services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
         except SpecError as error:
             raise InputError(f"{filename}: {document['metadata']['name']}: {error}") from None
     if not services:
-        raise InputError(f"{filename}: no {KIND} of {API_VERSION} in it")
+        raise InputError(f"{filename}: no {KIND} of {API_VERSIONS[0]} in it")
     return services
 
 

@@ -10,7 +10,16 @@ import yaml
 from ballast_operator.api.base import cel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.api.status import InferenceServiceStatus
-from ballast_operator.names import GROUP, KIND, MAX_NAME_LENGTH, NAME_PATTERN, NAME_RULE, PLURAL, VERSION
+from ballast_operator.names import (
+    GROUP,
+    KIND,
+    MAX_NAME_LENGTH,
+    NAME_PATTERN,
+    NAME_RULE,
+    PLURAL,
+    SERVED_VERSIONS,
+    VERSION,
+)
 
 _KEPT = {
     "type",
@@ -58,7 +67,15 @@ def custom_resource_definition() -> dict[str, Any]:
 def definition(
     kind: str, plural: str, short_name: str, columns: list[dict[str, Any]], schema: dict[str, Any], **subresources: Any
 ) -> dict[str, Any]:
-    """The definition of a kind. `schema`: of a whole object. `subresources`: those besides the status."""
+    """The definition of a kind. `schema`: of a whole object. `subresources`: those besides the status.
+
+    All versions have the same content, so the API server converts objects by changing `apiVersion` alone.
+    """
+    content = {
+        "subresources": {"status": {}, **subresources},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -74,15 +91,10 @@ def definition(
                 "shortNames": [short_name],
                 "categories": ["ballast"],
             },
+            "conversion": {"strategy": "None"},
             "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}, **subresources},
-                    "additionalPrinterColumns": columns,
-                    "schema": {"openAPIV3Schema": schema},
-                }
+                {"name": name, "served": True, "storage": name == VERSION, **copy.deepcopy(content)}
+                for name in SERVED_VERSIONS
             ],
         },
     }

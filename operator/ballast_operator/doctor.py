@@ -54,12 +54,14 @@ async def _definitions(api: Api) -> AsyncIterator[Finding]:
             yield Finding("FAIL", f"{name} is not installed: kubectl apply -f manifests/crd")
             continue
         live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-        want = DEFINITIONS[kind.plural]()["spec"]["versions"][0]["schema"]
-        have = next((v["schema"] for v in live["spec"]["versions"] if v["name"] == kind.version), None)
-        if have == want:
+        if _served_schemas(live) == _served_schemas(DEFINITIONS[kind.plural]()):
             yield Finding("ok", f"{name} is this operator's")
         else:
             yield Finding("FAIL", f"{name} is of another version of Ballast: kubectl apply -f manifests/crd")
+
+
+def _served_schemas(definition: dict[str, Any]) -> dict[str, Any]:
+    return {version["name"]: version["schema"] for version in definition["spec"]["versions"] if version["served"]}
 
 
 async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:

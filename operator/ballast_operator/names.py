@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 GROUP = "serving.ballast.dev"
+SERVED_VERSIONS = ("v1beta1", "v1alpha1")
+"""Versions of the API, all with the same schema; the first is the one for manifests."""
 VERSION = "v1alpha1"
+"""The version of stored objects, and of the operator's requests and owner references.
+
+The release before this one serves no other version. The operator therefore works with its definition, and it with ours.
+"""
 API_VERSION = f"{GROUP}/{VERSION}"
+API_VERSIONS = tuple(f"{GROUP}/{version}" for version in SERVED_VERSIONS)
+"""The values of `apiVersion` that manifests may have."""
 KIND = "InferenceService"
 PLURAL = "inferenceservices"
 CACHE_KIND = "ModelCache"

@@ -301,6 +301,22 @@ def test_a_model_in_a_namespace_that_is_not_watched_is_refused(helm: Helm, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("known", "version", "is_hook"),
+    [([], "v1beta1", True), (["v1alpha1"], "v1alpha1", False), (["v1beta1", "v1alpha1"], "v1beta1", False)],
+    ids=["first install", "upgrade from a release without v1beta1", "later upgrade"],
+)
+def test_a_model_has_a_version_that_the_cluster_knows_before_the_upgrade(
+    helm: Helm, tmp_path: Path, known: list[str], version: str, is_hook: bool
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"inferenceServices": [{"name": "tiny", "spec": {}}]}))
+    flags = [f"--api-versions=serving.ballast.dev/{each}/InferenceService" for each in known]
+    (model,) = of_kind(helm.template("--values", values, *flags), "InferenceService")
+    assert model["apiVersion"] == f"serving.ballast.dev/{version}"
+    assert ("helm.sh/hook" in model["metadata"]["annotations"]) is is_hook
+
+
+@pytest.mark.parametrize(
     ("chosen", "namespaces"),
     [
         ("rbac.scope=Cluster", []),

@@ -14,9 +14,10 @@ from support.cluster.cluster import Cluster
 from support.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
 from support.cluster.helm import CHART, Helm
 from support.cluster.kube import Kube, Object
+from support.cluster.service.api_versions import of_the_release_before, serves
 from support.cluster.service.operator import CRDS
 from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_ready
+from support.cluster.service.specs import service, true_conditions, wait_ready
 from support.cluster.waiting import wait_for
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
@@ -60,6 +61,15 @@ def next_version(folder: Path) -> Path:
         text = (chart / file).read_text()
         assert old in text
         (chart / file).write_text(text.replace(old, new))
+    return chart
+
+
+def release_before(folder: Path) -> Path:
+    """The chart as it was when v1alpha1 was the only version of the API."""
+    chart = shutil.copytree(CHART, folder / "before/ballast")
+    (chart / "files/crd.yaml").write_text(yaml.safe_dump_all(of_the_release_before(), sort_keys=False))
+    template = chart / "templates/inferenceservices.yaml"
+    template.write_text(template.read_text().replace("v1beta1", "v1alpha1"))
     return chart
 
 
@@ -161,6 +171,43 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     kube.merge("leases", ACCOUNT, {"spec": {**held["spec"], "holderIdentity": "one that was killed"}}, namespace)
     helm("uninstall", RELEASE, *where)
     assert kube.find("leases", ACCOUNT, namespace) is None
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_model_of_a_release_with_v1alpha1_alone_serves_through_upgrades_and_a_rollback(
+    cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers, tmp_path: Path
+) -> None:
+    where = ("--namespace", namespace, "--wait", "--timeout", "2m")
+    values = values_file(tmp_path, "values", **WITH_MODEL)
+
+    def model() -> Object:
+        return kube.get("inferenceservices.v1alpha1", "comes-along", namespace)
+
+    def state() -> tuple[list[str], int, list[str]]:
+        """What no step may change, and the versions of the model in the release."""
+        objects = [model(), *kube.list("pods", namespace), *kube.list("services", namespace)]
+        uids = [body["metadata"]["uid"] for body in objects]
+        manifest = yaml.safe_load_all(helm("get", "manifest", RELEASE, "--namespace", namespace))
+        written = [body["apiVersion"] for body in manifest if body and body["kind"] == "InferenceService"]
+        return uids, model()["metadata"]["generation"], [version.rpartition("/")[2] for version in written]
+
+    helm("install", RELEASE, release_before(tmp_path), *where, "--values", values)
+    with operator_of(cluster, namespace, answers, "chart-before"):
+        wait_for("the model to be ready", lambda: "Ready" in true_conditions(model()))
+    uids, generation, written = state()
+    assert written == [], "it came as a hook"
+    for expected in ("v1alpha1", "v1beta1"):
+        helm("upgrade", RELEASE, CHART, *where, "--values", values)
+        assert state() == (uids, generation, [expected])
+    assert kube.get("inferenceservices", "comes-along", namespace)["spec"] == model()["spec"]
+    helm("rollback", RELEASE, "1", *where)
+    wait_for("v1beta1 to be gone", lambda: not serves(kube, "inferenceservices"))
+    assert state() == (uids, generation, [])
+    helm("upgrade", RELEASE, CHART, *where, "--values", values)
+    with operator_of(cluster, namespace, answers, "chart-after"):
+        wait_ready(kube, namespace, "comes-along")
+    assert state() == (uids, generation, ["v1alpha1"])
+    helm("uninstall", RELEASE, *where)
 
 
 @pytest.mark.parametrize("scope", ["Cluster", "Namespace"])

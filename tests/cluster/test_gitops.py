@@ -34,9 +34,10 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
     """The health of a service of the namespace, as Flux would find it."""
     check = health_check()
     failed, current = (FIELD.sub("object.", check[name]) for name in ("failed", "current"))
+    group, _, version = check["apiVersion"].partition("/")
     rule = {
-        "apiGroups": [check["apiVersion"].partition("/")[0]],
-        "apiVersions": ["v1alpha1"],
+        "apiGroups": [group],
+        "apiVersions": [version],
         "operations": ["UPDATE"],
         "resources": ["inferenceservices/status"],
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from ballast_operator.doctor import judge_kubelet
 from support.cluster.cluster import Cluster
 from support.cluster.helm import CHART, Helm
+from support.cluster.service.api_versions import KINDS, define, of_the_release_before, of_this_release
 from support.cluster.service.operator import CRDS, install
 
 
@@ -44,6 +45,18 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     cluster.kube.merge("clusterroles", "ballast-operator", {"rules": rules})
     assert ill.returncode == 1
     assert "FAIL  system:serviceaccount:ballast-system:ballast-operator may not: get pods" in ill.stdout
+
+
+def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: Cluster) -> None:
+    install(cluster)
+    define(cluster.kube, of_the_release_before())
+    try:
+        older = doctor(cluster)
+        assert older.returncode == 1
+        for name in KINDS:
+            assert f"FAIL  {name}.serving.ballast.dev is of another version of Ballast" in older.stdout
+    finally:
+        define(cluster.kube, of_this_release())
 
 
 def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, namespace: str, tmp_path: Path) -> None:

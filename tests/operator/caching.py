@@ -16,7 +16,7 @@ def cached(name="tiny", size="60Gi", **hub):
 def cache_body(*models, deleting=False, **spec):
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {}
     return {
-        "apiVersion": "serving.ballast.dev/v1alpha1",
+        "apiVersion": "serving.ballast.dev/v1beta1",
         "kind": "ModelCache",
         "metadata": {"name": "models", "namespace": "ns", "uid": CACHE_UID, "generation": 2, **gone},
         "spec": {

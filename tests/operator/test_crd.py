@@ -1,5 +1,6 @@
 """The definition in manifests/crd: made from the types, complete, and within what the API server takes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_the_file_is_what_the_types_say(plural):
     file = FILE.with_name(f"{plural}.serving.ballast.dev.yaml")
     made = to_yaml(DEFINITIONS[plural]())
     assert file.read_text() == made, f"run: ballast-operator crd {plural} > manifests/crd/{file.name}"
+
+
+@pytest.mark.parametrize("plural", DEFINITIONS)
+def test_both_versions_are_served_with_the_same_content_and_one_is_stored(plural):
+    spec = DEFINITIONS[plural]()["spec"]
+    versions = {version["name"]: version for version in spec["versions"]}
+    assert list(versions) == ["v1beta1", "v1alpha1"]
+    assert [name for name, version in versions.items() if version["storage"]] == ["v1alpha1"]
+    assert all(version["served"] and "deprecated" not in version for version in versions.values())
+    beta, alpha = ({**version, "name": "", "storage": None} for version in versions.values())
+    assert beta == alpha
+    assert spec["conversion"] == {"strategy": "None"}
+
+
+@pytest.mark.parametrize("plural", DEFINITIONS)
+def test_an_apply_by_the_client_has_room_for_the_definition(plural):
+    """It keeps the whole definition in an annotation, and annotations have at most 256 KiB."""
+    assert len(json.dumps(DEFINITIONS[plural]())) < 200 * 2**10
 
 
 @pytest.mark.parametrize(("path", "field"), DESCRIBED, ids=[path for path, _ in DESCRIBED])

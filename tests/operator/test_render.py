@@ -28,6 +28,26 @@ def test_no_golden_file_is_left_over():
     assert {path.name for path in (HERE / "golden").iterdir()} == {path.name for path in SERVICES}
 
 
+def test_a_manifest_of_either_version_has_the_same_children(tmp_path, capsys):
+    written = (HERE / "services/model-cache.yaml").read_text()
+    assert written.count("serving.ballast.dev/v1beta1") == 2
+    printed = []
+    for number, version in enumerate(("v1beta1", "v1alpha1")):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(written.replace("v1beta1", version))
+        assert main(["render", "-f", str(file), "--allowed-host-path", "/srv"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_a_cache_of_an_unknown_version_is_refused(tmp_path, capsys):
+    written = (HERE / "services/model-cache.yaml").read_text()
+    file = tmp_path / "caches.yaml"
+    file.write_text(written.replace("serving.ballast.dev/v1beta1", "serving.ballast.dev/v2", 1))
+    assert main(["render", "-f", str(file)]) == 2
+    assert "apiVersion 'serving.ballast.dev/v2' of ModelCache is unknown; write" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -47,7 +67,11 @@ def test_no_golden_file_is_left_over():
         ),
         ({"spec": {"endpoint": {"port": 10003}}}, "port 10003 is the admin port"),
         ({"spec": {"typo": 1}}, "spec.typo"),
-        ({"apiVersion": "serving.ballast.dev/v1"}, "serving.ballast.dev/v1alpha1 is understood"),
+        (
+            {"apiVersion": "serving.ballast.dev/v1"},
+            "apiVersion 'serving.ballast.dev/v1' of InferenceService is unknown; write serving.ballast.dev/v1beta1 or",
+        ),
+        ({"apiVersion": "v1beta1"}, "apiVersion 'v1beta1' of InferenceService is unknown"),
         ({"kind": "Deployment"}, "no InferenceService"),
         ({"metadata": {}}, "metadata.name is missing"),
         ({"metadata": {"name": "Bad_Name"}}, "metadata.name 'Bad_Name': the name becomes a Service's"),

@@ -80,4 +80,5 @@ def test_the_header_has_its_name():
 def test_the_custom_resource_has_its_names():
     crd = yaml.safe_load((ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml").read_text())
     assert any(crd["spec"]["names"]["shortNames"][0] in answer for answer in SAID)
-    assert any(f"{crd['spec']['group']}, version {crd['spec']['versions'][0]['name']}" in answer for answer in SAID)
+    served = [version["name"] for version in crd["spec"]["versions"] if version["served"]]
+    assert any(f"{crd['spec']['group']}, version {name}." in answer for answer in SAID for name in served)

@@ -37,13 +37,15 @@ def cache_page() -> Iterator[str]:
 def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str], Iterator[str]]) -> Iterator[str]:
     """A page about a kind. `remark`: ends the first paragraph. `describe_spec`: the fields of the spec."""
     spec = definition["spec"]
-    version, names = spec["versions"][0], spec["names"]
-    parts = version["schema"]["openAPIV3Schema"]["properties"]
+    versions, names = spec["versions"], spec["names"]
+    parts = versions[0]["schema"]["openAPIV3Schema"]["properties"]
+    served = " and ".join(f"`{version['name']}`" for version in versions)
     yield f"# The resource {names['kind']}"
     yield ""
     yield from paragraph(
-        f"Group `{spec['group']}`, version `{version['name']}`, plural `{names['plural']}`, short name "
-        f"`{names['shortNames'][0]}`, namespaced. {remark.format(name=definition['metadata']['name'])}"
+        f"Group `{spec['group']}`, versions {served} ([what they promise](../howto/upgrade.md#versions-of-the-api)), "
+        f"plural `{names['plural']}`, short name `{names['shortNames'][0]}`, namespaced. "
+        f"{remark.format(name=definition['metadata']['name'])}"
     )
     for part, title, describe in (
         ("spec", "What you write", describe_spec),

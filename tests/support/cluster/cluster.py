@@ -130,7 +130,20 @@ class Cluster:
 
     def _wait_established(self, name: str) -> None:
         def established() -> bool:
-            status: Object = self.kube.get("customresourcedefinitions", name).get("status", {})
-            return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions") or [])
+            definition = self.kube.get("customresourcedefinitions", name)
+            conditions = definition.get("status", {}).get("conditions") or []
+            return any(c["type"] == "Established" and c["status"] == "True" for c in conditions) and all(
+                self.kube.code_of(path) == 200 for path in served_paths(definition)
+            )
 
         wait_for(f"{name} to be established", established)
+
+
+def served_paths(definition: Object) -> list[str]:
+    """The paths of the lists of all objects of a kind, one for each version.
+
+    The API server refuses them with 429 while it prepares the storage of a definition that is new or was changed.
+    """
+    spec = definition["spec"]
+    plural = spec["names"]["plural"]
+    return [f"/apis/{spec['group']}/{version['name']}/{plural}" for version in spec["versions"] if version["served"]]

@@ -15,7 +15,7 @@ import yaml
 
 Object = dict[str, Any]
 
-# resource name -> (API path, is namespaced); what the tests touch
+# resource name -> (API path, is namespaced); what the tests touch. After a dot: a version that is not the usual one.
 RESOURCES: dict[str, tuple[str, bool]] = {
     "namespaces": ("api/v1", False),
     "nodes": ("api/v1", False),
@@ -45,8 +45,10 @@ RESOURCES: dict[str, tuple[str, bool]] = {
     "validatingadmissionpolicies": ("apis/admissionregistration.k8s.io/v1", False),
     "validatingadmissionpolicybindings": ("apis/admissionregistration.k8s.io/v1", False),
     "customresourcedefinitions": ("apis/apiextensions.k8s.io/v1", False),
-    "inferenceservices": ("apis/serving.ballast.dev/v1alpha1", True),
-    "modelcaches": ("apis/serving.ballast.dev/v1alpha1", True),
+    "inferenceservices": ("apis/serving.ballast.dev/v1beta1", True),
+    "modelcaches": ("apis/serving.ballast.dev/v1beta1", True),
+    "inferenceservices.v1alpha1": ("apis/serving.ballast.dev/v1alpha1", True),
+    "modelcaches.v1alpha1": ("apis/serving.ballast.dev/v1alpha1", True),
     "runtimeclasses": ("apis/node.k8s.io/v1", False),
     "deviceclasses": ("apis/resource.k8s.io/v1", False),
     "resourceslices": ("apis/resource.k8s.io/v1", False),
@@ -190,6 +192,10 @@ class Kube:
                 raise
             return None
 
+    def code_of(self, path: str) -> int:
+        """The status code with which a GET is answered."""
+        return self._http.get(path).status_code
+
     def raw(self, path: str) -> str:
         response = self._http.get(path)
         response.raise_for_status()
@@ -220,7 +226,8 @@ def path_of(
     parts = [api]
     if namespaced and namespace is not None:
         parts += ["namespaces", namespace]
-    return "/" + "/".join([*parts, *(part for part in (resource, name, subresource) if part)])
+    plural = resource.partition(".")[0]
+    return "/" + "/".join([*parts, *(part for part in (plural, name, subresource) if part)])
 
 
 def documents(path: Path) -> Iterator[Object]:

@@ -19,7 +19,7 @@ from support.vm.image import RUNTIME_IMAGE
 from support.vm.node import Given, GuestNode
 
 NAMESPACE = "default"
-KIND = {"apiVersion": "serving.ballast.dev/v1alpha1", "kind": "InferenceService"}
+KIND = {"apiVersion": "serving.ballast.dev/v1beta1", "kind": "InferenceService"}
 SERVICE_LABEL = "serving.ballast.dev/service"
 READY_TIMEOUT_S, END_TIMEOUT_S, DOCTOR_TIMEOUT_S = 480, 180, 120
 """The guest's CPUs are tens of times slower than the host's."""

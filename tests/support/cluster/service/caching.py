@@ -19,7 +19,7 @@ def model(name: str, size: str = "60Gi", **source: object) -> Object:
 def model_cache(name: str, *models: Object, nodes: dict[str, str] | None = None, **spec: object) -> Object:
     """A cache on the nodes with these labels, with room for one model of the usual size."""
     return {
-        "apiVersion": "serving.ballast.dev/v1alpha1",
+        "apiVersion": "serving.ballast.dev/v1beta1",
         "kind": "ModelCache",
         "metadata": {"name": name},
         "spec": {

@@ -15,7 +15,7 @@ CONVERGED_S = 180
 def service(name: str, behaviour: str = "run", **spec: object) -> Object:
     """One CPU, the built-in model, on made-up nodes of this behaviour."""
     return {
-        "apiVersion": "serving.ballast.dev/v1alpha1",
+        "apiVersion": "serving.ballast.dev/v1beta1",
         "kind": "InferenceService",
         "metadata": {"name": name},
         "spec": {
@@ -36,6 +36,11 @@ def condition(kube: Kube, namespace: str, name: str, kind: str) -> Object:
     """Empty while there is none."""
     conditions = status_of(kube, namespace, name).get("conditions", [])
     return next((found for found in conditions if found["type"] == kind), {})
+
+
+def true_conditions(body: Object) -> set[str]:
+    """The types of the conditions of an object that are true."""
+    return {found["type"] for found in body.get("status", {}).get("conditions", []) if found["status"] == "True"}
 
 
 def nothing() -> None:

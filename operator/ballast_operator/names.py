@@ -12,7 +12,7 @@ SERVED_VERSIONS = ("v1beta1", "v1alpha1")
 VERSION = "v1alpha1"
 """The version of stored objects, and of the operator's requests and owner references.
 
-The release before this one serves no other version. The operator therefore works with its definition, and it with ours.
+The definition of the release before this one serves no other version, and an upgrade may leave it in place for a while.
 """
 API_VERSION = f"{GROUP}/{VERSION}"
 API_VERSIONS = tuple(f"{GROUP}/{version}" for version in SERVED_VERSIONS)

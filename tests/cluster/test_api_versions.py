@@ -41,7 +41,7 @@ def in_version(body: Object, version: str) -> Object:
 
 
 def read_in_both(kube: Kube, plural: str, name: str, namespace: str) -> Object:
-    """The object without its version, once nobody changes it between the two reads; both must be the same."""
+    """The object without its version, read twice until the two reads are the same."""
 
     def both() -> list[Object]:
         found = [kube.get(plural + end, name, namespace) for end in (NEW, OLD)]

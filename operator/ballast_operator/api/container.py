@@ -127,7 +127,7 @@ class VolumeMount(ApiType):
 
 
 class Sidecar(ApiType):
-    """A container beside the engine. It starts before and ends after it, and the pod stays of the class Guaranteed."""
+    """A container next to the engine. It starts before and ends after it, and the pod stays of the class Guaranteed."""
 
     name: PartName = Field(
         description="Name of the container.",
@@ -146,7 +146,8 @@ class Sidecar(ApiType):
         default_factory=list, max_length=16, description="Secrets and ConfigMaps whose keys become variables."
     )
     cpu: Quantity = Field(
-        description="CPU of the container, beside resources.cpus, as a quantity such as 100m. It is request and limit.",
+        description="CPU of the container, in addition to resources.cpus, as a quantity such as 100m. It is request "
+        "and limit.",
         json_schema_extra=rules(
             cel(
                 "isQuantity(self) && quantity(self).compareTo(quantity('1m')) >= 0 && "
@@ -156,8 +157,8 @@ class Sidecar(ApiType):
         ),
     )
     memory: Quantity = Field(
-        description="Memory of the container, beside resources.memory, as a quantity such as 128Mi. It is request and "
-        "limit.",
+        description="Memory of the container, in addition to resources.memory, as a quantity such as 128Mi. It is "
+        "request and limit.",
         json_schema_extra=rules(
             cel(
                 "isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && "

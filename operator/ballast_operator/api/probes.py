@@ -18,12 +18,12 @@ class Readiness(ApiType):
 
 
 class Liveness(ApiType):
-    """Whether the engine is started anew. It fails when a step has hung for minutes, not under load."""
+    """Whether the engine is restarted. It fails when a step has hung for minutes, not under load."""
 
     period_seconds: int = Field(default=10, ge=1, le=300, description="Seconds from one question to the next.")
     timeout_seconds: int = Field(default=5, ge=1, le=300, description="Longest wait for an answer.")
     failure_threshold: int = Field(
-        default=3, ge=1, le=100, description="Failures in a row after which the engine is started anew."
+        default=3, ge=1, le=100, description="Failures in a row after which the engine is restarted."
     )
 
 
@@ -34,5 +34,5 @@ class Probes(ApiType):
         default_factory=Readiness, description="Whether a pod is an endpoint of the Service. /readyz is asked."
     )
     liveness: Liveness = Field(
-        default_factory=Liveness, description="Whether the engine is started anew. /livez is asked."
+        default_factory=Liveness, description="Whether the engine is restarted. /livez is asked."
     )

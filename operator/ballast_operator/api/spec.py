@@ -89,7 +89,7 @@ class Resources(ApiType):
     cpus: int = Field(ge=1, le=4096, description="Whole CPUs. The kubelet gives exclusive CPUs for whole numbers only.")
     memory: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
         description="Memory of the pod, as a quantity such as 440Gi: the model's experts, the KV cache's host part "
-        "and about 4 GiB beside them.",
+        "and about 4 GiB more.",
         json_schema_extra=rules(
             cel(
                 "isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && "
@@ -117,13 +117,13 @@ class Resources(ApiType):
         ),
     ] = Field(default="nvidia.com/gpu", description="Name under which the device plugin offers GPUs.")
     hugepages1_gi: int = Field(
-        default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, beside the memory."
+        default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, in addition to the memory."
     )
     claims: list[DeviceClaim] = Field(
         default_factory=list,
         max_length=8,
         description="Claims of devices (dynamic resource allocation) that the engine gets, instead of those of a "
-        "device plugin or beside them.",
+        "device plugin or in addition to them.",
         json_schema_extra=by_key("name"),
     )
     gpu_claim: PartName | None = Field(
@@ -205,7 +205,7 @@ class PackedPvc(ApiType):
     """A PersistentVolumeClaim."""
 
     claim_name: ObjectName = Field(
-        description="PersistentVolumeClaim for packed weights, as large as the model's files. What lies in it is "
+        description="PersistentVolumeClaim for packed weights, as large as the model's files. Its content is "
         "computed with: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
     )
 
@@ -305,7 +305,7 @@ class InferenceServiceSpec(ApiType):
     packed_weights: PackedWeights | None = Field(
         default=None,
         description="Keeps the weights as they are packed for the CPU, so that the next start packs nothing "
-        "(--packed_dir). Without it, each start packs anew.",
+        "(--packed_dir). Without it, each start packs again.",
     )
     kv_disk: KvDisk | None = Field(
         default=None,
@@ -372,7 +372,7 @@ class InferenceServiceSpec(ApiType):
     sidecars: list[Sidecar] = Field(
         default_factory=list,
         max_length=8,
-        description="Containers beside the engine. They start before it and end after it.",
+        description="Containers next to the engine. They start before it and end after it.",
         json_schema_extra=by_key("name"),
     )
 

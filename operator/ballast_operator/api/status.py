@@ -58,7 +58,8 @@ class Effective(ApiType):
     max_new_tokens: int | None = Field(default=None, ge=1, description="Most tokens that one request may generate.")
     kv_cache_tokens: int = Field(ge=0, description="KV tokens that all requests of one pod share.")
     guaranteed_concurrency: int = Field(
-        ge=0, description="Requests of one pod that run at once without giving memory back, whatever they generate."
+        ge=0,
+        description="Requests of one pod that can run together without preemption, however long their replies are.",
     )
     planned_memory: Annotated[str, StringConstraints(max_length=32)] | None = Field(
         default=None,

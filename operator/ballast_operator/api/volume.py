@@ -74,7 +74,7 @@ class CsiVolume(ApiType):
     read_only: bool = Field(default=False, description="Whether the pod may only read it.")
     volume_attributes: Annotated[
         dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)
-    ] = Field(default_factory=dict, description="What the driver is told.")
+    ] = Field(default_factory=dict, description="Parameters for the driver.")
 
 
 class Volume(ApiType):

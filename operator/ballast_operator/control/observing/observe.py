@@ -36,7 +36,7 @@ class Observed:
     """The loop time before the pods were read."""
 
     def misses_owner(self, service: InferenceService) -> bool:
-        """Whether something of the service's names no owner: somebody removed it, or the garbage collector did."""
+        """Whether something of the service's names no owner: a user or the garbage collector removed it."""
         bodies = (*self.children.values(), *(pod.body for pod in self.pods))
         return any(controller_of(body) is None and is_ours(body, service) for body in bodies)
 

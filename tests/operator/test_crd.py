@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.scheduling import Scheduling
+from ballast_operator.api.pod.scheduling import Scheduling
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import custom_resource_definition, to_yaml
 from ballast_operator.definitions import DEFINITIONS, model_cache_definition

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ballast_operator.api.cached_source import FoundModel
+from ballast_operator.api.sources.cached_source import FoundModel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.names import (
     ANNOTATION_RESTARTED_AT,

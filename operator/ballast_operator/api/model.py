@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
-from ballast_operator.api.cached_source import CachedSource
-from ballast_operator.api.hugging_face import HuggingFaceSource
-from ballast_operator.api.oci_model import OciSource
-from ballast_operator.api.pulled_model import PulledSource
-from ballast_operator.api.s3_model import S3Source
+from ballast_operator.api.sources.cached_source import CachedSource
+from ballast_operator.api.sources.hugging_face import HuggingFaceSource
+from ballast_operator.api.sources.oci_model import OciSource
+from ballast_operator.api.sources.pulled_model import PulledSource
+from ballast_operator.api.sources.s3_model import S3Source
 
 EXACTLY_ONE_SOURCE = (
     "exactly one model source must be set: pvc, hostPath, image, huggingFace, s3, oci, cache or builtin"

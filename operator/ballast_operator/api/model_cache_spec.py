@@ -7,14 +7,14 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
-from ballast_operator.api.container import PartName, by_key, no_two
-from ballast_operator.api.hub_model import PROXY_VARIABLES
-from ballast_operator.api.hugging_face import HuggingFaceModel
-from ballast_operator.api.model_scope import ModelScopeModel
-from ballast_operator.api.oci_model import OciModel
-from ballast_operator.api.pulled_model import PulledModel
-from ballast_operator.api.s3_model import S3Model
-from ballast_operator.api.scheduling import Toleration
+from ballast_operator.api.pod.container import PartName, by_key, no_two
+from ballast_operator.api.pod.scheduling import Toleration
+from ballast_operator.api.sources.hub_model import PROXY_VARIABLES
+from ballast_operator.api.sources.hugging_face import HuggingFaceModel
+from ballast_operator.api.sources.model_scope import ModelScopeModel
+from ballast_operator.api.sources.oci_model import OciModel
+from ballast_operator.api.sources.pulled_model import PulledModel
+from ballast_operator.api.sources.s3_model import S3Model
 from ballast_operator.quantity import parse_bytes
 
 EXACTLY_ONE_STORAGE = "exactly one of hostPath and pvc must be set"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from ballast_operator.api.base import ApiType
-from ballast_operator.api.container import by_key
+from ballast_operator.api.pod.container import by_key
 from ballast_operator.api.status import Condition
 
 ModelState = Literal["Present", "Pulling", "Waiting", "Failed", "NoRoom", "Removing"]

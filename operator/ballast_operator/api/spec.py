@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
-from ballast_operator.api.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
 from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
 from ballast_operator.api.model import Model
-from ballast_operator.api.probes import Probes
+from ballast_operator.api.pod.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
+from ballast_operator.api.pod.probes import Probes
+from ballast_operator.api.pod.scheduling import Scheduling
+from ballast_operator.api.pod.security import SecurityContext
+from ballast_operator.api.pod.volume import Volume
 from ballast_operator.api.rollout import RolloutPolicy
-from ballast_operator.api.scheduling import Scheduling
-from ballast_operator.api.security import SecurityContext
-from ballast_operator.api.volume import Volume
 from ballast_operator.folders import OWN_VOLUMES, collides
 from ballast_operator.names import OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ballast_operator.api.container import EnvFrom, EnvVar, Sidecar, VolumeMount
+from ballast_operator.api.pod.container import EnvFrom, EnvVar, Sidecar, VolumeMount
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
 

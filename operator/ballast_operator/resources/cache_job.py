@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ballast_operator.api.cached_source import FoundModel
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.api.model_cache_spec import CachedModel
+from ballast_operator.api.sources.cached_source import FoundModel
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
 from ballast_operator.names import GROUP, LABEL_CACHE

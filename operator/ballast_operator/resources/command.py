@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from ballast_operator.api.cached_source import FoundModel
+from ballast_operator.api.sources.cached_source import FoundModel
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.folders import KEYS_DIRECTORY, KV_DIRECTORY, MODEL_DIRECTORY, PACKED_DIRECTORY, RULES_DIRECTORY
 from ballast_operator.names import ADMIN_PORT

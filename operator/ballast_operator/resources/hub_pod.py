@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ballast_operator.api.container import EnvVar
-from ballast_operator.api.hub_model import PROXY_VARIABLES, HubModel
-from ballast_operator.api.hugging_face import HuggingFaceModel
 from ballast_operator.api.model_cache_spec import Proxy
-from ballast_operator.api.oci_model import OciModel
-from ballast_operator.api.pulled_model import PulledModel
-from ballast_operator.api.s3_model import S3Model
+from ballast_operator.api.pod.container import EnvVar
+from ballast_operator.api.sources.hub_model import PROXY_VARIABLES, HubModel
+from ballast_operator.api.sources.hugging_face import HuggingFaceModel
+from ballast_operator.api.sources.oci_model import OciModel
+from ballast_operator.api.sources.pulled_model import PulledModel
+from ballast_operator.api.sources.s3_model import S3Model
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import LOGIN_DIRECTORY, MODEL_DIRECTORY, MODEL_VOLUME, SCRATCH_DIRECTORY
 from ballast_operator.names import ADMIN_PORT, ADMIN_PORT_NAME, FIELD_MANAGER, GROUP

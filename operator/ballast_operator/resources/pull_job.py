@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.api.spec import HOSTNAME, InferenceServiceSpec
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY

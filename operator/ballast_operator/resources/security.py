@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.api.security import SecurityContext
+from ballast_operator.api.pod.security import SecurityContext
 
 USER = 10001
 """User and group of the processes, as in the images."""

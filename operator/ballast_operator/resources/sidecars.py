@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ballast_operator.api.container import Sidecar
+from ballast_operator.api.pod.container import Sidecar
 from ballast_operator.resources.security import container_security
 
 

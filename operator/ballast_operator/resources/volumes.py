@@ -6,7 +6,7 @@ from typing import Any
 
 from ballast_operator.api.engine import PlacementRules
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.folders import MODEL_VOLUME, OWN_VOLUMES
 from ballast_operator.resources.configmap import RULES_KEY, rules_name
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD

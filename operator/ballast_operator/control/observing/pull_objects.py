@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import CLAIM, JOB, NETWORK_POLICY, POD
 from ballast_operator.control.deciding.pull import Pull

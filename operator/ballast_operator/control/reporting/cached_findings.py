@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ballast_operator.api.cached_source import CachedSource
 from ballast_operator.api.model_cache import ModelCache
+from ballast_operator.api.sources.cached_source import CachedSource
 from ballast_operator.control.reporting.conditions import Finding
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast_operator.api.pulled_model import PulledSource
+from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.control.deciding.pull import Pull, Trouble
 from ballast_operator.control.reporting.conditions import Finding
 

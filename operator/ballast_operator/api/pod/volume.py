@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, cel, exactly_one, rules
-from ballast_operator.api.container import PartName
+from ballast_operator.api.pod.container import PartName
 from ballast_operator.folders import OWN_VOLUMES
 from ballast_operator.quantity import parse_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from ballast_operator.api.base import ApiType, ObjectName
-from ballast_operator.api.container import PartName
+from ballast_operator.api.pod.container import PartName
 
 
 class CachedSource(ApiType):

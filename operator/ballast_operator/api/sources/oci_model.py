@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints
 
 from ballast_operator.api.base import ApiType, ObjectName, rules
-from ballast_operator.api.pulled_source import CLAIM_OR_FOLDER_RULE, KeptOnVolume
+from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, KeptOnVolume
 
 _REFERENCE = (
     r"^[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ballast_operator.api.hugging_face import HuggingFaceModel, HuggingFaceSource
-from ballast_operator.api.model_scope import ModelScopeModel
-from ballast_operator.api.oci_model import OciModel, OciSource
-from ballast_operator.api.s3_model import S3Model, S3Source
+from ballast_operator.api.sources.hugging_face import HuggingFaceModel, HuggingFaceSource
+from ballast_operator.api.sources.model_scope import ModelScopeModel
+from ballast_operator.api.sources.oci_model import OciModel, OciSource
+from ballast_operator.api.sources.s3_model import S3Model, S3Source
 
 PulledModel = HuggingFaceModel | ModelScopeModel | S3Model | OciModel
 """A model, for a ModelCache or a service."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from ballast_operator.api.base import rules
-from ballast_operator.api.hub_model import QUANT_OR_FILES_RULE, HubModel, Revision
+from ballast_operator.api.sources.hub_model import QUANT_OR_FILES_RULE, HubModel, Revision
 
 
 class ModelScopeModel(HubModel):

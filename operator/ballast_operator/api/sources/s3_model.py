@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from ballast_operator.api.base import ApiType, ObjectName, rules
-from ballast_operator.api.pulled_source import CLAIM_OR_FOLDER_RULE, Endpoint, KeptOnVolume
+from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, Endpoint, KeptOnVolume
 
 Quant = Annotated[str, StringConstraints(max_length=256, pattern=r"^\w[\w./-]*$")]
 

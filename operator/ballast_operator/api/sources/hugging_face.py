@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from ballast_operator.api.base import rules
-from ballast_operator.api.hub_model import QUANT_OR_FILES_RULE, HubModel
-from ballast_operator.api.pulled_source import CLAIM_OR_FOLDER_RULE, Endpoint, KeptOnVolume
+from ballast_operator.api.sources.hub_model import QUANT_OR_FILES_RULE, HubModel
+from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, Endpoint, KeptOnVolume
 
 
 class HuggingFaceModel(HubModel):

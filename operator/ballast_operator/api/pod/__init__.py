@@ -1,0 +1,1 @@
+"""What a spec says about pods: containers, volumes, probes, security and scheduling."""

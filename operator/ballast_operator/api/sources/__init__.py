@@ -1,0 +1,1 @@
+"""Where a model may come from."""

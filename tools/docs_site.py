@@ -2,8 +2,8 @@
 
     python -m tools.docs_site [DIRECTORY]      build/site unless given
 
-Sources are copied into a folder of their own, where the top pages and the list of decisions are added; Zensical then
-builds in strict mode, in which a link that leads nowhere is an error.
+Sources are copied into a folder of their own, where the top pages are added and decision records are excluded from the
+search; Zensical then builds in strict mode, in which a link that leads nowhere is an error.
 """
 
 from __future__ import annotations
@@ -52,22 +52,12 @@ def gather(folder: Path) -> None:
         for other in TOP_PAGES:
             text = text.replace(f"]({other}", f"]({other.lower()}")
         (folder / name.lower()).write_text(text, encoding="utf-8")
-    _list_decisions(folder / "decisions")
+    for record in (folder / "decisions").glob("[0-9]*.md"):
+        record.write_text(OUT_OF_SEARCH + record.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _way_up(page: Path, folder: Path) -> str:
     return "../" * (len(page.relative_to(folder).parts) - 1)
-
-
-def _list_decisions(folder: Path) -> None:
-    """Give the page of decisions a line for each, and keep the decisions themselves out of the search."""
-    lines = []
-    for page in sorted(folder.glob("0*.md")):
-        text = page.read_text(encoding="utf-8")
-        lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({page.name})")
-        page.write_text(OUT_OF_SEARCH + text, encoding="utf-8")
-    index = folder / "index.md"
-    index.write_text("\n".join([index.read_text(encoding="utf-8"), "", *lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 // AVX-512, the program would stop with an illegal instruction on a CPU without it. In objects with an
 // instruction set's options, for which CMake defines BALLAST_ISA_OBJECT, the namespace is therefore unnamed:
 // its functions are private to the object. Structs that objects exchange stay outside and have no member
-// functions (docs/decisions/0058-functions-of-isa-objects-are-private.md).
+// functions. docs/decisions has the alternatives (decision 1).
 #pragma once
 
 #ifdef BALLAST_ISA_OBJECT

@@ -15,9 +15,8 @@ struct Prefetching {
   bool in_one_stream;
 };
 
-// The settings that read fastest on this chip, as measured
-// (docs/decisions/0005-weights-are-packed-into-panels.md). An Intel core keeps track of 16 lines on their way
-// to its first cache, and of 48 to its second.
+// The settings that read fastest on this chip (benchmarks/results/prefetching.jsonl). An Intel core tracks 16
+// outstanding lines for its first cache, and 48 for its second.
 Prefetching prefetching_of_this_chip();
 
 }  // namespace ballast

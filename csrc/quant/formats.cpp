@@ -29,7 +29,7 @@ constexpr bool types_ascend() {
 }
 static_assert(types_ascend(), "format_list.h has each of GGUF's types once, in ascending order");
 
-// Of a weight, scales among them; decision 80 has the measurement.
+// Per weight, including scales (decision 80).
 constexpr double kMostBitsForOneByte = 4.5;
 
 }  // namespace

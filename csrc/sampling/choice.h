@@ -29,8 +29,8 @@ struct Choice {
 bool is_worth_dividing(const Selection& selection, int64_t n);
 
 // The token at `uniform`, 0…1, of what a selection leaves of a row's n logits, in steps: those of slices may
-// run side by side on any threads, in any order, and the others follow all of them. See
-// docs/decisions/0053-tokens-are-chosen-without-sorting.md for the order in which tokens lie there.
+// run side by side on any threads, in any order, and the others follow all of them. Decision 1 in
+// docs/decisions defines the order of the tokens.
 template <class Logit>
 class RowChoice {
  public:

@@ -1,5 +1,5 @@
 """Writes docs/reference/ from the code: options, endpoints, fields of requests, tested clients, metrics, the resource,
-the chart, the operator; and the list of decisions from their titles.
+the chart, the operator.
 
     python -m tools.reference [--check]
 
@@ -39,7 +39,6 @@ def main(arguments: list[str]) -> int:
     pages |= {"resource.md": resource_page(), "chart.md": readme(), "operator.md": operator_page()}
     pages |= {"model-cache.md": cache_page()}
     expected = {DOCS / "reference" / name: "\n".join((NOTE, *lines, "")) for name, lines in pages.items()}
-    expected[DOCS / "decisions/index.md"] = "\n".join((*decisions(DOCS / "decisions"), ""))
     if arguments == ["--check"]:
         old = [str(path.relative_to(DOCS)) for path, text in expected.items() if not is_file_with(path, text)]
         if old:
@@ -49,24 +48,6 @@ def main(arguments: list[str]) -> int:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0
-
-
-# --- decisions ----------------------------------------------------------------------------------------------
-
-
-def decisions(folder: Path) -> Iterator[str]:
-    """A line for each, by its number."""
-    yield "# Decisions"
-    yield ""
-    yield from paragraph(
-        "What was decided against the obvious or against the first plan, and why. A missing number was replaced "
-        "by another decision or never used; none is used again."
-    )
-    yield ""
-    for path in sorted(folder.glob("[0-9]*.md")):
-        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        number = int(path.name.partition("-")[0])
-        yield f"- [{number}. {title.removeprefix(f'{number}. ')}]({path.name})"
 
 
 # --- options ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Spans of the operator's passes, sent to an OpenTelemetry collector by OTLP over HTTP as JSON.
 
-The runtime sends its own in the same way (decision 91); the two share no code.
+The runtime sends its own in the same way (decision 4); the two share no code.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// The C++ tests' whole framework. GoogleTest is on no Python package index, and a fresh machine has nothing
-// else to get it from (docs/decisions/0002-cpp-tests-without-googletest.md).
+// The framework of the C++ tests. GoogleTest is in no Python package, and the tests use no other downloads
+// (decision 2 in docs/decisions).
 //
 //   TEST(name_as_a_sentence) { EXPECT(condition); EXPECT_EQ(a, b); EXPECT_THROWS(expression, exception); }
 //

@@ -1,7 +1,7 @@
 """The hybrid model's logits against the C++ model's on the same file, token by token, through the real scheduler.
 
 On the CPU, with dense weights and cache as float32: what is left is the rounding of activations to two bytes in the C++
-model's linear layers (decision 5) and the order of sums. On a GPU as it is served: weights packed, cache in half
+model's linear layers (decision 80) and the order of sums. On a GPU as it is served: weights packed, cache in half
 precision, judged by divergence with the choice of experts made alike (decision 42), since one expert chosen otherwise
 changes everything after it.
 """

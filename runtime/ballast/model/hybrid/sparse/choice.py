@@ -1,7 +1,7 @@
 """Which positions a token attends to: the protocol, and a plain implementation (DeepSeek-V3.2-Exp, §2.1).
 
 A position's score is Σ over heads of weight · max(0, query · key). Of those that a token sees, the top_k with the
-highest scores are chosen and, of equal ones, the lower positions; decision 131.
+highest scores are chosen and, of equal ones, the lower positions; decision 42.
 """
 
 from __future__ import annotations

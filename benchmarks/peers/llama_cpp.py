@@ -1,7 +1,7 @@
 """Compares the engine with llama.cpp, run in turns on one model and the same cores: prefill, and decode at several
 batch sizes. One JSON line per case follows at the end; progress goes to stderr.
 
-BALLAST_CPU_ISA=avx2 python benchmarks/engine/beside_llama_cpp.py MODEL.gguf LLAMA_BUILD_BIN [--rounds 3] [--threads N]
+BALLAST_CPU_ISA=avx2 python benchmarks/peers/llama_cpp.py MODEL.gguf LLAMA_BUILD_BIN [--rounds 3] [--threads N]
 
 llama-batched-bench measures every case of llama.cpp. For a comparison of AVX2 kernels on a CPU with AVX-512, build
 llama.cpp for AVX2 too:
@@ -62,7 +62,7 @@ def main() -> None:
 
 def run_ours(options: argparse.Namespace) -> dict[str, float]:
     """Tokens per second of each case, by `decode.py`: greedy, since llama-batched-bench does not sample."""
-    program = [sys.executable, str(Path(__file__).with_name("decode.py")), str(options.model)]
+    program = [sys.executable, str(Path(__file__).parents[1] / "engine/decode.py"), str(options.model)]
     numbers = ["--threads", options.threads, "--steps", options.steps, "--prefill", PROMPT, "--batch", *BATCHES]
     lines = output_of([*program, *map(str, numbers)]).splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]

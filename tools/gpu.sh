@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, arrivals; in the order that is given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, arrivals, peers; in the order given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -16,19 +16,28 @@
 # PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
 # THREADS  numbers of threads to start the whole R1 with; all unless set
 #
-# Of arrivals, lists are separated by spaces:
-# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set
-# BATCHES  sizes of a batch; "16 64" unless set
-# SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
-# CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
+# Of arrivals and peers, lists are separated by spaces:
+# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
+# BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
 # ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
+#
+# Of arrivals:
+# SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
+# CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
 # LLAMA_SERVER  path of llama-server
 # LLAMA_OPTIONS  more options of llama-server
 # LLAMA_VERSION  its version, for the records
 # READY_S  seconds until a server must be ready; 500 unless set
+#
+# Of peers:
+# LLAMA_BIN  folder of llama-batched-bench; benchmarks/peers/llama_cpp.py --help says where to get it
+# PLACES   where experts are: "host gpu" unless set
+# PREFILL  tokens of prompts; "512 4096 32768" unless set, none if empty, as BATCHES may be
+# STEPS    tokens of each reply; 200 unless set
+# DEVICE   where Ballast computes; cuda:0 unless set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -154,12 +163,8 @@ start() {
 arrivals() {
   local shape batch server model failed=0
   for shape in ${SHAPES:-r1:8 qwen3-30b}; do
-    model=${MODEL_DIR:-$out}/${shape/:/-}.gguf
-    if [ ! -f "$model" ]; then
-      "$python" tools/synthetic_model.py "$model.part" --shape "${shape%%:*}" \
-        $([ "$shape" = "${shape#*:}" ] || echo --layers "${shape#*:}") ${HOLLOW:+--hollow} --vocabulary
-      mv "$model.part" "$model"
-    fi
+    model=$(model_of "$shape")
+    write_model "$shape" "$model"
     for batch in ${BATCHES:-16 64}; do
       for server in ${SERVERS:-ballast llama}; do
         [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
@@ -169,6 +174,17 @@ arrivals() {
     done
   done
   return $failed
+}
+
+model_of() {
+  echo "${MODEL_DIR:-$out}/${1/:/-}.gguf"
+}
+
+write_model() {
+  [ ! -f "$2" ] || return 0
+  "$python" tools/synthetic_model.py "$2.part" --shape "${1%%:*}" \
+    $([ "$1" = "${1#*:}" ] || echo --layers "${1#*:}") ${HOLLOW:+--hollow} --vocabulary
+  mv "$2.part" "$2"
 }
 
 # Each request must fit into its share of the cache: the longest prompt has 2000 tokens, the longest reply 200.
@@ -226,11 +242,36 @@ is_ready() {
 request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}", timeout=5)' "$1" "$2" 2> /dev/null
 }
 
+# The engine and llama.cpp in turns on one file: experts in host memory, or all in GPU memory, which holds one engine's at
+# a time. Each figure is in peers-rows.jsonl as soon as it is measured; `llama_cpp.py --merge` makes records of them if
+# this is ended early.
+peers() {
+  local shape place model failed=0
+  local -a options
+  for shape in ${SHAPES:-r1:8 qwen3-30b v2-lite}; do
+    model=$(model_of "$shape")
+    write_model "$shape" "$model"
+    for place in ${PLACES:-host gpu}; do
+      options=(--case "experts in $place memory" --device "${DEVICE:-cuda:0}")
+      case $place in
+        host) options+=(--gpu_experts 0) ;;
+        gpu) options+=(--restart --peer_options "-ngl 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096") ;;
+        *) echo "PLACES: $place is neither host nor gpu" >&2; return 2 ;;
+      esac
+      # shellcheck disable=SC2086  # lists are words
+      "$python" benchmarks/peers/llama_cpp.py "$model" "$LLAMA_BIN" "${options[@]}" --rounds "${ROUNDS:-3}" \
+        --prefill ${PREFILL-512 4096 32768} --batch ${BATCHES-1 4 16} --steps "${STEPS:-200}" --threads "$(nproc)" \
+        --rows "$out/peers-rows.jsonl" | tee -a "$out/peers.jsonl" || { failed=1; echo "$shape, $place: FAILED"; }
+    done
+  done
+  return $failed
+}
+
 [ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | sparse | soak | whole | arrivals) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, arrivals" >&2; exit 2 ;;
+    build | test | sanitize | bench | sparse | soak | whole | arrivals | peers) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, arrivals, peers" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -1,7 +1,7 @@
 """What prompts cost those who decode, and those who wait behind other prompts.
 
 python benchmarks/engine/prompts_beside.py MODEL.gguf [--threads N] [--device cuda:0] [--prompt 4096] [--count 3]
-       [--long 32768] [--prefill_chunk_size 4096] [--lanes 1]
+       [--long 32768] [--prefill_chunk_size 4096] [--without_costs]
 
 Three requests decode (temperature 0.6, top_p 0.95), then prompts arrive one after another; then a short prompt arrives
 behind a long one. Everything is measured alone first. Costs are measured at start, as a server does. Prompts are random
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--chunk_size", type=int, default=256)
     parser.add_argument("--prefill_chunk_size", type=int)
     parser.add_argument("--max_stall_ms", type=float)
-    parser.add_argument("--lanes", type=int, choices=(1, 2), default=2, help="1: by a constant, as without costs")
+    parser.add_argument("--without_costs", action="store_true", help="schedule by a constant, not by measured costs")
     parser.add_argument("--alone_s", type=float, default=3.0, help="time of those who decode alone")
     options = parser.parse_args()
     settings = EngineSettings(
@@ -67,7 +67,7 @@ def main() -> None:
     spec = read_spec(gguf_model, None)
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
     config = scheduler_config(settings)
-    if options.lanes == 2:
+    if not options.without_costs:
         assert isinstance(runner, Measurable)
         config = with_measured_costs(config, runner, min(spec.context_length, CACHE_LENS), lambda: None)
     clients = Clients(EngineCore(runner, config), spec.vocab_size)
@@ -79,7 +79,7 @@ def main() -> None:
                 device=options.device,
                 threads=options.threads,
                 lanes=1 + config.has_prefill_lane,
-                chosen_by="cost" if options.lanes == 2 else "a constant",
+                chosen_by="a constant" if options.without_costs else "cost",
                 prefill_chunk_size=settings.prefill_chunk_size,
                 **figures,
             ),

@@ -1,7 +1,7 @@
 """One start of a model as `ballast serve` starts it, and what it does then: load, decode, prefill, by a GPU or without.
 
 python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
-                                        [--case NAME] [any option of `ballast serve`]
+                                        [--case NAME] [--turns] [any option of `ballast serve`]
 
 Made for models that take minutes to load: every line is printed as soon as it is known. First the start: from the
 file's opening to a model that answers, in seconds and bytes of the file a second (kernels of a GPU may have to be
@@ -12,6 +12,10 @@ PCIe, decode without it too. Prompts are random token ids.
 `host_gb_per_s` is what a step reads of host memory in its whole time: its distinct experts, if all are equally likely,
 whether the CPU reads them or the GPU across PCIe. `memory_gb_per_s` is what the same threads read of a buffer that is
 many times the last cache, in which a small one partly lies.
+
+With --turns, another program decides when to measure, so that two engines can take turns on one machine. For each line
+of standard input, every case is measured once; an empty line follows its records. Decoding then counts all steps, not
+the median one.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from support.bench_record import bench_record
-from support.decode_times import median_decode_s
+from support.decode_times import decode_times, median_decode_s
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
@@ -58,6 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="decode steps that are timed, of each turn")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--case", default="", help="added to the records' names")
+    parser.add_argument("--turns", action="store_true", help="measure once for each line of standard input")
     options, serve = parser.parse_known_args()
     begin = time.perf_counter()
     gguf = open_gguf(options.model)
@@ -80,7 +85,43 @@ def main() -> None:
 
     runner = load_runner(gguf, spec, spec.vocab_size, settings, progress)
     start = {"start_s": time.perf_counter() - begin, "weights_s": loaded_s}
-    measure(gguf, spec, plan, settings, runner, start, options, serve)
+    if options.turns:
+        take_turns(spec, plan, settings, runner, start, options, serve)
+    else:
+        measure(gguf, spec, plan, settings, runner, start, options, serve)
+
+
+def take_turns(
+    spec: ModelSpec,
+    plan: MemoryPlan,
+    settings: EngineSettings,
+    runner: Runner,
+    start: dict[str, float],
+    options: argparse.Namespace,
+    serve: list[str],
+) -> None:
+    def report(case: str, **figures: object) -> None:
+        name = f"{options.model.name}{options.case and ', '}{options.case}: {case}"
+        experts = {"experts_on_gpu": sum(map(len, plan.gpu_experts)), "pcie_share": measured_share(runner)}
+        common = {"options": " ".join(serve), "threads": settings.cpu_threads, **experts}
+        print(bench_record("engine/whole_model", name, **common, **figures), flush=True)
+
+    ids = random_ids(spec)
+    for num_tokens in options.prefill:
+        prefill_seconds(runner, settings, take(ids, num_tokens))  # compiles kernels
+    report("start", **{name: round(seconds, 2) for name, seconds in start.items()})
+    print(flush=True)
+    for _ in sys.stdin:
+        for num_tokens in options.prefill:
+            took = prefill_seconds(runner, settings, take(ids, num_tokens))
+            report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
+        for batch in options.batch:
+            for name, sampling in {"": GREEDY, ", sampled": SAMPLED}.items():
+                core = decoding_core(runner, settings, ids, batch, sampling, options)
+                step_s = statistics.fmean(decode_times(core, batch))
+                figures = {"batch": batch, "steps": options.steps, "step_s": round(step_s, 5)}
+                report(f"decode B={batch}{name}", **figures, tokens_per_s=round(batch / step_s, 2))
+        print(flush=True)
 
 
 def measure(
@@ -148,7 +189,8 @@ def decode_cases(
     times: dict[str, list[float]] = {name: [] for name in samplings}
     for _ in range(options.repeats):
         for name, sampling in samplings.items():
-            times[name].append(step_seconds(runner, settings, ids, batch, sampling, options))
+            core = decoding_core(runner, settings, ids, batch, sampling, options)
+            times[name].append(median_decode_s(core, batch))
     for name, found in times.items():
         step_s = statistics.median(found)
         yield (
@@ -163,20 +205,20 @@ def decode_cases(
         )
 
 
-def step_seconds(
+def decoding_core(
     runner: Runner,
     settings: EngineSettings,
     ids: Iterator[int],
     batch: int,
     sampling: SamplingParams,
     options: argparse.Namespace,
-) -> float:
-    """The median of the steps in which all requests decode."""
+) -> EngineCore:
+    """With `batch` requests, each with a prompt and the reply that the options say."""
     core = EngineCore(runner, scheduler_config(settings))
     params = replace(sampling, max_tokens=options.steps + 2, min_tokens=options.steps + 2)
     for seq in range(1, batch + 1):
         core.add(seq, Request(str(seq), take(ids, options.prompt), params), 0)
-    return median_decode_s(core, batch)
+    return core
 
 
 def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.version import __version__
 
 SCRAPER_LABELS: Mapping[str, str] = {"app.kubernetes.io/name": "prometheus"}
 """Label that prometheus-operator gives to every pod of Prometheus."""
@@ -15,7 +16,7 @@ SCRAPER_LABELS: Mapping[str, str] = {"app.kubernetes.io/name": "prometheus"}
 class ChildOptions:
     """The same ones for every service."""
 
-    runtime_image: str = "ballast-runtime:latest"
+    runtime_image: str = f"ballast-runtime:{__version__}"
     """The runtime's image where the spec names none."""
     cpu_runtime_image: str | None = None
     """The one for services without GPUs; None: the same."""

@@ -38,6 +38,7 @@ from ballast_operator.names import (
 )
 from ballast_operator.process.process_options import ProcessOptions
 from ballast_operator.quantity import parse_count
+from ballast_operator.version import __version__
 
 Result = TypeVar("Result")
 
@@ -106,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     crd.set_defaults(run=_crd)
 
     install = commands.add_parser("install", help="print what installs the operator where no chart is used")
-    for part, image in (("operator", "ballast-operator:latest"), ("runtime", ChildOptions().runtime_image)):
+    for part, image in (("operator", f"ballast-operator:{__version__}"), ("runtime", ChildOptions().runtime_image)):
         install.add_argument(f"--{part}-image", default=image, type=_image, metavar="IMAGE", help=DEFAULT)
     install.add_argument(
         "--cpu-runtime-image",

@@ -22,6 +22,8 @@ from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each
 Verdict = Literal["ok", "note", "FAIL"]
 
 MAX_NODES = 50
+INSTALL_DEFINITIONS = "upgrade the chart's release (with crds.install), or without the chart, kubectl apply --server-side -f manifests/crd"
+"""Helm owns the definitions that the chart installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,13 @@ async def _definitions(api: Api) -> AsyncIterator[Finding]:
     for kind in (INFERENCE_SERVICE, MODEL_CACHE):
         name = f"{kind.plural}.{kind.group}"
         if not await api.knows(kind):
-            yield Finding("FAIL", f"{name} is not installed: kubectl apply -f manifests/crd")
+            yield Finding("FAIL", f"{name} is not installed: {INSTALL_DEFINITIONS}")
             continue
         live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
         if _served_schemas(live) == _served_schemas(DEFINITIONS[kind.plural]()):
             yield Finding("ok", f"{name} is this operator's")
         else:
-            yield Finding("FAIL", f"{name} is of another version of Ballast: kubectl apply -f manifests/crd")
+            yield Finding("FAIL", f"{name} is of another version of Ballast: {INSTALL_DEFINITIONS}")
 
 
 def _served_schemas(definition: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import pytest
 import yaml
 from builders import service
 
+from ballast.plan.device import HOST_PROGRAM_BYTES
 from ballast_operator.api.inference_service import SpecError
+from ballast_operator.api.spec import Resources
 from ballast_operator.quantity import parse_bytes
 
 CASES = yaml.safe_load(Path(__file__).with_name("memory.yaml").read_text())
@@ -21,3 +23,9 @@ def test_memory_is_taken_as_the_api_server_takes_it(case):
     else:
         with pytest.raises(SpecError, match=r"^spec\.resources\.memory: "):
             service(resources=resources)
+
+
+def test_the_field_and_the_page_say_what_the_plan_allows_for_the_program():
+    said = f"{HOST_PROGRAM_BYTES >> 30} GiB for the program"
+    assert said in (Resources.model_fields["memory"].description or "")
+    assert said in (Path(__file__).parents[2] / "docs/howto/gpu.md").read_text()

@@ -7,6 +7,7 @@ import yaml
 
 from ballast_operator.cli import main
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
+from ballast_operator.version import __version__
 
 FILE = Path(__file__).parents[2] / "manifests/operator/operator.yaml"
 DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
@@ -25,7 +26,10 @@ def test_services_without_gpus_get_an_image_of_the_same_origin(capsys):
         (deployment,) = [body for body in yaml.safe_load_all(capsys.readouterr().out) if body["kind"] == "Deployment"]
         return [word for word in deployment["spec"]["template"]["spec"]["containers"][0]["args"] if "image" in word]
 
-    assert arguments() == ["--runtime-image=ballast-runtime:latest", "--cpu-runtime-image=ballast-runtime:latest-cpu"]
+    assert arguments() == [
+        f"--runtime-image=ballast-runtime:{__version__}",
+        f"--cpu-runtime-image=ballast-runtime:{__version__}-cpu",
+    ]
     assert arguments("--runtime-image=r.test/x:1") == ["--runtime-image=r.test/x:1"]
     given = ["--runtime-image=r.test/x:1", "--cpu-runtime-image=r.test/x:1-cpu"]
     assert arguments(*given) == given

@@ -10,6 +10,11 @@ from ballast.engine.core import EngineCore
 
 def median_decode_s(core: EngineCore, num_requests: int) -> float:
     """Seconds of the median step in which so many requests decode. Steps until nothing is left to compute."""
+    return statistics.median(decode_times(core, num_requests))
+
+
+def decode_times(core: EngineCore, num_requests: int) -> list[float]:
+    """Seconds of each step in which so many requests decode. Steps until nothing is left to compute."""
     times, is_running = [], True
     while is_running:
         begin = time.perf_counter()
@@ -17,4 +22,4 @@ def median_decode_s(core: EngineCore, num_requests: int) -> float:
         if result.kind == "decode" and len(result.events) == num_requests:
             times.append(time.perf_counter() - begin)
         is_running = result.num_tokens > 0
-    return statistics.median(times)
+    return times

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.benchmarks import records
-from tools.benchmarks.__main__ import main
+from tools.benchmarks import page, records
+from tools.benchmarks.__main__ import ROOT, main
+from tools.benchmarks.asked import COMPARED, PAGES
 from tools.benchmarks.chart import grouped_bars
 from tools.benchmarks.page import BEGIN, END, files, with_speed
-from tools.benchmarks.question import Column, Highlight, Question, Row
+from tools.benchmarks.question import Column, Highlight, Page, Question, Row
 
 SPEED = Question(
     name="speed",
@@ -40,23 +41,72 @@ def record(**figures: Any) -> str:
     return json.dumps(common | {"cores": 2} | figures) + "\n"
 
 
+def page_of(question: Question) -> str:
+    path = Path("docs/page.md")
+    return dict(files([Page(path, "# Page", (question,))]))[path]
+
+
 def test_the_page_the_charts_and_the_readme_are_those_of_the_records() -> None:
     assert main(["--check"]) == 0, "run: make docs-reference"
+
+
+def test_the_page_of_comparisons_reads_in_five_minutes() -> None:
+    words = [word for word in (ROOT / "docs/benchmarks.md").read_text().split() if re.search(r"\w", word)]
+    assert len(words) <= 1200
+
+
+def test_a_comparison_names_its_peer() -> None:
+    compared = [question for question in COMPARED if any(_is_of_a_peer(column) for column in question.columns)]
+    assert len(compared) >= 4
+    assert [question.name for question in compared if not question.peer] == []
+
+
+def _is_of_a_peer(column: Column) -> bool:
+    return column.figure.startswith("theirs") or column.of.get("server") == "llama"
+
+
+def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
+    cut = re.compile(r"r1[:-]8|r1\.gguf")
+    charts = dict(files(PAGES))
+    checked = 0
+    for question in (question for each in PAGES for question in each.questions if question.axis):
+        if question.file != "engine_whole_model.jsonl" and any(cut.match(row.case) for row in question.rows):
+            assert "8 of 61 layers" in charts[page.CHARTS / f"{question.name}.svg"], question.name
+            checked += 1
+    assert checked >= 2
+
+
+def test_a_file_of_records_holds_what_a_page_shows_or_is_named_elsewhere() -> None:
+    """Files that only the pages name hold no record beside those that the pages show."""
+    shown: dict[str, list[records.Record]] = {}
+    for question in (question for each in PAGES for question in each.questions):
+        shown.setdefault(question.file, []).extend(found for row in page._records(question) for found in row)
+    generated = {ROOT / each.path for each in PAGES}
+    folders = ("docs", "runtime", "tests", "csrc")
+    sources = [
+        *(path for folder in folders for kind in ("md", "py", "h") for path in (ROOT / folder).rglob(f"*.{kind}")),
+        ROOT / "CONTRIBUTING.md",
+    ]
+    text = "\n".join(path.read_text() for path in sources if path not in generated)
+    for path in records.RESULTS.glob("*.jsonl"):
+        if not re.search(rf'\b{path.stem}(\.jsonl|")', text):
+            unseen = [each["case"] for each in records._records(path.name) if each not in shown.get(path.name, [])]
+            assert unseen == [], path.name
 
 
 def test_a_table_shows_the_newest_record_with_its_machine_and_commit(results: Path) -> None:
     old, other = record(tokens_per_s=1.0, share=0.1), record(tokens_per_s=2.0, isa="avx2", time="2026-11-29T10:00Z")
     results.write_text(record(tokens_per_s=[30, 10, 20], share=0.5, gpu="GPU", time="2026-11-21T10:00Z") + old + other)
-    page = dict(files([SPEED]))[Path("docs/benchmarks.md")]
-    assert "| one stream | 20 (10 … 30) | 50 |" in page
-    assert "one GPU and 2 cores of Chip with AMX (0123456, 2026-11-21)" in page
-    assert "python speed.py" in page
+    text = page_of(SPEED)
+    assert "| one stream | 20 (10 … 30) | 50 |" in text
+    assert "one GPU and 2 cores of Chip with AMX (0123456, 2026-11-21)" in text
+    assert "python speed.py" in text
 
 
 def test_a_figure_without_a_record_is_an_error(results: Path) -> None:
     results.write_text(record(isa="avx2", tokens_per_s=1.0))
     with pytest.raises(records.NoRecordError, match="has no record of 'decode B=1'"):
-        dict(files([SPEED]))
+        page_of(SPEED)
 
 
 def test_columns_show_the_records_of_two_servers_and_their_commands(results: Path) -> None:
@@ -70,10 +120,10 @@ def test_columns_show_the_records_of_two_servers_and_their_commands(results: Pat
         + record(server="llama", tokens_per_s=2, command="llama-server", commit="fedcba987654")
         + record(server="ballast", tokens_per_s=4, command="ballast serve", case="decode B=2")
     )
-    page = dict(files([question]))[Path("docs/benchmarks.md")]
-    assert "| both | 3 | 2 |\n| ours alone | 4 | – |" in page
-    assert "```\nballast serve\nllama-server\n```" in page
-    assert "(0123456, 2026-11-20; fedcba9, 2026-11-20)" in page
+    text = page_of(question)
+    assert "| both | 3 | 2 |\n| ours alone | 4 | – |" in text
+    assert "```\nballast serve\nllama-server\n```" in text
+    assert "(0123456, 2026-11-20; fedcba9, 2026-11-20)" in text
 
 
 @pytest.mark.parametrize(
@@ -85,7 +135,7 @@ def test_a_row_or_column_without_any_record_is_an_error(results: Path, case: str
     columns = tuple(Column(name, "tokens_per_s", of={"server": name}) for name in ("ballast", server))
     question = replace(SPEED, rows=(Row("one", "decode B=1"), Row("two", case)), columns=columns)
     with pytest.raises(records.NoRecordError, match=message):
-        dict(files([question]))
+        page_of(question)
 
 
 def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:
@@ -93,6 +143,11 @@ def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:
     highlights = [Highlight("one stream", SPEED, 0, Column("tok/s", "tokens_per_s"))]
     readme = with_speed(f"before\n{BEGIN}\nan old table\n{END}\nafter", highlights)
     assert "| one stream | 1,234 tok/s | – |" in readme
+    results.write_text(record(tokens_per_s=[1, 3, 2]))
+    records._records.cache_clear()
+    ours, theirs = (Column("tok/s", "tokens_per_s", spread=spread) for spread in (True, False))
+    compared = with_speed(readme, [Highlight("one stream", SPEED, 0, ours, theirs, peer="other")])
+    assert "| one stream | 2 tok/s (1 … 3) | 2 tok/s (other) |" in compared
     assert "an old table" not in readme
     assert readme.startswith("before\n")
     assert readme.endswith(f"{END}\nafter")

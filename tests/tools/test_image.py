@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tools.image import trim
 
+from ballast_operator.child_options import ChildOptions
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
@@ -47,6 +49,11 @@ def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -
         (f"ballast-runtime:{VERSION}-cpu", "requirements/cpu.txt"),
         (f"ballast-operator:{VERSION}", ""),
     ]
+
+
+def test_the_operator_takes_images_of_the_version_by_default() -> None:
+    assert ChildOptions().runtime_image == f"ballast-runtime:{VERSION}"
+    assert f"image: ballast-operator:{VERSION}\n" in (ROOT / "manifests/operator/operator.yaml").read_text()
 
 
 def test_a_variant_is_named_after_its_requirements(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md, its charts and the README's table from benchmarks/results.
+"""Writes the pages of benchmarks, their charts and the README's table from benchmarks/results.
 
     python -m tools.benchmarks [--check]
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.benchmarks.asked import HIGHLIGHTS, QUESTIONS
+from tools.benchmarks.asked import HIGHLIGHTS, PAGES
 from tools.benchmarks.page import CHARTS, files, with_speed
 from tools.pages import is_file_with
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main(arguments: list[str]) -> int:
     readme = Path("README.md")
-    expected = dict(files(QUESTIONS))
+    expected = dict(files(PAGES))
     expected[readme] = with_speed((ROOT / readme).read_text(encoding="utf-8"), HIGHLIGHTS)
     old = [path for path, text in expected.items() if not is_file_with(ROOT / path, text)]
     stale = [path for path in (ROOT / CHARTS).glob("*.svg") if path.relative_to(ROOT) not in expected]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tools.benchmarks.question import Column, Highlight, Question, Row
+from dataclasses import replace
+from pathlib import Path
 
-R1 = "r1, 3 dense and 5 MoE layers"
+from tools.benchmarks.question import Column, Highlight, Page, Question, Row
+
 _OURS = Column("Ballast, tok/s", "ours_tokens_per_s", spread=True, charted=True)
-_RATIO = Column("Ratio", "ratio_of_medians", digits=2)
 _MEMORY_SHARE = Column("ours, of the memory's speed, %", "share_of_memory_speed", scale=100)
 
 
@@ -19,56 +20,27 @@ def _streams(batch: int) -> str:
 
 
 _STREAMS = tuple((batch, _streams(batch)) for batch in (1, 4, 16))
-_QWEN3, _V2_LITE, _V32 = "qwen3-30b, 48 layers", "v2lite, 27 layers", "v3.2, 3 dense and 5 MoE layers"
+_R1_CUT = "R1, 8 of 61 layers"
 
-BESIDE_LLAMA = Question(
-    name="decode-beside-llama",
-    title="Decode: experts in host memory, attention on one GPU",
+ALL_ON_GPU_PAIR = Question(
+    name="all-on-gpu-beside-llama",
+    title="Every expert in GPU memory, beside llama.cpp",
     about=(
-        "Four models that are read from host memory with every token, all in Q4_K_M: the whole shapes of "
-        "DeepSeek-V2-Lite and Qwen3-30B-A3B, and those of DeepSeek-R1 and V3.2 cut to 3 dense and 5 MoE layers, whose "
-        "contexts are shorter here than what sparse attention chooses. A stream is one conversation that decodes, "
-        "greedily. llama.cpp is the one in llama-cpp-python 0.3.36, built with CUDA, its experts on the CPU too "
-        "(`-ncmoe 99 -fa on`; R1's shape without flash attention). Those of which all layers are here decode "
-        "as fast as that machine reads memory."
+        "The whole shape of DeepSeek-V2-Lite in GPU memory. llama.cpp is faster with 1 and 4 streams. Both programs "
+        "are old here, and llama.cpp was built without some of its flash attention, so it may be faster still."
     ),
     file="hybrid_beside_llama.jsonl",
-    rows=(
-        *(
-            Row(f"R1 shape, {streams}", f"{R1}: decode B={batch}, experts in host memory", {"pcie_share": 0.1875})
-            for batch, streams in _STREAMS
-        ),
-        *(
-            Row(f"{name}, {streams}", f"{case}: decode B={batch}, experts in host memory", {"pcie_share": "measured"})
-            for name, case in (("V2-Lite", _V2_LITE), ("Qwen3-30B", _QWEN3), ("V3.2 shape", _V32))
-            for batch, streams in _STREAMS
-        ),
+    rows=tuple(
+        Row(f"V2-Lite, {streams}", f"v2lite, 27 layers: decode B={batch}, all experts in GPU memory")
+        for batch, streams in _STREAMS
     ),
-    columns=(_OURS, _llama(), _RATIO),
-    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --batch 1 4 16",
-    axis="tokens a second, all streams together",
-)
-
-PREFILL = Question(
-    name="prefill-beside-llama",
-    title="Prefill: a prompt of 4,096 tokens",
-    about=(
-        "The same models. Ballast streams a layer's experts across PCIe and computes them on the GPU. llama.cpp does "
-        "so too for each of its steps, which have 512 tokens unless `-ub` says more: with the whole prompt in one step "
-        "it is many times as fast. Each ran once, but for R1's shape."
+    columns=(
+        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
+        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
+        Column("Ratio", "ratio_of_medians", digits=2),
     ),
-    file="hybrid_beside_llama.jsonl",
-    rows=(
-        Row("R1 shape, its default", f"{R1}: prefill 4096, experts in host memory", {"commit": "a9f9e93"}),
-        Row("Qwen3-30B, its default", f"{_QWEN3}: prefill 4096, theirs in steps of 512"),
-        *(
-            Row(f"{name}, `-ub 4096`", f"{case}: prefill 4096, theirs in steps of 4096")
-            for name, case in (("V2-Lite", _V2_LITE), ("Qwen3-30B", _QWEN3), ("V3.2 shape", _V32))
-        ),
-    ),
-    columns=(_OURS, _llama(), Column("Ratio", "ratio_of_medians", digits=1)),
-    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --prefill 4096",
-    axis="tokens a second",
+    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
+    peer="llama.cpp of llama-cpp-python 0.3.36: `llama-batched-bench -npp 64 -ntg 32 -npl 1,4,16 -ngl 99 -t 16`.",
 )
 
 LONG_PROMPT = Question(
@@ -96,16 +68,14 @@ PROMPTS_BESIDE = Question(
     name="prompts-beside",
     title="A prompt that arrives while others decode",
     about=(
-        "Three streams decode with R1's shape cut to 8 layers, and prompts of 4,096 tokens arrive one after another. "
-        "With two lanes the prompt passes through the GPU while the CPU goes on computing experts of those who "
-        "decode."
+        "Three streams decode with 8 of the 61 layers of R1's shape, and prompts of 4,096 tokens arrive one after "
+        "another. "
+        "A prompt passes through the GPU while the CPU computes the experts of the streams that decode."
     ),
     file="engine_prompts_beside.jsonl",
     rows=(
-        Row("one lane (`--lanes 1`)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 1}),
-        Row("two lanes (default)", "r1.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
-        Row("two lanes, a later commit on an H100", "r1-8.gguf: 3 decode, 3 prompts of 4096", {"lanes": 2}),
-        Row("two lanes, a later commit on an H200", "r1-8.gguf: 3 decode, 2 prompts of 4096", {"lanes": 2}),
+        Row("H100", "r1-8.gguf: 3 decode, 3 prompts of 4096"),
+        Row("H200", "r1-8.gguf: 3 decode, 2 prompts of 4096"),
     ),
     columns=(
         Column("speed of the decoders, % of alone", "share_of_alone", scale=100),
@@ -142,16 +112,15 @@ ALL_ON_GPU = Question(
     rows=tuple(_on_gpu(batch, sampled) for batch in (1, 4, 16) for sampled in ("", ", sampled")),
     columns=(Column("tok/s", "tokens_per_s", charted=True),),
     command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
-    axis="tokens a second, all streams together",
+    axis=f"tokens a second, all streams together: {_R1_CUT}",
 )
 
 CPU_ALONE = Question(
     name="cpu-beside-ik-llama",
     title="A CPU alone, beside ik_llama.cpp",
     about=(
-        "V2-Lite's shape, 27 layers, Q4_K_M, on two cores, in turns. Each of ik_llama.cpp's programs runs the way it "
-        "is fastest; its batched benchmark is fed random tokens, as servers are. The memory's speed is what both cores "
-        "read of a large buffer right after each of Ballast's runs; it changes between the two, here by half."
+        "V2-Lite's whole shape, Q4_K_M, on two cores, in turns. The memory's speed is what both cores read of a large "
+        "buffer right after each of Ballast's runs; it changes between the two, here by half."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -164,7 +133,12 @@ CPU_ALONE = Question(
         Column("Median of ratios", "median_of_ratios", digits=2),
         _MEMORY_SHARE,
     ),
-    command="python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN --rounds 7",
+    peer=(
+        "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
+        "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
+        "64 -rtr -fa off`, fed random tokens, for more."
+    ),
+    command="python benchmarks/peers/ik_llama_cpp.py MODEL.gguf IK_BUILD_BIN --rounds 7",
     axis="tokens a second, all streams together",
 )
 
@@ -193,8 +167,7 @@ CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
     about=(
-        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. llama.cpp, measured beside V2-Lite, is "
-        "slower than Ballast everywhere, and than ik_llama.cpp but for decoding MXFP4. Activations are rounded as each "
+        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. Activations are rounded as each "
         "type's default says. Rows of V2-Lite's down projections are no whole blocks of 256 weights; in files of "
         "low-bit types they are IQ4_NL, as published. What decoding takes of the memory's speed counts the bytes of a "
         "step, of its experts as many as random choice gives, over what both cores read of a large buffer right after."
@@ -211,9 +184,14 @@ CPU_TYPES = Question(
         Column("Median of ratios", "median_of_ratios", digits=2),
         _MEMORY_SHARE,
     ),
+    peer=(
+        "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
+        "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
+        "64 -rtr -fa off`, fed random tokens, for more."
+    ),
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
-        "python benchmarks/engine/beside_ik_llama.py lite8-q2_k.gguf IK_BUILD_BIN --llama_cpp LLAMA_BUILD_BIN"
+        "python benchmarks/peers/ik_llama_cpp.py lite8-q2_k.gguf IK_BUILD_BIN"
     ),
 )
 
@@ -225,7 +203,7 @@ CPU_AVX2 = Question(
         "Eight layers of V2-Lite's shape, or of Qwen3-30B's, on two cores, in turns with llama.cpp. The CPU has "
         "AVX-512, which neither engine uses here: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 "
         "(GGML_NATIVE off, tuned for the CPU). Activations are rounded as each type's default says. Not measured yet: "
-        "a CPU without AVX-512."
+        "a CPU without AVX-512. The records do not name llama.cpp's version."
     ),
     file="engine_beside_llama_cpp.jsonl",
     rows=tuple(
@@ -238,9 +216,10 @@ CPU_AVX2 = Question(
         Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
         Column("Median of ratios", "median_of_ratios", digits=2),
     ),
+    peer="llama.cpp: `llama-batched-bench -c 4096 -npp 64 -ntg 24 -npl 1,4,16 -t 2`; `-npp 512` for the prompt.",
     command=(
         "python tools/synthetic_model.py lite8-iq2_xxs.gguf --layers 8 --experts IQ2_XXS\n"
-        "BALLAST_CPU_ISA=avx2 python benchmarks/engine/beside_llama_cpp.py lite8-iq2_xxs.gguf LLAMA_BUILD_BIN"
+        "BALLAST_CPU_ISA=avx2 python benchmarks/peers/llama_cpp.py lite8-iq2_xxs.gguf LLAMA_BUILD_BIN"
     ),
 )
 
@@ -271,7 +250,7 @@ RESIDENT = Question(
     ),
     columns=(Column("GB/s of weights", "weights_gb_per_s", charted=True), Column("µs a layer", "us", digits=0)),
     command="python benchmarks/hybrid/resident_experts.py",
-    axis="GB/s of packed weights",
+    axis="GB/s of packed weights: one layer of R1",
 )
 
 _SECOND = "r1.gguf, second start: "
@@ -332,10 +311,11 @@ _Q4_K = "whole-r1.gguf, Q4_K, "
 
 WHOLE_R1_Q4_K = Question(
     name="whole-r1-q4-k",
-    title="The same with experts in Q4_K, on 512 GiB of host memory",
+    title="The whole of DeepSeek-R1 in Q4_K, inside 24 GiB of GPU memory",
     about=(
-        "The same shape with experts in Q4_K, a file of 378 GB, on 64 virtual cores: the real shape, not the real "
-        "weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens a second for 1 stream and "
+        "All 61 layers with experts in Q4_K, a file of 378 GB, on 64 virtual cores and 512 GiB of host memory: the "
+        "real shape, not the real weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens "
+        "a second for 1 stream and "
         "40 for 4 on a machine with 845 GB/s: 23 % and 52 % of that, by the bytes of this file's experts if all are "
         "equally likely. This machine reads about a quarter of it. Its memory was measured with a buffer of 2 GiB, of "
         "which the last cache holds a part. It shows as one NUMA node. Attention ran by Ballast's own kernels, "
@@ -568,9 +548,10 @@ OVERLOAD = Question(
 
 _OURS_OF: dict[str, object] = {"server": "ballast"}
 _THEIRS_OF: dict[str, object] = {"server": "llama"}
-_ONE_MACHINE = {"commit": "38d377eed015"}
+_R1_PAIR, _QWEN3_PAIR = {"commit": "38d377eed015"}, {"commit": "c5fff94793fb"}
+"""The commits that ran on the machine that llama-server ran on."""
 _R1_BURSTS = tuple(
-    (f"R1, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
+    (f"{_R1_CUT}, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
     for users, case, prompt, reply in (
         ("1 user", "1 together", 64, 1),
         ("4 users", "4 together", 64, 1),
@@ -581,38 +562,56 @@ _R1_BURSTS = tuple(
         ("1 user", "1 together", 256, 1),
     )
 )
-_BURST = (
-    Column("slowest first token, s: Ballast", "first_token_slowest_s", 2, spread=True, charted=True, of=_OURS_OF),
-    Column("llama-server", "first_token_slowest_s", 2, spread=True, charted=True, of=_THEIRS_OF),
-    Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
-    Column("llama-server", "tokens_per_s", 1, spread=True, of=_THEIRS_OF),
+_QWEN3_BURSTS = tuple(
+    (
+        f"Qwen3, {users} users: prompt {prompt}, reply 1",
+        f"qwen3-30b, batch 16: {users} together, prompt {prompt}, reply 1",
+    )
+    for users, prompt in ((4, 64), (16, 64), (16, 200))
+)
+_LLAMA_SERVER = (
+    "llama-server b11434, built with CUDA: prompts in steps of up to 4,096 tokens, flash attention, no mmap, no prompt "
+    "cache, all experts on the CPU. With some experts on the GPU it was not measured."
 )
 
 MANY_AT_ONCE = Question(
     name="many-users-at-once",
-    title="Many users: requests that arrive together",
+    title="Many users at once, beside llama-server",
     about=(
-        "R1's shape cut to 8 layers and the whole shape of Qwen3-30B-A3B, with 16 slots unless the row says "
-        "otherwise. All users send a request over HTTP at the same time. The table shows the time until the last of "
-        "them has its first token, and the tokens of all replies per second; replies of one token measure the "
-        "prompts alone. llama-server is b11434 with CUDA and prompts in steps of up to 4,096 tokens. Its prompt "
-        "cache is off, and no two prompts are the same. Its experts are all on the CPU (`-ncmoe 99`). Ballast fills "
-        "the rest of its 24 GiB of GPU memory with experts: by `ballast plan`, 332 of 1,280 for R1 and 4,588 of "
-        "6,144 for Qwen3. llama-server with some experts on the GPU was not measured. For Qwen3, both servers ran on "
-        "one machine, Ballast with three rounds and llama-server with two. The rows with 256 slots are from a newer "
-        "commit on an H200. For R1, the two servers ran on different H100 machines; the next table has a pair from "
-        "one machine."
+        "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
+        "request over HTTP at the same time. The table shows the time until the last of them has its first token, and "
+        "the tokens of all replies per second; replies of one token measure the prompts alone. No two prompts are the "
+        "same. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers of a row ran on one machine, "
+        "one after the other. Ballast has a later first token with 16 users of R1, and with 16 short prompts of "
+        "Qwen3; [newer commits](measurements.md#many-users-newer-commits) were measured without llama-server."
     ),
     file="arrivals.jsonl",
     rows=(
-        *(Row(label, case) for label, case in _R1_BURSTS),
-        *(
-            Row(
-                f"Qwen3, {users} users: prompt {prompt}, reply 1",
-                f"qwen3-30b, batch 16: {users} together, prompt {prompt}, reply 1",
-            )
-            for users, prompt in ((4, 64), (16, 64), (16, 200))
-        ),
+        *(Row(label, case, _R1_PAIR) for label, case in _R1_BURSTS),
+        *(Row(label, case, _QWEN3_PAIR) for label, case in _QWEN3_BURSTS),
+    ),
+    columns=(
+        Column("slowest first token, s: Ballast", "first_token_slowest_s", 2, spread=True, charted=True, of=_OURS_OF),
+        Column("llama-server", "first_token_slowest_s", 2, spread=True, charted=True, of=_THEIRS_OF),
+        Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
+        Column("llama-server", "tokens_per_s", 1, spread=True, of=_THEIRS_OF),
+    ),
+    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals",
+    axis="seconds until the last user has a first token",
+    peer=_LLAMA_SERVER,
+    shows_servers=True,
+)
+
+MANY_AT_ONCE_NEWER = Question(
+    name="many-users-newer",
+    title="Many users: newer commits",
+    about=(
+        "The requests of [the table beside llama-server](benchmarks.md#many-users-at-once-beside-llama-server) with "
+        "newer commits, on other machines, so llama-server has no column here."
+    ),
+    file="arrivals.jsonl",
+    rows=(
+        *(Row(label, case, _OURS_OF) for label, case in (*_R1_BURSTS, *_QWEN3_BURSTS)),
         *(
             Row(
                 f"Qwen3, 256 slots, {users} users: prompt {prompt}, reply 1",
@@ -621,24 +620,11 @@ MANY_AT_ONCE = Question(
             for users, prompt in ((16, 64), (16, 200))
         ),
     ),
-    columns=_BURST,
-    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals",
-    axis="seconds until the last user has a first token",
-    shows_servers=True,
-)
-
-MANY_AT_ONCE_ONE_MACHINE = Question(
-    name="many-users-one-machine",
-    title="Many users: R1 on one machine",
-    about=(
-        "The R1 rows of the table above with an older commit of Ballast, on the machine that ran llama-server, one "
-        "server after the other. With 16 users and replies of 64 tokens, Ballast has more tokens per second but a "
-        "later slowest first token. With 16 prompts of 200 tokens, llama-server is faster in both columns."
+    columns=(
+        Column("slowest first token, s", "first_token_slowest_s", 2, spread=True),
+        Column("tok/s", "tokens_per_s", 1, spread=True),
     ),
-    file="arrivals.jsonl",
-    rows=tuple(Row(label, case, _ONE_MACHINE) for label, case in _R1_BURSTS),
-    columns=_BURST,
-    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH SHAPES=r1:8 BATCHES=16 tools/gpu.sh arrivals",
+    command="MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals",
     shows_servers=True,
 )
 
@@ -681,69 +667,78 @@ MANY_ON_A_CPU = Question(
         "--max_batch_size 16\n"
         "python benchmarks/serving/arrivals.py together:16:64:10 together:1:1024:10 --port 18090"
     ),
-    axis="seconds until the last user has a first token",
+    axis="seconds until the last user has a first token: 8 of 27 layers of V2-Lite, 8 of 48 of Qwen3",
 )
+
+_ARRIVING = "first token within 2 s"
 
 MANY_ARRIVING = Question(
     name="many-users-arriving",
-    title="Many users: requests that arrive at random times",
+    title="Users who arrive at random times, beside llama-server",
     about=(
-        "The same models and servers. Prompts have 50 to 2,000 tokens and replies 20 to 200. Goodput counts the "
-        "replies whose first token came within 2 s: per second of the arrival window, and per second of the whole "
-        "run, which ends with the last reply. A run that lasts much longer than its window had more load than the "
-        "server sustains. Runs of 25 s and 30 s drew the number of arrivals at random, so their load differs from "
-        "the rate; runs of 12 s and 20 s have exactly rate times seconds arrivals. R1 rows marked “one machine” are "
-        "a pair; in the other R1 rows, a newer commit of Ballast ran on another H100 machine than llama-server. The "
-        "Qwen3 runs of 12 s and 20 s are from one machine and a newer commit than the other Qwen3 runs. A larger "
-        "cache leaves less GPU memory for experts: by `ballast plan`, 4,588 of 6,144 with 16 slots, 599 with 64 and "
-        "1,864 with 128, whose cache is smaller. The rows with 256 slots for Qwen3 and 64 for R1 are from the newest "
-        "commit on an H200; with 256 slots, the cache has 122,880 tokens. llama-server was measured with 16 slots "
-        "only, and not at 6/s."
+        "The same models and servers, each pair on one machine. Prompts have 50 to 2,000 tokens and replies 20 to 200. "
+        "Goodput counts the replies whose first token came within 2 s, per second of the whole run, which ends with "
+        "the last reply."
     ),
     file="arrivals.jsonl",
     rows=(
         *(
-            Row(
-                f"R1, 16 slots, {rate}/s for 30 s{place}",
-                f"r1:8, batch 16: {rate}/s for 30 s, first token within 2 s",
-                where,
-            )
+            Row(f"{_R1_CUT}, {rate}/s for 30 s", f"r1:8, batch 16: {rate}/s for 30 s, {_ARRIVING}", _R1_PAIR)
             for rate in (1, 2)
-            for place, where in (("", {}), (", one machine", _ONE_MACHINE))
         ),
-        Row("R1, 64 slots, 2/s for 30 s", "r1:8, batch 64: 2/s for 30 s, first token within 2 s"),
-        *(
-            Row(
-                f"Qwen3, {slots} slots, {rate}/s for {seconds} s",
-                f"qwen3-30b, batch {slots}: {rate}/s for {seconds} s, first token within 2 s",
-            )
-            for slots, rate, seconds in (
-                (16, 2, 20),
-                (16, 2, 30),
-                (64, 2, 25),
-                (16, 6, 30),
-                (64, 6, 25),
-                (128, 6, 12),
-                (256, 6, 30),
-            )
-        ),
+        Row("Qwen3, 2/s for 20 s", f"qwen3-30b, batch 16: 2/s for 20 s, {_ARRIVING}", _QWEN3_PAIR),
     ),
     columns=(
-        Column("arrived", "arrived"),
-        Column("run, s: Ballast", "wall_s", of=_OURS_OF),
-        Column("llama-server", "wall_s", of=_THEIRS_OF),
         Column("first token p50, s: Ballast", "first_token_p50_s", 2, of=_OURS_OF),
         Column("llama-server", "first_token_p50_s", 2, of=_THEIRS_OF),
-        Column("p90, s: Ballast", "first_token_p90_s", 2, of=_OURS_OF),
-        Column("llama-server", "first_token_p90_s", 2, of=_THEIRS_OF),
-        Column("goodput per s of the window: Ballast", "goodput_in_window_per_s", 2, of=_OURS_OF),
-        Column("llama-server", "goodput_in_window_per_s", 2, of=_THEIRS_OF),
-        Column("goodput per s of the run: Ballast", "goodput_per_s", 2, of=_OURS_OF),
+        Column("goodput a second: Ballast", "goodput_per_s", 2, of=_OURS_OF),
         Column("llama-server", "goodput_per_s", 2, of=_THEIRS_OF),
         Column("ITL p50, ms: Ballast", "itl_p50_ms", of=_OURS_OF),
         Column("llama-server", "itl_p50_ms", of=_THEIRS_OF),
     ),
     command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 CASES=poisson:2:20 tools/gpu.sh arrivals",
+    peer="llama-server b11434, with the command of the table above.",
+)
+
+MANY_ARRIVING_NEWER = Question(
+    name="many-users-arriving-newer",
+    title="Users who arrive at random times: more slots, newer commits",
+    about=(
+        "The load of [the table beside "
+        "llama-server](benchmarks.md#users-who-arrive-at-random-times-beside-llama-server), each run with the newest "
+        "commit that measured it. Runs of 25 s and 30 s drew the number of arrivals at random, so their load differs "
+        "from the rate; runs of 12 s have exactly rate times seconds arrivals. A run that lasts much longer than its "
+        "window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
+    ),
+    file="arrivals.jsonl",
+    rows=tuple(
+        Row(
+            f"{label}, {slots} slots, {rate}/s for {seconds} s",
+            f"{shape}, batch {slots}: {rate}/s for {seconds} s, {_ARRIVING}",
+            _OURS_OF,
+        )
+        for label, shape, slots, rate, seconds in (
+            (_R1_CUT, "r1:8", 16, 1, 30),
+            (_R1_CUT, "r1:8", 16, 2, 30),
+            (_R1_CUT, "r1:8", 64, 2, 30),
+            ("Qwen3", "qwen3-30b", 16, 2, 30),
+            ("Qwen3", "qwen3-30b", 64, 2, 25),
+            ("Qwen3", "qwen3-30b", 16, 6, 30),
+            ("Qwen3", "qwen3-30b", 64, 6, 25),
+            ("Qwen3", "qwen3-30b", 128, 6, 12),
+            ("Qwen3", "qwen3-30b", 256, 6, 30),
+        )
+    ),
+    columns=(
+        Column("arrived", "arrived"),
+        Column("run, s", "wall_s"),
+        Column("first token p50, s", "first_token_p50_s", 2),
+        Column("p90, s", "first_token_p90_s", 2),
+        Column("goodput per s of the window", "goodput_in_window_per_s", 2),
+        Column("of the run", "goodput_per_s", 2),
+        Column("ITL p50, ms", "itl_p50_ms"),
+    ),
+    command="MODEL_DIR=FOLDER BATCHES=16 CASES=poisson:2:20 tools/gpu.sh arrivals",
     shows_servers=True,
 )
 
@@ -872,11 +867,16 @@ SPARSE_ATTENTION_GPU = Question(
     command="python benchmarks/hybrid/sparse_attention.py",
 )
 
-QUESTIONS = (
-    BESIDE_LLAMA,
-    PREFILL,
-    LONG_PROMPT,
+COMPARED = (
+    MANY_AT_ONCE,
+    MANY_ARRIVING,
+    CPU_ALONE,
+    ALL_ON_GPU_PAIR,
     PROMPTS_BESIDE,
+)
+
+MEASURED = (
+    LONG_PROMPT,
     WHOLE_R1,
     READ_SPEED,
     WHOLE_R1_Q4_K,
@@ -885,7 +885,6 @@ QUESTIONS = (
     KEPT_WEIGHTS,
     WHOLE_QWEN3,
     ALL_ON_GPU,
-    CPU_ALONE,
     CPU_TYPES,
     CPU_AVX2,
     RESIDENT,
@@ -895,14 +894,44 @@ QUESTIONS = (
     SPARSE_ATTENTION_GPU,
     CONVERSATIONS,
     OVERLOAD,
-    MANY_AT_ONCE,
-    MANY_AT_ONCE_ONE_MACHINE,
-    MANY_ARRIVING,
+    MANY_AT_ONCE_NEWER,
+    MANY_ARRIVING_NEWER,
     MANY_ON_A_CPU,
     HTTP,
     CHAT_PAGE,
     OPERATOR,
 )
+
+_INTRODUCTION = """Every figure is read from a record in `benchmarks/results`, which holds the machine, the commit and
+the time. Where a case was measured several times, the table shows the median, and the lowest and highest value in
+brackets. The models have the shapes and the types of real ones and random weights: their text is noise. The machines
+are shared and virtual, and the speed of their memory changes by a third within minutes, so compare within a table."""
+
+PAGES = (
+    Page(
+        Path("docs/benchmarks.md"),
+        f"""# Benchmarks
+
+Ballast beside other servers on the same machine. [Measurements](measurements.md) has the other tables, such
+as a [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
+
+{_INTRODUCTION}
+
+Not measured yet: long prompts and decoding beside a current llama.cpp, and kt-kernel.""",
+        COMPARED,
+    ),
+    Page(
+        Path("docs/measurements.md"),
+        f"""# Measurements
+
+[Benchmarks](benchmarks.md) has the comparisons with other servers. This page has everything else.
+
+{_INTRODUCTION}""",
+        MEASURED,
+    ),
+)
+
+_SECONDS = Column("s", "first_token_slowest_s", 2, spread=True)
 
 HIGHLIGHTS = (
     Highlight(
@@ -914,36 +943,33 @@ HIGHLIGHTS = (
     Highlight("the same, 16 streams together", WHOLE_R1_Q4_K, 2, Column("tok/s", "tokens_per_s")),
     Highlight("the same, a prompt of 4,096 tokens", WHOLE_R1_Q4_K, 8, Column("tok/s", "tokens_per_s")),
     *(
+        Highlight(label, MANY_AT_ONCE, row, replace(_SECONDS, of=_OURS_OF), replace(_SECONDS, of=_THEIRS_OF))
+        for label, row in (
+            (f"{_R1_CUT}, H100, 16 cores: slowest first token of 8 prompts of 64", 2),
+            ("the same, 16 prompts of 200", 4),
+            ("a whole Qwen3-30B: slowest first token of 16 prompts of 64", 8),
+        )
+    ),
+    Highlight(
+        "the same: replies a second in time, 2 users arrive a second",
+        MANY_ARRIVING,
+        2,
+        Column("a second", "goodput_per_s", 2, of=_OURS_OF),
+        Column("a second", "goodput_per_s", 2, of=_THEIRS_OF),
+    ),
+    *(
         Highlight(
-            name,
-            BESIDE_LLAMA,
+            label,
+            question,
             row,
-            Column("tok/s", "ours_tokens_per_s"),
-            Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
+            Column("tok/s", "ours_tokens_per_s", spread=True),
+            Column("tok/s", "theirs_tokens_per_s", spread=True),
+            peer=peer,
         )
-        for name, row in (
-            ("a whole Qwen3-30B in Q4_K_M, H100, experts in host memory, 16 cores of a Xeon: 1 stream", 6),
-            ("the same, 16 streams together", 8),
+        for label, question, row, peer in (
+            ("V2-Lite on 2 CPU cores, without a GPU: 1 stream", CPU_ALONE, 1, "ik_llama.cpp"),
+            ("the same, 16 streams", CPU_ALONE, 4, "ik_llama.cpp"),
+            ("V2-Lite, all experts in GPU memory, H200: 1 stream", ALL_ON_GPU_PAIR, 0, "llama.cpp, old"),
         )
-    ),
-    Highlight(
-        "the same, a prompt of 4,096 tokens (llama.cpp: in one step)",
-        PREFILL,
-        3,
-        Column("tok/s", "ours_tokens_per_s"),
-        Column("tok/s (llama.cpp)", "theirs_tokens_per_s"),
-    ),
-    Highlight(
-        "8 of R1's layers, H200, 16 cores: decode speed kept by three streams while prompts of 4,096 tokens arrive",
-        PROMPTS_BESIDE,
-        1,
-        Column("% of alone", "share_of_alone", scale=100),
-    ),
-    Highlight(
-        "V2-Lite shape on 2 CPU cores, without a GPU, 16 streams",
-        CPU_ALONE,
-        4,
-        Column("tok/s", "ours_tokens_per_s"),
-        Column("tok/s (ik_llama.cpp)", "theirs_tokens_per_s"),
     ),
 )

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, its charts and the README's table, from questions and records."""
+"""The pages of benchmarks, their charts and the README's table, from questions and records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.benchmarks.chart import grouped_bars
-from tools.benchmarks.question import Column, Highlight, Question, Row
+from tools.benchmarks.question import Column, Highlight, Page, Question, Row
 from tools.benchmarks.records import NoRecordError, Record, machine, middle, newest
 from tools.pages import NOTE, paragraph, table
 
@@ -16,27 +16,17 @@ CHARTS = Path("docs/pictures/benchmarks")
 BEGIN = "<!-- speed: written by `make docs-reference` from benchmarks/results -->"
 END = "<!-- end of speed -->"
 
-INTRODUCTION = """# Benchmarks
 
-Every figure on this page is read from a record in `benchmarks/results`; `make docs-reference` writes the page anew. A
-record holds the machine, the commit and the time. Where a case was measured several times, the table shows the median,
-and the lowest and highest value in brackets.
-
-The models have the shapes and the types of real ones and random weights: their bytes and their arithmetic are the real
-model's, their text is noise. The machines are shared and virtual, and the speed of their memory changes by a third
-within minutes. So compare within a table, not between tables. A peer ran on the same machine in the same hour
-unless the text above the table says otherwise."""
-
-
-def files(questions: Iterable[Question]) -> Iterator[tuple[Path, str]]:
-    """Each file of the page, its path relative to the repository's root."""
-    parts = []
-    for question in questions:
-        records = _records(question)
-        parts.append("\n".join(_part(question, records)))
-        if question.axis:
-            yield CHARTS / f"{question.name}.svg", _chart(question, records)
-    yield Path("docs/benchmarks.md"), "\n\n".join((NOTE + "\n" + INTRODUCTION, *parts)) + "\n"
+def files(pages: Iterable[Page]) -> Iterator[tuple[Path, str]]:
+    """Each page and its charts, their paths relative to the repository's root."""
+    for page in pages:
+        parts = [page.introduction]
+        for question in page.questions:
+            records = _records(question)
+            parts.append("\n".join(_part(question, records)))
+            if question.axis:
+                yield CHARTS / f"{question.name}.svg", _chart(question, records)
+        yield page.path, NOTE + "\n" + "\n\n".join(parts) + "\n"
 
 
 def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
@@ -48,16 +38,20 @@ def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
     if not (begin and end):
         raise ValueError(f"README.md has no {BEGIN!r} followed by {END!r}")
     rows = [
-        (each.label, _figure(each, each.ours), _figure(each, each.theirs) if each.theirs else "–")
+        (
+            each.label,
+            _figure(each, each.ours),
+            f"{_figure(each, each.theirs)} ({each.peer})" if each.theirs else "–",
+        )
         for each in highlights
     ]
     return "\n".join((before + begin, *table(("", "Ballast", "peer"), rows), end + after))
 
 
 def _figure(highlight: Highlight, column: Column) -> str:
-    row = highlight.question.rows[highlight.row]
-    record = newest(highlight.question.file, row.case, row.where)
-    return f"{_number(middle(record[column.figure]), column)} {column.title}"
+    record = _record(highlight.question, highlight.question.rows[highlight.row], column)
+    number, *spread = _cell(column, record).split(" ", maxsplit=1)
+    return " ".join((number, column.title, *spread))
 
 
 def _records(question: Question) -> list[tuple[Record, ...]]:
@@ -98,6 +92,9 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
         yield ""
     yield from _table(question, records)
     yield ""
+    if question.peer:
+        yield from paragraph(f"Peer: {question.peer}")
+        yield ""
     yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. Again:")
     yield ""
     yield "```"

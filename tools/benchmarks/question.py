@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,21 @@ class Question:
     """What measures it again."""
     axis: str = ""
     """What the chart's axis shows, with its unit; without charted columns there is no chart."""
+    peer: str = ""
+    """The version and the options of what Ballast is compared with."""
     shows_servers: bool = False
     """List the command lines of the servers, as the records hold them."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of documentation, made of questions."""
+
+    path: Path
+    """Below the repository's root."""
+    introduction: str
+    """Title and text before the first question, in Markdown."""
+    questions: tuple[Question, ...]
 
 
 @dataclass(frozen=True)
@@ -64,3 +78,4 @@ class Highlight:
     ours: Column
     """Its title is the unit."""
     theirs: Column | None = None
+    peer: str = "llama-server"

@@ -89,7 +89,7 @@ class Resources(ApiType):
     cpus: int = Field(ge=1, le=4096, description="Whole CPUs. The kubelet gives exclusive CPUs for whole numbers only.")
     memory: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
         description="Memory of the pod, as a quantity such as 440Gi: the model's experts, the KV cache's host part "
-        "and about 4 GiB more.",
+        "and about 3 GiB for the program.",
         json_schema_extra=rules(
             cel(
                 "isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && "

@@ -1,7 +1,7 @@
 """Compares the engine with ik_llama.cpp, and with llama.cpp where it is named, run in turns on one model and the same
 cores: prefill, and decode at several batch sizes.
 
-python benchmarks/engine/beside_ik_llama.py MODEL.gguf IK_BUILD_BIN [--llama_cpp BUILD_BIN] [--rounds 5] [--threads N]
+python benchmarks/peers/ik_llama_cpp.py MODEL.gguf IK_BUILD_BIN [--llama_cpp BUILD_BIN] [--rounds 5] [--threads N]
     [--activation_bytes 2]
 
 README.md beside this file says how both are built. Each round measures ours, then theirs the way it is fastest:
@@ -101,7 +101,7 @@ def main() -> None:
 
 def run_ours(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Each case's record by `decode.py`. Their programs decode without sampling, so ours is greedy here."""
-    program = [sys.executable, Path(__file__).with_name("decode.py"), options.model]
+    program = [sys.executable, Path(__file__).parents[1] / "engine/decode.py", options.model]
     numbers = ["--threads", options.threads, "--steps", options.steps]
     if options.activation_bytes is not None:
         numbers += ["--activation_bytes", options.activation_bytes]

@@ -1,0 +1,234 @@
+"""Compares Ballast's engine with llama.cpp on one file and one machine, in turns: prefill, and decode at several batch
+sizes.
+
+python benchmarks/peers/llama_cpp.py MODEL.gguf LLAMA_BUILD_BIN [--rounds 3] [--prefill 512 4096 32768]
+    [--batch 1 4 16] [--steps 200] [--case NAME] [--rows FILE] [--restart] [--peer_options "…"]
+    [any option of `ballast serve`]
+python benchmarks/peers/llama_cpp.py --merge FILE...
+
+Each round measures Ballast, then llama-batched-bench: one start for the prompts, one for decoding. Ballast stays loaded
+unless --restart is given, for models of which memory holds only one copy. Both get random tokens, and contexts of 64
+tokens before decoding. llama-batched-bench does not sample; Ballast decodes greedily, and sampled as DeepSeek-R1
+advises (temperature 0.6, top_p 0.95). Its other options are those of `ballast serve`.
+
+--rows appends each figure to a file as soon as it is measured. --merge makes records of such files, also of a run that
+was ended early: it takes the rounds that both engines finished. Without --merge, the records follow at the end.
+
+Where to get llama.cpp: a release of https://github.com/ggml-org/llama.cpp, or the source in the crate `llama-cpp-sys-4`
+(`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Build it beside this repository:
+
+cmake -S llama.cpp -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \\
+    -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90          # both for a GPU only
+ninja -C build llama-batched-bench llama-server          # LLAMA_BUILD_BIN is build/bin
+
+For a comparison of AVX2 kernels on a CPU with AVX-512, set BALLAST_CPU_ISA=avx2 and build llama.cpp with
+-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from support.bench_record import bench_record
+from support.peer_build import build_options, output_of
+
+CONTEXT = 64
+"""Tokens of each request before decoding."""
+OURS = Path(__file__).parents[1] / "engine/whole_model.py"
+PEER_OPTIONS = "-ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096"
+"""Experts in host memory, which must be pinned, so no mmap; steps as long as in Ballast."""
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("llama_build_bin", type=Path, nargs="?", help="directory of llama-batched-bench")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 4096, 32768], help="tokens of each prompt")
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--steps", type=int, default=200, help="tokens of each reply")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--case", default="", help="added to the records' names")
+    parser.add_argument("--rows", type=Path, help="file to append each figure to")
+    parser.add_argument("--peer_options", default=PEER_OPTIONS, help="of llama-batched-bench; default: %(default)s")
+    parser.add_argument("--restart", action="store_true", help="end Ballast's engine before llama.cpp starts")
+    parser.add_argument("--merge", type=Path, nargs="+", help="make records of such files and measure nothing")
+    options, serve = parser.parse_known_args()
+    if options.merge:
+        rows = [json.loads(line) for path in options.merge for line in path.read_text().splitlines()]
+    elif options.model is None or options.llama_build_bin is None:
+        parser.error("MODEL.gguf and LLAMA_BUILD_BIN are required unless --merge is given")
+    else:
+        rows = []
+        for row in measured(options, serve):
+            rows.append(row)
+            figure = f"{row['case']}: {row['tokens_per_s']} tok/s"
+            print(f"round {row['round']}, {row['engine']}: {figure}", file=sys.stderr, flush=True)
+            if options.rows:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    for record in merged(rows):
+        print(json.dumps(record))
+
+
+def measured(options: argparse.Namespace, serve: Sequence[str]) -> Iterator[Row]:
+    """A row for each figure of each round, in the order in which they are measured."""
+    engine = None
+    try:
+        for number in range(1, options.rounds + 1):
+            engine = engine or Engine(options, serve)
+            for record in engine.measure():
+                yield record | {"benchmark": "peers/llama_cpp", "engine": "Ballast", "round": number}
+            if options.restart:
+                engine.end()
+                engine = None
+            yield from theirs(options, number)
+    finally:
+        if engine:
+            engine.end()
+
+
+class Engine:
+    """Ballast's, in a process of its own, which measures when it is told to."""
+
+    def __init__(self, options: argparse.Namespace, serve: Sequence[str]) -> None:
+        command = our_command(options, serve)
+        # A process whose threads are pinned would count its own cores only.
+        self._facts: Row = {"cores": len(os.sched_getaffinity(0))}
+        self._facts["command"] = shlex.join(
+            ["python", "benchmarks/engine/whole_model.py", options.model.name, *command[3:]]
+        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for start in self._turn():
+            self._facts["start_s"] = start["start_s"]
+            print(f"Ballast started in {start['start_s']} s", file=sys.stderr)
+
+    def measure(self) -> Iterator[Row]:
+        """A record for each case, as soon as it is measured."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("measure\n")
+        self._process.stdin.flush()
+        for record in self._turn():
+            yield record | self._facts
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _turn(self) -> Iterator[Row]:
+        """The records up to an empty line."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not line.strip():
+                return
+            if line.startswith("{"):
+                yield json.loads(line)
+        sys.exit(f"{self._facts['command']} ended with {self._process.wait()}; see its error above")
+
+
+def our_command(options: argparse.Namespace, serve: Sequence[str]) -> list[str]:
+    batch = max([1, *options.batch])
+    cases = {"prefill": options.prefill, "batch": options.batch, "prompt": [CONTEXT], "steps": [options.steps]}
+    limits = {
+        "max_batch_size": [batch],
+        "max_new_tokens": [options.steps + 2],
+        "cache_lens": [most_tokens(options) + 64 * batch],
+        "cpu_threads": [options.threads],
+    }
+    words = [word for name, values in (cases | limits).items() for word in (f"--{name}", *map(str, values))]
+    named = ["--case", options.case] if options.case else []
+    return [sys.executable, str(OURS), str(options.model), "--turns", *named, *words, *serve]
+
+
+def most_tokens(options: argparse.Namespace) -> int:
+    """Tokens that the cache must hold at a time."""
+    sums: list[int] = [0, *options.prefill, *(batch * (CONTEXT + options.steps + 2) for batch in options.batch)]
+    return max(sums)
+
+
+def theirs(options: argparse.Namespace, number: int) -> Iterator[Row]:
+    """The same of llama.cpp, each figure as soon as it is printed."""
+    name = f"{options.model.name}{options.case and ', '}{options.case}"
+    if options.prefill:
+        context = max(options.prefill) + 256
+        words: list[object] = ["-c", context, "-npp", ",".join(map(str, options.prefill)), "-ntg", 1, "-npl", 1]
+        for command, cells in rows_of(options, words):
+            yield their_row(f"{name}: prefill {cells[0]}", number, float(cells[5]), command, options)
+    if options.batch:
+        # Each sequence has an equal share of the context, in whole blocks of 256 tokens.
+        share = -(-(CONTEXT + options.steps) // 256) * 256
+        batches = ",".join(map(str, options.batch))
+        words = ["-c", share * max(options.batch), "-npp", CONTEXT, "-ntg", options.steps, "-npl", batches]
+        for command, cells in rows_of(options, words):
+            yield their_row(f"{name}: decode B={cells[2]}", number, float(cells[7]), command, options)
+
+
+def their_row(case: str, number: int, speed: float, command: str, options: argparse.Namespace) -> Row:
+    program = options.llama_build_bin / "llama-batched-bench"
+    version = next(line for line in output_of([program, "--version"]).splitlines() if line.startswith("version"))
+    figures = {"engine": "llama.cpp", "round": number, "tokens_per_s": speed, "command": command}
+    build = build_options(options.llama_build_bin)
+    record: Row = json.loads(bench_record("peers/llama_cpp", case, **figures, version=version, build=build))
+    return record
+
+
+def rows_of(options: argparse.Namespace, words: Sequence[object]) -> Iterator[tuple[str, list[str]]]:
+    """The command as others can repeat it, and a row of numbers that llama-batched-bench prints:
+    PP, TG, B, N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s, T s, S t/s."""
+    more = [*shlex.split(options.peer_options), "-t", str(options.threads), *map(str, words)]
+    command = [str(options.llama_build_bin / "llama-batched-bench"), "-m", str(options.model), *more]
+    shown = shlex.join(["llama-batched-bench", "-m", options.model.name, *more])
+    last: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last = [*last[-30:], line]
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if line.startswith("|") and cells[0].isdigit():
+                yield shown, cells
+    if process.returncode != 0:
+        sys.exit(f"{shown} ended with {process.returncode}; the last of what it printed:\n{''.join(last)}")
+
+
+def merged(rows: Sequence[Row]) -> Iterator[Row]:
+    """A record for each case of Ballast, with the figures of the rounds that both engines finished. A sampled case is
+    compared with the peer's greedy one."""
+    for case in dict.fromkeys(row["case"] for row in rows if row["engine"] == "Ballast"):
+        ours = {row["round"]: row for row in rows if row["engine"] == "Ballast" and row["case"] == case}
+        peers = {
+            row["round"]: row
+            for row in rows
+            if row["engine"] == "llama.cpp" and row["case"] == case.removesuffix(", sampled")
+        }
+        both = sorted(ours.keys() & peers.keys())
+        if not both:
+            continue
+        speeds = [ours[number]["tokens_per_s"] for number in both]
+        found = [peers[number]["tokens_per_s"] for number in both]
+        last = peers[both[-1]]
+        dropped = ("engine", "round", "tokens_per_s", "seconds", "step_s")
+        yield {name: value for name, value in ours[both[-1]].items() if name not in dropped} | {
+            "ours_tokens_per_s": speeds,
+            "theirs_tokens_per_s": found,
+            "ratio_of_medians": round(median(speeds) / median(found), 2),
+            "median_of_ratios": round(median(a / b for a, b in zip(speeds, found, strict=True)), 2),
+            "peer": f"llama.cpp {last['version'].removeprefix('version: ')}",
+            "peer_build": last["build"],
+            "peer_command": last["command"],
+        }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""How another engine was built, for the records of comparisons."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+KEPT = ("CMAKE_BUILD_TYPE", "CMAKE_CUDA_ARCHITECTURES", "GGML_NATIVE", "GGML_CUDA", "GGML_AVX2", "GGML_AVX512")
+PROGRAM_TIMEOUT_S = 900
+
+
+def build_options(build_bin: Path) -> str:
+    """The options of CMake that matter to speed, from the cache beside the folder of programs; empty without one."""
+    cache = build_bin.resolve().parent / "CMakeCache.txt"
+    if not cache.is_file():
+        return ""
+    found = {}
+    for line in cache.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition("=")
+        found[name.partition(":")[0]] = value
+    return " ".join(f"-D{name}={found[name]}" for name in KEPT if found.get(name))
+
+
+def output_of(command: Sequence[object], directory: Path | None = None) -> str:
+    """Both streams of a program. Ends this one with the program's last words if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        sys.exit(f"{command[0]} ended with {done.returncode}; the last of what it printed:\n{done.stdout[-2000:]}")
+    return done.stdout

@@ -22,11 +22,12 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
+from ballast.engine.runner import Measurable, RecordsStart, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.tier_mover import TierNumbers
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
+from ballast.host.startup.start import Start
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.switched_off import Feature
 
@@ -211,6 +212,7 @@ class Engine:
         self._clock = AwakeClock(LONGEST_LOOK_S)
         self._last_progress = self._clock.now()
         self._load_progress = 0.0
+        self._start_seconds: Mapping[str, float] = {}
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
         self._step_costs: Mapping[str, Sequence[tuple[int, float]]] = {}
@@ -229,6 +231,11 @@ class Engine:
     def load_progress(self) -> float:
         """Share of the model that is loaded, 0…1."""
         return self._load_progress
+
+    @property
+    def start_seconds(self) -> Mapping[str, float]:
+        """Seconds of the start by phase; empty until the engine is ready."""
+        return self._start_seconds
 
     @property
     def failure(self) -> BaseException | None:
@@ -439,6 +446,8 @@ class Engine:
             self._config = config
             core = EngineCore(runner, config, self._note_progress, on_begin=lambda: self._share_queue_state(core))
             self._warm_up(core)
+            if isinstance(runner, RecordsStart):
+                self._log_start(runner.start)
             with self._lock:
                 if self._state is EngineState.LOADING:
                     self._state = EngineState.READY
@@ -478,6 +487,17 @@ class Engine:
         core.check()
         self._load_progress = 1.0
         self._publish(core)
+
+    def _log_start(self, start: Start) -> None:
+        self._start_seconds = start.times.seconds()
+        log.info(
+            "started",
+            extra={
+                "seconds": round(sum(self._start_seconds.values()), 2),
+                **{f"{phase}_s": round(seconds, 2) for phase, seconds in self._start_seconds.items()},
+                "not_measured_again": start.measurements.reused,
+            },
+        )
 
     def _gather(self, core: EngineCore) -> None:
         """Wait a little for requests that arrive together with the first ones, as `gather_s` says."""

@@ -17,6 +17,8 @@ from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
+from ballast.host.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.attention.attention import Attention, PlainAttention, largest_query
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
@@ -43,9 +45,8 @@ from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoi
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
-from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
+from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
@@ -77,13 +78,15 @@ def load_hybrid_model(
     Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
     whatever CUDA itself reports."""
     device, pcie_share = options.device, options.pcie_share
+    times, measurements = options.start.times, options.start.measurements
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
     off = SwitchedOff()
     sizes = _sizes(spec, options.block_tokens)
-    attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device, off)
-    expansion = _expansion(spec, sizes, attends[0], device, off)
+    with times.phase("kernels"):
+        attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device, off)
+        expansion = _expansion(spec, sizes, attends[0], device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -91,7 +94,8 @@ def load_hybrid_model(
 
     def tried(layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]) -> list[LayerOnDevice]:
         compiled_first = partial(_parallel_compile, device, lambda _: None)
-        return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first, off)
+        with times.phase("kernels"):
+            return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first, off)
 
     whole = WholeLayers(options.gpu_experts, make_experts, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
@@ -106,30 +110,35 @@ def load_hybrid_model(
                 pinning.add(experts)
             return is_on_device
 
-        weights = load_hybrid_weights(
-            gguf_model,
-            spec,
-            options.num_sampled_ids,
-            packing,
-            make_linear,
-            device,
-            lambda done: report(loaded * done),
-            is_taken,
-        )
+        with times.phase("weights"):
+            weights = load_hybrid_weights(
+                gguf_model,
+                spec,
+                options.num_sampled_ids,
+                packing,
+                make_linear,
+                device,
+                lambda done: report(loaded * done),
+                is_taken,
+            )
         if pinning is not None:
-            pinned = pinning.finish(lambda done: report(loaded + (ready - loaded) * done))
+            with times.phase("pinned"):
+                pinned = pinning.finish(lambda done: report(loaded + (ready - loaded) * done))
     _tell_bounds(weights, options.kv_dtype)
     if on_gpu:
-        _autotune(made, options.max_step_tokens, device, off)
+        with times.phase("kernels"):
+            _autotune(made, options.max_step_tokens, device, off, measurements)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
     # Before anything on the CPU is timed: until now a compiler may have run.
     if ahead is not None:
-        ahead.wait()
+        with times.phase("pinned"):
+            ahead.wait()
     slices = slice_sizes_of(spec) if options.slices is None else options.slices
-    expanded = expansion(pointwise.num_saturated, slices.long_tokens)
+    with times.phase("kernels"):
+        expanded = expansion(pointwise.num_saturated, slices.long_tokens)
     short = replace(slices, long_from=None)
     attention = AttentionLayer(_kind(spec, pointwise, attends[0], None), short)
     cuts = short if expanded is None else slices
@@ -156,6 +165,7 @@ def load_hybrid_model(
         warmup_sizes=for_experts,
         off=off,
         joint=options.joint_split,
+        record=options.start,
     )
     joint = None
     if streamed is not None and streamed.joint_split is not None:
@@ -169,19 +179,28 @@ def load_hybrid_model(
         off.add("pcie_share", NOT_PINNED)
     if on_gpu:
         kinds = one_of_each_kind(gguf_model, spec, by_layer)
-        with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
+        with times.phase("kernels"):
+            with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
+                model.warm_up(for_steps, host.idle(), kinds)
             model.warm_up(for_steps, host.idle(), kinds)
-        model.warm_up(for_steps, host.idle(), kinds)
         torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
         measured = layers_to_measure(sorted(in_host))
-        in_these = [in_host[index] for index in measured]
-        few_host = HostExperts(spec, in_these, packing.pool, MOST_TOKENS, device, pin_thread=options.pin_thread)
-        few = DividedExperts(few_host, [by_layer[index] for index in measured], _divide(device), device)
-        these = [routed_weights[index] for index in measured]
-        experts.set_pcie_share(measured_share(few, these, spec.hidden, options.max_batch_size, device))
+
+        def best_share() -> float:
+            in_these = [in_host[index] for index in measured]
+            few_host = HostExperts(spec, in_these, packing.pool, MOST_TOKENS, device, pin_thread=options.pin_thread)
+            few = DividedExperts(few_host, [by_layer[index] for index in measured], _divide(device), device)
+            these = [routed_weights[index] for index in measured]
+            return measured_share(few, these, spec.hidden, options.max_batch_size, device)
+
+        with times.phase("measured"):
+            share = measurements.take("pcie_share", pinned.num_bytes, best_share, float, kept_share)
+        experts.set_pcie_share(share)
     if options.decodes_by_graphs and on_gpu:
-        model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
+        with times.phase("graphs"):
+            model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
+    model.start = options.start
     return model, weights
 
 
@@ -334,12 +353,15 @@ def _panel_linears(device: torch.device) -> MakeLinear:
     return make
 
 
-def _autotune(made: Sequence[Linear], most_tokens: int, device: torch.device, off: SwitchedOff) -> None:
+def _autotune(
+    made: Sequence[Linear], most_tokens: int, device: torch.device, off: SwitchedOff, measurements: Measurements
+) -> None:
     from ballast.model.hybrid.panels.autotune import autotune, replay_seconds
     from ballast.model.hybrid.panels.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
 
     linears = [linear for linear in made if isinstance(linear, PanelLinear)]
-    autotune(linears, most_tokens, device, replay_seconds, lambda: _parallel_compile(device, lambda _: None), off)
+    compiled_first = partial(_parallel_compile, device, lambda _: None)
+    autotune(linears, most_tokens, device, replay_seconds, compiled_first, off, measurements)
 
 
 def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, OutOfMemoryError
+from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
@@ -99,6 +100,7 @@ class HybridModel:
         divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
         self.vocabulary = spec.vocab_size
         self.cache_tiers: CacheTiers | None = None
+        self.start = Start()
         self._spec = spec
         self._vram = vram
         self._off = off

@@ -49,15 +49,17 @@ def with_measured_costs(
     are not measured again."""
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1), config)
-    beside = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
-    if beside is not None:
-        beside.open_prefill_lane()  # first: else a long step would go through the device
-    most = config.prefill_chunk_size if beside is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
+    prefill_runner = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
+    if prefill_runner is not None:
+        prefill_runner.open_prefill_lane()  # first: else a long step would go through the device
+    most = (
+        config.prefill_chunk_size if prefill_runner is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
+    )
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
     # These three say most of the curve: the steps in between are bent, and beyond a small one it rises too steeply.
     first = [min(size, sizes[-1]) for size in (1, config.max_batch_size, config.chunk_size)]
     tried = {"decode_costs": list(dict.fromkeys((*first, *sizes)))}
-    if beside is not None:
+    if prefill_runner is not None:
         most = min(config.prefill_chunk_size, max_tokens)
         few, *others = sorted({min(size, most) for size in _PREFILL_TOKENS})
         tried["prefill_costs"] = list(dict.fromkeys((few, most, *others)))
@@ -71,10 +73,12 @@ def with_measured_costs(
                 at_least=len(set(first)),
             )
         }
-        if beside is not None:
+        if prefill_runner is not None:
             own_sampled = _sampler_of(kernels.ThreadPool(1), config)
             costs["prefill_costs"] = measured(
-                lambda size: own_sampled(_prefill(beside, steps.prompts(size, 1), alive)), tried["prefill_costs"], clock
+                lambda size: own_sampled(_prefill(prefill_runner, steps.prompts(size, 1), alive)),
+                tried["prefill_costs"],
+                clock,
             )
         return costs
 
@@ -83,7 +87,7 @@ def with_measured_costs(
         costs = start.measurements.take("step_costs", tried, measured_costs, dict, lambda kept: _kept(kept, tried))
     for name, points in costs.items():
         log.info("steps measured", extra={"lane": name, "ms": {n: round(s * 1e3, 2) for n, s in points}})
-    return with_changes(config, joint_tokens=None if beside is None else beside.joint_tokens, **costs)
+    return with_changes(config, joint_tokens=None if prefill_runner is None else prefill_runner.joint_tokens, **costs)
 
 
 def _kept(value: Any, tried: Mapping[str, Sequence[int]]) -> dict[str, list[Cost]]:

@@ -56,6 +56,9 @@ class EngineSettings:
     """Folder that keeps packed weights for the next start; None: they are not kept."""
     measurements: MeasurementMode = "off"
     """Whether measurements of an earlier start are used and those of this one are kept."""
+    finishes_later: bool = False
+    """Whether loading leaves for later what takes longest: kernels of prompts that are still compiled, and graphs of
+    rare batch sizes. Other kernels compute these steps until then."""
     kv_host_bytes: int = 0
     """Host memory for what a GPU's memory gives up of the KV cache."""
     kv_disk_dir: Path | None = None

@@ -22,7 +22,7 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Measurable, RecordsStart, Runner, bounded, with_tiers
+from ballast.engine.runner import HasSpareWork, Measurable, RecordsStart, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.tier_mover import TierNumbers
@@ -446,6 +446,7 @@ class Engine:
             self._config = config
             core = EngineCore(runner, config, self._note_progress, on_begin=lambda: self._share_queue_state(core))
             self._warm_up(core)
+            spare = runner if isinstance(runner, HasSpareWork) else None
             if isinstance(runner, RecordsStart):
                 self._log_start(runner.start)
             with self._lock:
@@ -457,7 +458,7 @@ class Engine:
                     self._gather(core)
                 result = core.step()
                 if result is IDLE:
-                    self._idle(core)
+                    self._idle(core, spare)
                 elif result is not BUSY:
                     self._account(core, result)
                 elif not core.is_computing:
@@ -534,11 +535,15 @@ class Engine:
         if arrivals or aborts:
             self._publish(core, num_ended)
 
-    def _idle(self, core: EngineCore) -> None:
-        """Check the invariants once, then sleep until something arrives."""
+    def _idle(self, core: EngineCore, spare: HasSpareWork | None) -> None:
+        """Check the invariants once, then do spare work, then sleep until something arrives."""
         core.check()
         self._publish(core)
         self._is_idle = True
+        while spare is not None and not (self._inbox or self._aborts or self._stopping):
+            if not spare.use_spare_time():
+                break
+            self._note_progress()
         with self._lock:
             while not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait(timeout=IDLE_WAKE_S)

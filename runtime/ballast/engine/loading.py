@@ -212,6 +212,7 @@ def _load_hybrid(
         stream_from_tokens=settings.stream_from_tokens,
         vram=settings.vram,
         pin_thread=settings.numa != "off",
+        finishes_later=settings.finishes_later,
         start=start,
     )
     use_device = partial(torch.cuda.set_device, options.device)

@@ -127,6 +127,15 @@ class RecordsStart(Protocol):
 
 
 @runtime_checkable
+class HasSpareWork(Protocol):
+    """A runner that has left work for the time after its start."""
+
+    def use_spare_time(self) -> bool:
+        """Do a part of that work, some tenths of a second of it; returns whether more of it can be done now.
+        Called while there are no requests."""
+
+
+@runtime_checkable
 class UsesThreads(Protocol):
     """A runner that computes on the CPU."""
 

@@ -47,6 +47,8 @@ class HybridOptions:
     """The limit that the device's allocator keeps to, for the message when it is full; None: all there is."""
     pin_thread: bool = False
     """Whether the thread that computes experts becomes the pool's first thread, bound to its core."""
+    finishes_later: bool = False
+    """Whether kernels of prompts that are still compiled and graphs of rare batch sizes are left for later."""
     start: Start = field(default_factory=Start)
     """Gets the times of loading and the measurements."""
     decodes_by_graphs: bool = True

@@ -56,7 +56,7 @@ def autotune(
     for linear in linears:
         if linear.has_int_gemm:
             alike[linear.shape].append(linear)
-    counts = [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
+    counts = _counts(most_tokens)
     products = [_Product(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
     cases = [str(product) for product in products]
 
@@ -85,6 +85,13 @@ def autotune(
     log.info("dense products tried", extra={"cases": len(cases), "by_exact_codes": len(by_codes)})
 
 
+def launch_products(linear: PanelLinear, most_tokens: int, device: torch.device) -> None:
+    """Launch the products of a layer that `autotune` would try; for a context in which launches only compile."""
+    if linear.has_int_gemm:
+        for tokens in _counts(most_tokens):
+            _Product([linear], tokens, device).both()
+
+
 def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
     """Seconds of the fastest of some replays of a CUDA graph that holds the calls, whose kernels have run before."""
     with captured() as graph:
@@ -99,6 +106,11 @@ def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
     return min(times)
+
+
+def _counts(most_tokens: int) -> list[int]:
+    """Those of TUNED_TOKENS that products of up to `most_tokens` tokens use."""
+    return [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
 
 
 def _case(shape: Shape, num_tokens: int) -> str:

@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
+<<<<<<< HEAD
 #   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, arrivals, peers; in the order given
+=======
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals; in the order that is
+#                            given
+>>>>>>> start
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -16,9 +21,21 @@
 # PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
 # THREADS  numbers of threads to start the whole R1 with; all unless set
 #
+<<<<<<< HEAD
 # Of arrivals and peers, lists are separated by spaces:
 # SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
 # BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
+=======
+# For starts:
+# FIRSTS   first starts of each model, with nothing compiled or measured; 1 unless set
+# LATERS   later starts of each model; 2 unless set
+#
+# For starts and arrivals; lists are separated by spaces:
+# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set
+# BATCHES  sizes of a batch; "16 64" unless set
+# SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
+# CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
+>>>>>>> start
 # ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
@@ -159,12 +176,42 @@ start() {
     tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
 }
 
+# First and later starts of a server. READY_S limits each.
+starts() {
+  local shape model failed=0
+  for shape in ${SHAPES:-r1:8 qwen3-30b}; do
+    model=$(model_of "$shape")
+    # shellcheck disable=SC2086  # options are words
+    "$python" benchmarks/serving/starts.py "$model" --name "$shape" --limit_s "${READY_S:-500}" \
+      --firsts "${FIRSTS:-1}" --laters "${LATERS:-2}" \
+      --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1)" \
+      --max_batch_size 16 --max_new_tokens 256 --cache_lens 36864 ${SERVE:---device cuda:0 --vram_limit 24GiB} \
+      2> "$out/starts-${shape/:/-}.log" | tee -a "$out/starts.jsonl" ||
+      { failed=1; tail -20 "$out/starts-${shape/:/-}.log"; }
+  done
+  return $failed
+}
+
+# The file of a shape, which is written if it is missing.
+model_of() {
+  local shape=$1 model=${MODEL_DIR:-$out}/${1/:/-}.gguf
+  if [ ! -f "$model" ]; then
+    "$python" tools/synthetic_model.py "$model.part" --shape "${shape%%:*}" \
+      $([ "$shape" = "${shape#*:}" ] || echo --layers "${shape#*:}") ${HOLLOW:+--hollow} --vocabulary >&2
+    mv "$model.part" "$model"
+  fi
+  echo "$model"
+}
+
 # Many users over HTTP: all together, and arriving at random times. One server per model, batch size and kind of server.
 arrivals() {
   local shape batch server model failed=0
   for shape in ${SHAPES:-r1:8 qwen3-30b}; do
     model=$(model_of "$shape")
+<<<<<<< HEAD
     write_model "$shape" "$model"
+=======
+>>>>>>> start
     for batch in ${BATCHES:-16 64}; do
       for server in ${SERVERS:-ballast llama}; do
         [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
@@ -270,8 +317,13 @@ peers() {
 [ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
+<<<<<<< HEAD
     build | test | sanitize | bench | sparse | soak | whole | arrivals | peers) ;;
     *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, arrivals, peers" >&2; exit 2 ;;
+=======
+    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals" >&2; exit 2 ;;
+>>>>>>> start
   esac
 done
 failed=

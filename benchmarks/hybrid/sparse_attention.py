@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ballast.host.gpu import why_unusable
-from ballast.model.hybrid.attention.gpu import gpu_attention
+from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse.gpu import sparse_kernels
 from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
@@ -68,7 +68,7 @@ def measure(name: str, tokens: Sequence[int], lens: Sequence[int], read_speed: f
         more = min(31, COLD_BYTES // of.nbytes) if is_decode else 0
         return [of, *(of.clone() for _ in range(more))]
 
-    dense = gpu_attention(SIZES, DEVICE, SwitchedOff())
+    dense = GpuAttention(paged_attention(SIZES, DEVICE), compiled_flashinfer(SIZES, DEVICE, SwitchedOff()))
     choose, attend = sparse_kernels(INDEX, SIZES, torch.float16, DEVICE)
     caches, keys = copies(case.cache), copies(some(len(case.cache), INDEX.key_dim).half())
     num_layers = min(len(caches), len(keys))

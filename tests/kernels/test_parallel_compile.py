@@ -17,7 +17,7 @@ from triton.runtime.jit import KernelInterface
 from ballast.host.cgroup import CpuQuota
 from ballast.host.machine import read_machine
 from ballast.model.hybrid.pointwise import pointwise_kernels
-from ballast.model.hybrid.startup.parallel_compile import parallel_compile
+from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
 
 BLOCKS = (64, 128, 256)
 
@@ -118,3 +118,57 @@ def test_a_compile_that_fails_once_is_made_up_for(driver: Driver, monkeypatch: p
     assert len(driver.loaded) == len(BLOCKS)
     step(x)
     assert driver.num_launched == len(BLOCKS)
+
+
+def test_kernels_are_compiled_ahead_while_others_wait_for_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, may_load, x = driver.utils.load_binary, threading.Event(), torch.zeros(2, 64)
+
+    def load(name: str, *args: object) -> tuple[object, object, int, int, int]:
+        assert may_load.wait(60)
+        return whole(name, *args)
+
+    monkeypatch.setattr(driver.utils, "load_binary", load)
+    plain = KernelInterface.__getitem__
+    with CompileAhead(lambda: None) as ahead:
+        for _ in range(2):
+            with ahead.kernels():
+                step(x)
+        assert KernelInterface.__getitem__ is plain
+    assert (driver.loaded, driver.num_launched) == ([], 0)
+    may_load.set()
+    step(x)
+    assert driver.num_launched == len(driver.loaded) == len(BLOCKS)
+    assert all(thread.startswith("ballast-compile") for thread in driver.loaded)
+
+
+def test_kernels_compiled_ahead_are_found_by_a_later_parallel_compile(driver: Driver) -> None:
+    x = torch.zeros(2, 64)
+    with CompileAhead(lambda: None) as ahead, ahead.kernels():
+        step(x)
+    with parallel_compile(lambda: None, lambda share: None):
+        step(x)
+    step(x)
+    assert driver.num_launched == len(driver.loaded) == len(BLOCKS)
+
+
+def test_a_kernel_that_cannot_be_compiled_ahead_fails_where_it_is_launched(driver: Driver) -> None:
+    x = torch.zeros(2, 64)
+    with CompileAhead(lambda: None) as ahead, ahead.kernels():
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)  # no power of two
+    with pytest.raises(triton.CompilationError):
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)
+    assert driver.num_launched == 0
+
+
+def test_an_error_while_weights_are_loaded_ends_the_compilers(driver: Driver) -> None:
+    def load() -> None:
+        with CompileAhead(lambda: None) as ahead:
+            with ahead.kernels():
+                step(torch.zeros(2, 64))
+            raise OSError("the disk is lost")
+
+    with pytest.raises(OSError, match="lost"):
+        load()
+    assert not any(thread.name.startswith("ballast-compile") for thread in threading.enumerate())

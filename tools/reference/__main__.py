@@ -215,7 +215,8 @@ def families() -> Iterable[Any]:
     shown = Metrics()
     numbers = {field.name: 1 for field in dataclasses.fields(Snapshot)}
     others = {"switched_off": {}, "tiers": (), "step_costs": {"decode": [(1, 1.0)]}}
-    engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(**numbers | others), load_progress=1.0)
+    snapshot = SimpleNamespace(**numbers | others)
+    engine: Any = SimpleNamespace(snapshot=lambda: snapshot, load_progress=1.0, start_seconds={"weights": 1.0})
     build = {"version": "", "isa": "", "device": ""}
     shown.watch(engine, model_name="", build=build, alias=True)
     node = SimpleNamespace(node=0, expert_bytes=1)

@@ -19,6 +19,7 @@ from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.families.registry import RELEASES
 from ballast.host.numa_mode import NumaMode
+from ballast.host.startup.measurements import MeasurementMode
 
 ENVIRONMENT_PREFIX = "BALLAST_"
 
@@ -219,6 +220,13 @@ class MachineConfig(_Section):
         "folder that keeps the weights as the CPU's kernels take them, so that the next start packs nothing. In memory "
         "(a tmpfs) they are used where they are, and stay when the server ends; on a disk they are written once the "
         "server is ready. What a change of the model or of the machine makes stale is removed. Default: none are kept",
+    )
+    measurements: MeasurementMode = option(
+        "kept",
+        one_of("kept", "new", "off"),
+        "speeds that a start measures, such as costs of steps. kept: use those of an earlier start of this model with "
+        "this machine and configuration, else measure and keep them in the folder of compiled kernels; new: measure "
+        "again and keep them; off: measure again and keep nothing",
     )
     kv_host_bytes: int | None = option(
         None,

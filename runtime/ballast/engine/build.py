@@ -13,6 +13,7 @@ from ballast.engine.engine import Engine, Limits, Loader
 from ballast.engine.observer import EngineObserver
 from ballast.host.isa import chosen_isa
 from ballast.host.numa_mode import NumaMode
+from ballast.host.startup.measurements import MeasurementMode
 from ballast.host.vram import VramLimit
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.moe.gpu_experts import GpuExperts
@@ -53,6 +54,11 @@ class EngineSettings:
     """Limit of the device's memory; None: all of it."""
     packed_dir: Path | None = None
     """Folder that keeps packed weights for the next start; None: they are not kept."""
+    measurements: MeasurementMode = "off"
+    """Whether measurements of an earlier start are used and those of this one are kept."""
+    finishes_later: bool = False
+    """Whether loading leaves for later what takes longest: kernels of prompts that are still compiled, and graphs of
+    rare batch sizes. Other kernels compute these steps until then."""
     kv_host_bytes: int = 0
     """Host memory for what a GPU's memory gives up of the KV cache."""
     kv_disk_dir: Path | None = None
@@ -88,6 +94,7 @@ def engine_settings(config: Config) -> EngineSettings:
         stream_from_tokens=machine.stream_from_tokens,
         pcie_share=machine.pcie_share,
         packed_dir=machine.packed_dir,
+        measurements=machine.measurements,
         kv_host_bytes=machine.kv_host_bytes or 0,
         kv_disk_dir=machine.kv_disk_dir,
         kv_disk_bytes=machine.kv_disk_bytes,

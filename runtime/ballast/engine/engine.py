@@ -22,11 +22,12 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.request import FinishReason, Output, Request, SamplingParams
 from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Measurable, Runner, bounded, with_tiers
+from ballast.engine.runner import HasSpareWork, Measurable, RecordsStart, Runner, bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import RequestStream
 from ballast.engine.tier_mover import TierNumbers
 from ballast.errors import CapacityError, ContextLengthError, EngineDeadError, RequestError
+from ballast.host.startup.start import Start
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.switched_off import Feature
 
@@ -211,6 +212,7 @@ class Engine:
         self._clock = AwakeClock(LONGEST_LOOK_S)
         self._last_progress = self._clock.now()
         self._load_progress = 0.0
+        self._start_seconds: Mapping[str, float] = {}
         self._failure: BaseException | None = None
         self._stats: sched.Stats | None = None
         self._step_costs: Mapping[str, Sequence[tuple[int, float]]] = {}
@@ -229,6 +231,11 @@ class Engine:
     def load_progress(self) -> float:
         """Share of the model that is loaded, 0…1."""
         return self._load_progress
+
+    @property
+    def start_seconds(self) -> Mapping[str, float]:
+        """Seconds of the start by phase; empty until the engine is ready."""
+        return self._start_seconds
 
     @property
     def failure(self) -> BaseException | None:
@@ -439,6 +446,9 @@ class Engine:
             self._config = config
             core = EngineCore(runner, config, self._note_progress, on_begin=lambda: self._share_queue_state(core))
             self._warm_up(core)
+            spare = runner if isinstance(runner, HasSpareWork) else None
+            if isinstance(runner, RecordsStart):
+                self._log_start(runner.start)
             with self._lock:
                 if self._state is EngineState.LOADING:
                     self._state = EngineState.READY
@@ -448,7 +458,7 @@ class Engine:
                     self._gather(core)
                 result = core.step()
                 if result is IDLE:
-                    self._idle(core)
+                    self._idle(core, spare)
                 elif result is not BUSY:
                     self._account(core, result)
                 elif not core.is_computing:
@@ -478,6 +488,17 @@ class Engine:
         core.check()
         self._load_progress = 1.0
         self._publish(core)
+
+    def _log_start(self, start: Start) -> None:
+        self._start_seconds = start.times.seconds()
+        log.info(
+            "started",
+            extra={
+                "seconds": round(sum(self._start_seconds.values()), 2),
+                **{f"{phase}_s": round(seconds, 2) for phase, seconds in self._start_seconds.items()},
+                "not_measured_again": start.measurements.reused,
+            },
+        )
 
     def _gather(self, core: EngineCore) -> None:
         """Wait a little for requests that arrive together with the first ones, as `gather_s` says."""
@@ -514,11 +535,15 @@ class Engine:
         if arrivals or aborts:
             self._publish(core, num_ended)
 
-    def _idle(self, core: EngineCore) -> None:
-        """Check the invariants once, then sleep until something arrives."""
+    def _idle(self, core: EngineCore, spare: HasSpareWork | None) -> None:
+        """Check the invariants once, then do spare work, then sleep until something arrives."""
         core.check()
         self._publish(core)
         self._is_idle = True
+        while spare is not None and not (self._inbox or self._aborts or self._stopping):
+            if not spare.use_spare_time():
+                break
+            self._note_progress()
         with self._lock:
             while not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait(timeout=IDLE_WAKE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import weakref
@@ -15,7 +16,12 @@ from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
 from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
+from ballast.host.machine import read_machine
 from ballast.host.numa import WeightMemory, threads_per_node
+from ballast.host.startup.kernel_cache import measurements_folder
+from ballast.host.startup.machine_facts import machine_facts
+from ballast.host.startup.measurements import Measurements
+from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, enforce, why_full
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import KvPool, num_kv_blocks
@@ -46,17 +52,47 @@ def load_runner(
     `report` gets the share that is loaded, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
     ("" if they are). With numa "auto" the calling thread stays pinned; see `start_threads`.
     """
+    start = Start(_measurements(gguf_model, spec, settings))
     on_cpu = settings.device == "cpu"
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = _with_packed_dir(Packing(pool, settings.cpu_isa, settings.activation_bytes), gguf_model, spec, settings)
     load = _load_on_cpu if on_cpu else _load_hybrid
     with _explain_out_of_memory(settings.device, settings.vram):
-        runner, memory = load(gguf_model, spec, num_sampled_ids, packing, settings, report)
+        runner, memory = load(gguf_model, spec, num_sampled_ids, packing, settings, report, start)
     if packing.kept is not None:
         packing.kept.finish()
         weakref.finalize(runner, packing.kept.close)
     on_placed(memory, why_not_pinned)
     return runner
+
+
+def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Measurements:
+    """The measurements of earlier starts under the same conditions, if settings allow their use."""
+    if settings.measurements == "off":
+        return Measurements()
+    try:
+        folder = measurements_folder()
+        machine = read_machine()
+    except OSError as error:
+        log.warning("measurements are not kept", extra={"why": error.strerror or str(error)})
+        return Measurements()
+    headers = hashlib.sha256()
+    for file in gguf_model.files:
+        headers.update(gguf_model.header(file).tobytes())
+    facts = {
+        **machine_facts(machine, settings.device),
+        "model": [spec.name, headers.hexdigest(), hashlib.sha256(repr(spec).encode()).hexdigest()],
+        "threads": [settings.cpu_threads, settings.numa, settings.cpu_isa],
+        "activation_bytes": settings.activation_bytes,
+        "block_tokens": settings.block_tokens,
+        "max_batch_size": settings.max_batch_size,
+        "chunk_size": settings.chunk_size,
+        "prefill_chunk_size": settings.prefill_chunk_size,
+        "stream_from_tokens": settings.stream_from_tokens,
+        "pcie_share": settings.pcie_share,
+        "gpu_experts": hashlib.sha256(repr(settings.gpu_experts).encode()).hexdigest(),
+    }
+    return Measurements(folder, facts, reuse=settings.measurements == "kept")
 
 
 def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:
@@ -106,12 +142,15 @@ def _load_on_cpu(
     packing: Packing,
     settings: EngineSettings,
     report: Callable[[float], None],
+    start: Start,
 ) -> tuple[Runner, WeightMemory]:
-    weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
+    with start.times.phase("weights"):
+        weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
+    runner.start = start
     if settings.kv_disk_dir is not None:
         runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
     return runner, weight_memory(weights)
@@ -149,6 +188,7 @@ def _load_hybrid(
     packing: Packing,
     settings: EngineSettings,
     report: Callable[[float], None],
+    start: Start,
 ) -> tuple[Runner, WeightMemory]:
     import torch  # not installed for a server that uses the CPU alone
 
@@ -172,6 +212,8 @@ def _load_hybrid(
         stream_from_tokens=settings.stream_from_tokens,
         vram=settings.vram,
         pin_thread=settings.numa != "off",
+        finishes_later=settings.finishes_later,
+        start=start,
     )
     use_device = partial(torch.cuda.set_device, options.device)
     with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, memory_beside(options.device), use_device) as ahead:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
+from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.tiers.tier import CacheTiers
@@ -114,6 +115,24 @@ class HasTiers(Protocol):
     @property
     def cache_tiers(self) -> CacheTiers | None:
         """None: there are none."""
+
+
+@runtime_checkable
+class RecordsStart(Protocol):
+    """A runner that knows how it was loaded."""
+
+    @property
+    def start(self) -> Start:
+        """The times of loading and the measurements."""
+
+
+@runtime_checkable
+class HasSpareWork(Protocol):
+    """A runner that has left work for the time after its start."""
+
+    def use_spare_time(self) -> bool:
+        """Do a part of that work, some tenths of a second of it; returns whether more of it can be done now.
+        Called while there are no requests."""
 
 
 @runtime_checkable

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.engine.request import SamplingParams
-from ballast.engine.runner import HasPrefillLane, Measurable, UsesThreads, with_changes
+from ballast.engine.runner import HasPrefillLane, Measurable, RecordsStart, UsesThreads, with_changes
 from ballast.engine.sampling import SampledRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
+from ballast.host.startup.measurements import kept_counts, kept_seconds
+from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -42,36 +45,61 @@ def with_measured_costs(
     clock: Callable[[], float] = time.perf_counter,
 ) -> sched.SchedulerConfig:
     """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most; `alive` is called
-    meanwhile. The steps overwrite the cache, so nothing may be served from it yet."""
+    meanwhile. The steps overwrite the cache, so nothing may be served from it yet. Costs that an earlier start has kept
+    are not measured again."""
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1), config)
-    beside = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
-    if beside is not None:
-        beside.open_prefill_lane()  # first: else a long step would go through the device
-    most = config.prefill_chunk_size if beside is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
+    prefill_runner = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
+    if prefill_runner is not None:
+        prefill_runner.open_prefill_lane()  # first: else a long step would go through the device
+    most = (
+        config.prefill_chunk_size if prefill_runner is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
+    )
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
     # These three say most of the curve: the steps in between are bent, and beyond a small one it rises too steeply.
     first = [min(size, sizes[-1]) for size in (1, config.max_batch_size, config.chunk_size)]
-    costs = {
-        "decode_costs": measured(
-            lambda size: sampled(runner.forward(steps.decode_lane(size), alive)),
-            list(dict.fromkeys((*first, *sizes))),
-            clock,
-            at_least=len(set(first)),
-        )
-    }
-    if beside is not None:
-        own_sampled = _sampler_of(kernels.ThreadPool(1), config)
+    tried = {"decode_costs": list(dict.fromkeys((*first, *sizes)))}
+    if prefill_runner is not None:
         most = min(config.prefill_chunk_size, max_tokens)
         few, *others = sorted({min(size, most) for size in _PREFILL_TOKENS})
-        costs["prefill_costs"] = measured(
-            lambda size: own_sampled(_prefill(beside, steps.prompts(size, 1), alive)),
-            list(dict.fromkeys((few, most, *others))),
-            clock,
-        )
+        tried["prefill_costs"] = list(dict.fromkeys((few, most, *others)))
+
+    def measured_costs() -> dict[str, list[Cost]]:
+        costs = {
+            "decode_costs": measured(
+                lambda size: sampled(runner.forward(steps.decode_lane(size), alive)),
+                tried["decode_costs"],
+                clock,
+                at_least=len(set(first)),
+            )
+        }
+        if prefill_runner is not None:
+            own_sampled = _sampler_of(kernels.ThreadPool(1), config)
+            costs["prefill_costs"] = measured(
+                lambda size: own_sampled(_prefill(prefill_runner, steps.prompts(size, 1), alive)),
+                tried["prefill_costs"],
+                clock,
+            )
+        return costs
+
+    start = runner.start if isinstance(runner, RecordsStart) else Start()
+    with start.times.phase("measured"):
+        costs = start.measurements.take("step_costs", tried, measured_costs, dict, lambda kept: _kept(kept, tried))
     for name, points in costs.items():
         log.info("steps measured", extra={"lane": name, "ms": {n: round(s * 1e3, 2) for n, s in points}})
-    return with_changes(config, joint_tokens=None if beside is None else beside.joint_tokens, **costs)
+    return with_changes(config, joint_tokens=None if prefill_runner is None else prefill_runner.joint_tokens, **costs)
+
+
+def _kept(value: Any, tried: Mapping[str, Sequence[int]]) -> dict[str, list[Cost]]:
+    """The costs that an earlier start has kept. Raises ValueError, TypeError or KeyError for other values."""
+    costs: dict[str, list[Cost]] = {}
+    for name, sizes in tried.items():
+        tokens = kept_counts([size for size, _ in value[name]], max(sizes))
+        seconds = [kept_seconds(cost) for _, cost in value[name]]
+        if not set(tokens) <= set(sizes) or seconds != sorted(seconds):
+            raise ValueError(f"{name} are not those of ascending steps")
+        costs[name] = list(zip(tokens, seconds, strict=True))
+    return costs
 
 
 def measured(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, model
+from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.rope import build_rope_table, softmax_scale
@@ -35,6 +36,7 @@ class Transformer:
         self.pool = pool
         self.vocabulary = spec.vocab_size
         self.cache_tiers: CacheTiers | None = None
+        self.start = Start()
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.Transformer(
             pool,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ballast.engine.engine import EngineState, Limits, Snapshot
@@ -33,6 +33,10 @@ class EnginePort(Protocol):
     @property
     def load_progress(self) -> float:
         """Share of the model that is loaded, 0…1."""
+
+    @property
+    def start_seconds(self) -> Mapping[str, float]:
+        """Seconds of the start by phase; empty until the engine is ready."""
 
     @property
     def failure(self) -> BaseException | None:

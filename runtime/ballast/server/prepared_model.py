@@ -78,6 +78,7 @@ def prepare_model(config: Config) -> PreparedModel:
             prefill_is_auto=prefill_is_auto,
             gpu_experts=plan.gpu_experts,
             vram=None if plan.device is None else plan.device.limit,
+            finishes_later=True,
         )
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, probe.watch)
 

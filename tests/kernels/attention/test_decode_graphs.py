@@ -72,3 +72,28 @@ def test_no_larger_steps_are_captured_than_pay(cuda: None) -> None:
     assert graphs.count == MOST_CAPTURED
     assert graphs.holds(MOST_CAPTURED)
     assert not graphs.holds(MOST_CAPTURED + 1), "which is queued kernel by kernel"
+
+
+def test_graphs_of_rare_batch_sizes_can_wait_until_there_is_time() -> None:
+    graphs, captured, told = DecodeGraphs(None), [], []
+    common = [70, 64, 48, *range(32, 0, -1)]
+    with pytest.warns(UserWarning, match="empty"):
+        graphs.capture(70, lambda size: None, captured.append, told.append, finishes_later=True)
+    assert captured == common
+    assert told[-1] == 1.0
+    assert not graphs.holds(69)
+    with pytest.warns(UserWarning, match="empty"):
+        assert sum(graphs.capture_next(lambda size: None, captured.append) for _ in range(40)) == 34
+    assert captured[len(common) :] == sorted(set(range(1, 71)) - set(common), reverse=True)
+    assert graphs.count == 70
+    assert not graphs.capture_next(fail, fail)
+
+
+def test_a_device_that_is_full_keeps_the_graphs_it_has(caplog: pytest.LogCaptureFixture) -> None:
+    graphs = DecodeGraphs(None)
+    with pytest.warns(UserWarning, match="empty"):
+        graphs.capture(40, lambda size: None, lambda size: None, lambda share: None, finishes_later=True)
+    assert not graphs.capture_next(lambda size: None, lambda size: fail(torch.OutOfMemoryError("CUDA out of memory")))
+    assert (graphs.count, graphs.holds(39)) == (33, False)
+    assert [record.message for record in caplog.records] == ["no more decode graphs are captured"]
+    assert not graphs.capture_next(fail, fail)

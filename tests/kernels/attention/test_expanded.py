@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 
-from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded, gpu
+from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded, late_flashinfer
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.attention.flashinfer_expanded import CompiledAside, FlashinferExpandedKernels, why_wrong
-from ballast.model.hybrid.attention.gpu import start_expansion
+from ballast.model.hybrid.attention.flashinfer_expanded import FlashinferExpandedKernels, why_wrong
+from ballast.model.hybrid.attention.late_flashinfer import compiled_expansion, compiling_expansion
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.switched_off import SwitchedOff
@@ -75,7 +74,10 @@ def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, l
     ("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (300, 1601, 512), (256, 1024, 256)]
 )
 def test_flashinfer_attends_as_the_plain_way(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
-    attend = start_expansion(sizes, GPU, off := SwitchedOff())(torch.zeros((), dtype=torch.int64, device=GPU), piece)
+    compiled = compiling_expansion(sizes, GPU)
+    assert compiled is not None
+    counted = torch.zeros((), dtype=torch.int64, device=GPU)
+    attend = compiled_expansion(sizes, compiled, counted, piece, GPU, off := SwitchedOff())
     assert attend is not None, off.reasons
     found, expected = both(lambda _: attend, sizes, tokens, length, GPU, torch.float16)
     torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
@@ -126,16 +128,17 @@ def test_keys_values_and_merges_are_those_of_torch_s_operations(make, dtype: tor
 
 
 def test_other_heads_stay_in_the_latent_space() -> None:
-    assert start_expansion(SMALL, CPU, off := SwitchedOff())(torch.zeros(()), 10) is None
-    assert off.reasons == {}, "nobody can have any"
+    assert compiling_expansion(SMALL, CPU) is None
 
 
 def test_what_does_not_compile_stays_in_the_latent_space_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(device: torch.device) -> None:
         raise RuntimeError("Ninja build failed\nmuch more")
 
-    monkeypatch.setattr(gpu, "compile_single_prefill", refused)
-    assert start_expansion(R1, CPU, off := SwitchedOff())(torch.zeros(()), 10) is None
+    monkeypatch.setattr(late_flashinfer, "compile_single_prefill", refused)
+    compiled = compiling_expansion(R1, CPU)
+    assert compiled is not None
+    assert compiled_expansion(R1, compiled, torch.zeros(()), 10, CPU, off := SwitchedOff()) is None
     assert off.reasons == {"expanded_attention": "RuntimeError: Ninja build failed"}
 
 
@@ -151,12 +154,3 @@ def test_kernels_that_are_wrong_are_found_out() -> None:
     reason = why_wrong(Wrong(small, counted), small, CPU)
     assert reason is not None
     assert "averages differ" in reason
-
-
-def test_a_compiler_that_takes_too_long_is_not_waited_for_for_ever() -> None:
-    import threading
-
-    ended = threading.Event()
-    with pytest.raises(RuntimeError, match="has not ended"):
-        CompiledAside(partial(ended.wait, 10)).wait(0.01)
-    ended.set()

@@ -23,6 +23,7 @@ from triton.runtime.errors import OutOfResources
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError
+from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.panels import (
     bf16_split_kernels,
     dequant_gemm_kernels,
@@ -157,18 +158,36 @@ def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -
         assert len(calls) == len(alike)
         return next(seconds)
 
-    autotune([*alike, other], 3, device, measure, nullcontext, SwitchedOff())
+    autotune([*alike, other], 3, device, measure, nullcontext, SwitchedOff(), Measurements())
     assert [linear.int_gemm_tokens for linear in (*alike, other)] == [{1, 4}, {1, 4}, set()]
     x = torch.from_numpy(rng.standard_normal((3, 256), dtype=np.float32)).to(device)
     assert torch.equal(alike[0](x), alike[0].multiply(x, by_int_gemm=True))
     assert torch.equal(alike[0](x[:2]), alike[0].multiply(x[:2], by_int_gemm=False))
 
 
+def test_a_later_start_checks_the_kept_kernels_without_measuring(rng, pool, device, tmp_path, monkeypatch) -> None:
+    linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
+    seconds = iter([2.0, 1.0, 1.0, 2.0])
+
+    def choose(measure: Callable[[Sequence[Callable[[], object]]], float]) -> SwitchedOff:
+        linear.int_gemm_tokens = frozenset()
+        autotune([linear], 2, device, measure, nullcontext, off := SwitchedOff(), Measurements(tmp_path, {}))
+        return off
+
+    choose(lambda calls: next(seconds))
+    assert linear.int_gemm_tokens == {1}
+    assert choose(lambda calls: pytest.fail("measured again")).reasons == {}
+    assert linear.int_gemm_tokens == {1}
+    failing(monkeypatch, by_int_gemm=True)
+    assert "OutOfRes" in choose(lambda calls: pytest.fail("measured again")).reasons["exact_codes"]
+    assert linear.int_gemm_tokens == frozenset()
+
+
 def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
     zeros = kernels.Matrix(np.zeros((32, 34), np.uint8), T.Q8_0, 32, 32)
     packed = kernels.pack(pool, zeros, FAST, num_heads=1, head_stride=32, num_rows=32, activation_bytes=1)
     linear = PanelLinear(packed, 32, 32, is_transposed=False, device=device)
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff(), Measurements())
     assert off.reasons == {}
 
 
@@ -180,7 +199,7 @@ def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch) ->
         "multiply",
         lambda self, x, by_int_gemm: multiply(self, x, by_int_gemm=by_int_gemm) * (1 + by_int_gemm / 500),
     )
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff(), Measurements())
     assert linear.int_gemm_tokens == frozenset()
     assert off.reasons["exact_codes"] == "products of Q4_K [1, 32, 256] with 1 tokens differ by 0.002"
 
@@ -201,7 +220,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
 def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=True)
-    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff())
+    autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff(), Measurements())
     assert linear.int_gemm_tokens == frozenset()
     assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", off.reasons["exact_codes"])
 
@@ -210,4 +229,4 @@ def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkey
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=False)
     with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):
-        autotune([linear], 1, device, lambda calls: 1.0, nullcontext, SwitchedOff())
+        autotune([linear], 1, device, lambda calls: 1.0, nullcontext, SwitchedOff(), Measurements())

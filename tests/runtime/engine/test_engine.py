@@ -172,6 +172,38 @@ async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
     assert max(count for _, count in recorder.steps) == 16
 
 
+async def test_spare_work_is_done_while_there_are_no_requests() -> None:
+    class Spare:
+        def around(self, runner: Runner) -> Runner:
+            self.forward = runner.forward
+            self.calls = 0
+            return self
+
+        def use_spare_time(self) -> bool:
+            self.calls += 1
+            return self.calls < 5
+
+    spare = Spare()
+    async with running_engine(wrap=spare.around) as engine:
+        await until(lambda: spare.calls == 5)
+        tokens, _ = await collect(engine.submit(make_request([3], 4)))
+        assert tokens == expected_text([3], 4)
+        await until(lambda: spare.calls == 6)
+        assert engine.state is EngineState.READY
+
+
+async def test_a_request_does_not_wait_for_all_spare_work() -> None:
+    class Endless:
+        def __init__(self, runner: Runner) -> None:
+            self.forward = runner.forward
+
+        def use_spare_time(self) -> bool:
+            return True
+
+    async with running_engine(wrap=Endless) as engine:
+        assert (await collect(engine.submit(make_request([3], 4))))[0] == expected_text([3], 4)
+
+
 async def test_abort_while_decoding_frees_the_kv():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:

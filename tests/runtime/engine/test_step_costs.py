@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.step_costs import CONTEXT_TOKENS, RandomSteps, doubled, measured, with_measured_costs
+from ballast.host.startup.measurements import Measurements
+from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 
 CONFIG = {
@@ -144,3 +148,44 @@ def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> No
     model = Measured()
     with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 20, lambda: None, model.clock)
     assert max(model.sizes) == 20
+
+
+def costs_at_start(folder: Path, model: Measured, max_tokens: int = 1024) -> list[tuple[int, float]]:
+    """The costs of a start that keeps its measurements."""
+    model.start = Start(Measurements(folder, {}))  # type: ignore[attr-defined]
+    config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, max_tokens, lambda: None, model.clock)
+    return sched.Scheduler(config).costs()["decode"]
+
+
+def test_a_later_start_takes_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
+    first = costs_at_start(tmp_path, Measured())
+    assert costs_at_start(tmp_path, again := Measured()) == first
+    assert again.sizes == []
+    costs_at_start(tmp_path, other := Measured(), max_tokens=20)
+    assert max(other.sizes) == 20, "other steps are measured"
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [],
+        [[1, 0.5], [3, 0.5]],
+        [[1, 0.5], [1, 0.5]],
+        [[1, 0.5], [2, 0.25]],
+        [[1, -0.5]],
+        [[1]],
+        [[10**9, 0.5]],
+        [["1", 0.5]],
+        {},
+        None,
+        7,
+    ],
+)
+def test_kept_costs_that_no_start_measures_are_measured_again(tmp_path: Path, costs: object) -> None:
+    first = costs_at_start(tmp_path, Measured())
+    (file,) = tmp_path.iterdir()
+    content = json.loads(file.read_text())
+    content["measured"]["step_costs"]["value"]["decode_costs"] = costs
+    file.write_text(json.dumps(content))
+    assert costs_at_start(tmp_path, again := Measured()) == first
+    assert len(again.sizes) > 0

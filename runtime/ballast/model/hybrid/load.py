@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,10 +17,13 @@ from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
+from ballast.host.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.attention.attention import Attention, PlainAttention, largest_query
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.registrar import CudaRegistrar
 from ballast.model.hybrid.experts.device_layers import WholeLayers, place_experts
@@ -43,18 +46,22 @@ from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoi
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
-from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, layers_to_measure, measured_share
+from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, SHARES, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.start import start_streaming
-from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, MakeExperts, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 from ballast.model.spec import IndexSpec, LatentSpec, ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
+
+if TYPE_CHECKING:
+    from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
+    from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
+    from ballast.model.hybrid.startup.parallel_compile import CompileAhead
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +84,16 @@ def load_hybrid_model(
     Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
     whatever CUDA itself reports."""
     device, pcie_share = options.device, options.pcie_share
+    times, measurements = options.start.times, options.start.measurements
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
     off = SwitchedOff()
     sizes = _sizes(spec, options.block_tokens)
-    attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device, off)
-    expansion = _expansion(spec, sizes, attends[0], device, off)
+    with times.phase("kernels"):
+        attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device)
+        expanded_sizes = _expanded_sizes(spec, sizes)
+        flashinfer = _flashinfer(spec, sizes, expanded_sizes, device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -91,49 +101,79 @@ def load_hybrid_model(
 
     def tried(layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]) -> list[LayerOnDevice]:
         compiled_first = partial(_parallel_compile, device, lambda _: None)
-        return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first, off)
+        with times.phase("kernels"):
+            return checked(layers, experts, packing.pool, spec, for_experts, device, compiled_first, off)
 
     whole = WholeLayers(options.gpu_experts, make_experts, device, tried)
     loaded, ready, compiled = (_WEIGHTS_SHARE, _PINNED_SHARE, _COMPILED_SHARE) if on_gpu else (1.0, 1.0, 1.0)
     made: list[Linear] = []
-    make_linear = _noted(options.make_linear or _panel_linears(device), made)
     pinned = PinnedMemory()
-    with _pinning(device, ahead) as pinning:
+    with _pinning(device, ahead) as pinning, _compile_ahead(device) as compiling:
+        early = None
+        if compiling is not None:
+            early = _kernels_ahead(compiling, spec, packing.pool, make_experts, options, for_experts)
+
+        def note(linear: Linear) -> None:
+            made.append(linear)
+            if early is not None:
+                early.add_linear(linear)
+
+        make_linear = _noted(options.make_linear or _panel_linears(device), note)
 
         def is_taken(index: int, experts: kernels.Experts) -> bool:
             is_on_device = whole.take(index, experts)
-            if pinning is not None and not is_on_device:
-                pinning.add(experts)
+            if not is_on_device:
+                if pinning is not None:
+                    pinning.add(experts)
+                if early is not None and pcie_share != 0:
+                    early.add_experts(experts)
             return is_on_device
 
-        weights = load_hybrid_weights(
-            gguf_model,
-            spec,
-            options.num_sampled_ids,
-            packing,
-            make_linear,
-            device,
-            lambda done: report(loaded * done),
-            is_taken,
-        )
+        with times.phase("weights"):
+            weights = load_hybrid_weights(
+                gguf_model,
+                spec,
+                options.num_sampled_ids,
+                packing,
+                make_linear,
+                device,
+                lambda done: report(loaded * done),
+                is_taken,
+            )
         if pinning is not None:
-            pinned = pinning.finish(lambda done: report(loaded + (ready - loaded) * done))
+            with times.phase("pinned"):
+                pinned = pinning.finish(lambda done: report(loaded + (ready - loaded) * done))
     _tell_bounds(weights, options.kv_dtype)
     if on_gpu:
-        _autotune(made, options.max_step_tokens, device, off)
+        with times.phase("kernels"):
+            _autotune(made, options.max_step_tokens, device, off, measurements)
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
     pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
-    # Before anything on the CPU is timed: until now a compiler may have run.
+    # Before anything on the CPU is timed: until now a compiler may have run. One that still runs leaves it the CPUs.
     if ahead is not None:
-        ahead.wait()
+        with times.phase("pinned"):
+            ahead.wait()
     slices = slice_sizes_of(spec) if options.slices is None else options.slices
-    expanded = expansion(pointwise.num_saturated, slices.long_tokens)
     short = replace(slices, long_from=None)
     attention = AttentionLayer(_kind(spec, pointwise, attends[0], None), short)
-    cuts = short if expanded is None else slices
-    prefill_attention = AttentionLayer(_kind(spec, pointwise, attends[1], expanded), cuts)
+
+    def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayer[Any]:
+        cuts = short if expanded is None else slices
+        return AttentionLayer(_kind(spec, pointwise, attends[1], expanded), cuts)
+
+    def use_expanded(expanded: ExpandedAttention) -> None:
+        model.set_prefill_attention(prefill_attention(expanded))
+
+    late = LateKernels()
+    if flashinfer is not None:
+        with times.phase("kernels"):
+            flashinfer.use_in(attends, use_expanded, pointwise.num_saturated, slices.long_tokens, late)
+    plain = None
+    if not on_gpu and expanded_sizes is not None:
+        plain_kernels = PlainExpandedKernels(expanded_sizes, pointwise.num_saturated)
+        plain = ExpandedAttention(expanded_sizes, plain_kernels, slices.long_tokens)
     is_readable = pcie_share != 0 and (bool(pinned.num_bytes) if on_gpu else options.make_experts is not None)
     placed = [
         place_experts(layer, whole.left_of(index), make_experts, device, is_readable=is_readable)
@@ -156,32 +196,49 @@ def load_hybrid_model(
         warmup_sizes=for_experts,
         off=off,
         joint=options.joint_split,
+        record=options.start,
     )
     joint = None
     if streamed is not None and streamed.joint_split is not None:
         joint = JointExperts(host, streamed, streamed.joint_split)
     routed = RoutedExperts(experts, streamed, joint, pinned, packing.pool)
-    parts = DeviceParts(device, attention, prefill_attention, pointwise, kv, inputs)
+    parts = DeviceParts(device, attention, prefill_attention(plain), pointwise, kv, inputs, late)
     model = HybridModel(spec, weights, routed, parts, options.max_step_tokens, options.vram, off)
+
+    with times.phase("kernels"):
+        late.use_compiled(waits=not options.finishes_later)
+    if late.waiting:
+        log.info("other kernels compute prompts until these are compiled", extra={"kernels": late.waiting})
     if experts.can_share:
         experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
     elif pcie_share != 0 and experts.has_host and not pinned.num_bytes:
         off.add("pcie_share", NOT_PINNED)
     if on_gpu:
         kinds = one_of_each_kind(gguf_model, spec, by_layer)
-        with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
+        with times.phase("kernels"):
+            with _parallel_compile(device, lambda done: report(ready + (compiled - ready) * done)):
+                model.warm_up(for_steps, host.idle(), kinds)
             model.warm_up(for_steps, host.idle(), kinds)
-        model.warm_up(for_steps, host.idle(), kinds)
         torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
     if experts.can_share and pcie_share is None:
         measured = layers_to_measure(sorted(in_host))
-        in_these = [in_host[index] for index in measured]
-        few_host = HostExperts(spec, in_these, packing.pool, MOST_TOKENS, device, pin_thread=options.pin_thread)
-        few = DividedExperts(few_host, [by_layer[index] for index in measured], _divide(device), device)
-        these = [routed_weights[index] for index in measured]
-        experts.set_pcie_share(measured_share(few, these, spec.hidden, options.max_batch_size, device))
+
+        def best_share() -> float:
+            in_these = [in_host[index] for index in measured]
+            few_host = HostExperts(spec, in_these, packing.pool, MOST_TOKENS, device, pin_thread=options.pin_thread)
+            few = DividedExperts(few_host, [by_layer[index] for index in measured], _divide(device), device)
+            these = [routed_weights[index] for index in measured]
+            return measured_share(few, these, spec.hidden, options.max_batch_size, device)
+
+        with times.phase("measured"):
+            share = measurements.take("pcie_share", pinned.num_bytes, best_share, float, kept_share)
+        experts.set_pcie_share(share)
     if options.decodes_by_graphs and on_gpu:
-        model.capture_decode(lambda done: report(compiled + (1 - compiled) * done))
+        with times.phase("graphs"):
+            model.capture_decode(
+                lambda done: report(compiled + (1 - compiled) * done), finishes_later=options.finishes_later
+            )
+    model.start = options.start
     return model, weights
 
 
@@ -232,6 +289,27 @@ def _parallel_compile(device: torch.device, report: Callable[[float], None]) -> 
     return parallel_compile(lambda: torch.cuda.set_device(device), report)
 
 
+def _compile_ahead(device: torch.device) -> AbstractContextManager[CompileAhead | None]:
+    if device.type != "cuda":
+        return nullcontext()
+    from ballast.model.hybrid.startup.parallel_compile import CompileAhead  # here alone: a CPU needs no Triton
+
+    return CompileAhead(lambda: torch.cuda.set_device(device))
+
+
+def _kernels_ahead(
+    compiling: CompileAhead,
+    spec: ModelSpec,
+    pool: kernels.ThreadPool,
+    make_experts: MakeExperts,
+    options: HybridOptions,
+    expert_sizes: Sequence[int],
+) -> KernelsAhead:
+    from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead  # here alone: a CPU needs no Triton
+
+    return KernelsAhead(compiling, spec, pool, make_experts, options.max_step_tokens, expert_sizes, options.device)
+
+
 def _sizes(spec: ModelSpec, block_tokens: int) -> Sizes:
     scale, attention = softmax_scale(spec), spec.attention
     if isinstance(attention, LatentSpec):
@@ -251,9 +329,9 @@ def _kind(
 
 
 def _attentions(
-    gguf_model: GgufModel, spec: ModelSpec, sizes: Sizes, kv_dtype: torch.dtype, device: torch.device, off: SwitchedOff
-) -> Sequence[Attention]:
-    """One of each lane."""
+    gguf_model: GgufModel, spec: ModelSpec, sizes: Sizes, kv_dtype: torch.dtype, device: torch.device
+) -> Sequence[Any]:
+    """One of each lane, by kernels that need not be compiled first."""
     if device.type == "cuda":
         for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
             keep_compiled_kernels_in(compiler)
@@ -263,17 +341,17 @@ def _attentions(
             choose, attend = _sparse(spec.index, sizes, kv_dtype, device)
             is_shared = not all(spec.index.layers)
             return [SparseAttention(choose, attend, is_shared=is_shared) for _ in range(2)]
-        return [_dense(sizes, device, off) for _ in range(2)]
+        return [_dense(sizes, device) for _ in range(2)]
     except ValueError as error:
         raise ModelError(gguf_model.path, str(error)) from error
 
 
-def _dense(sizes: Sizes, device: torch.device, off: SwitchedOff) -> Attention:
+def _dense(sizes: Sizes, device: torch.device) -> Attention:
     if device.type != "cuda":
         return PlainAttention(sizes)
-    from ballast.model.hybrid.attention.gpu import gpu_attention  # here alone: a CPU needs no Triton
+    from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention  # here alone: a CPU needs no Triton
 
-    return gpu_attention(sizes, device, off)
+    return GpuAttention(paged_attention(sizes, device))
 
 
 def _sparse(
@@ -288,22 +366,24 @@ def _sparse(
     return sparse_kernels(of_index, sizes, kv_dtype, device, lambda: _parallel_compile(device, lambda _: None))
 
 
-def _expansion(
-    spec: ModelSpec, of: Sizes, attention: Attention, device: torch.device, off: SwitchedOff
-) -> Callable[[torch.Tensor, int], ExpandedAttention | None]:
-    """What makes attention outside the latent space, once its kernels are compiled; see `start_expansion`. None of
-    attention that has no latent space, or sees chosen positions alone."""
+def _expanded_sizes(spec: ModelSpec, of: Sizes) -> ExpandedSizes | None:
+    """The sizes of attention outside the latent space; None if attention has no latent space or sees chosen positions
+    alone."""
     if not isinstance(of, LatentSizes) or spec.index is not None:
-        return lambda counted, most: None
+        return None
     nope_dim, v_dim = spec.latent.nope_dim, spec.latent.v_dim
-    sizes = ExpandedSizes(of.num_heads, of.rank, nope_dim, of.rope_dim, v_dim, of.scale, of.block_tokens)
-    if device.type != "cuda":
-        return lambda counted, most: ExpandedAttention(sizes, PlainExpandedKernels(sizes, counted), most)
-    from ballast.model.hybrid.attention.gpu import GpuAttention, start_expansion  # here alone: a CPU needs no Triton
+    return ExpandedSizes(of.num_heads, of.rank, nope_dim, of.rope_dim, v_dim, of.scale, of.block_tokens)
 
-    if isinstance(attention, GpuAttention) and attention.has_flashinfer:
-        return start_expansion(sizes, device, off)
-    return lambda counted, most: None
+
+def _flashinfer(
+    spec: ModelSpec, of: Sizes, expanded: ExpandedSizes | None, device: torch.device, off: SwitchedOff
+) -> LateFlashinfer | None:
+    """flashinfer's kernels, which begin to compile; None where they cannot be used."""
+    if device.type != "cuda" or spec.index is not None:
+        return None
+    from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer  # here alone: a CPU needs no Triton
+
+    return LateFlashinfer(of, expanded, device, off)
 
 
 def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
@@ -314,12 +394,13 @@ def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: 
     return TritonPointwise(spec.rms_eps, rope, device, largest_query(softmax_scale(spec), kv_dtype))
 
 
-def _noted(make_linear: MakeLinear, made: list[Linear]) -> MakeLinear:
-    """`made` gets every layer that is made."""
+def _noted(make_linear: MakeLinear, note: Callable[[Linear], None]) -> MakeLinear:
+    """`note` gets every layer that is made."""
 
     def make(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-        made.append(make_linear(matrix, rows, cols, is_transposed=is_transposed))
-        return made[-1]
+        linear = make_linear(matrix, rows, cols, is_transposed=is_transposed)
+        note(linear)
+        return linear
 
     return make
 
@@ -334,12 +415,15 @@ def _panel_linears(device: torch.device) -> MakeLinear:
     return make
 
 
-def _autotune(made: Sequence[Linear], most_tokens: int, device: torch.device, off: SwitchedOff) -> None:
+def _autotune(
+    made: Sequence[Linear], most_tokens: int, device: torch.device, off: SwitchedOff, measurements: Measurements
+) -> None:
     from ballast.model.hybrid.panels.autotune import autotune, replay_seconds
     from ballast.model.hybrid.panels.panel_linear import PanelLinear  # here alone: a CPU needs no Triton
 
     linears = [linear for linear in made if isinstance(linear, PanelLinear)]
-    autotune(linears, most_tokens, device, replay_seconds, lambda: _parallel_compile(device, lambda _: None), off)
+    compiled_first = partial(_parallel_compile, device, lambda _: None)
+    autotune(linears, most_tokens, device, replay_seconds, compiled_first, off, measurements)
 
 
 def _grouped_experts(gate: PanelStack, up: PanelStack, down: PanelStack) -> GroupedExperts:

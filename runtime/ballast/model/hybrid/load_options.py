@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.slices import SliceSizes
@@ -46,6 +47,10 @@ class HybridOptions:
     """The limit that the device's allocator keeps to, for the message when it is full; None: all there is."""
     pin_thread: bool = False
     """Whether the thread that computes experts becomes the pool's first thread, bound to its core."""
+    finishes_later: bool = False
+    """Whether kernels of prompts that are still compiled and graphs of rare batch sizes are left for later."""
+    start: Start = field(default_factory=Start)
+    """Gets the times of loading and the measurements."""
     decodes_by_graphs: bool = True
     """Whether decode steps are captured as CUDA graphs; a CPU captures none."""
     slices: SliceSizes | None = None

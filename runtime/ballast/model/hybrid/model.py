@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, OutOfMemoryError
+from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
@@ -79,6 +81,8 @@ class DeviceParts:
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
+    late: LateKernels
+    """Kernels of prompts that may still be compiled."""
 
 
 class HybridModel:
@@ -99,6 +103,7 @@ class HybridModel:
         divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
         self.vocabulary = spec.vocab_size
         self.cache_tiers: CacheTiers | None = None
+        self.start = Start()
         self._spec = spec
         self._vram = vram
         self._off = off
@@ -119,6 +124,7 @@ class HybridModel:
         self._device = device
         self._attention = parts.attention
         self._prefill_attention = parts.prefill_attention
+        self._late = parts.late
         self._pointwise = parts.pointwise
         self._graphs: DecodeGraphs | None = None
         self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
@@ -165,22 +171,34 @@ class HybridModel:
             self._run_padding(batch_size, idle, layers)
 
     @torch.inference_mode()
-    def capture_decode(self, report: Callable[[float], None]) -> None:
-        """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1. Raises as
-        `DecodeGraphs.capture` does."""
+    def capture_decode(self, report: Callable[[float], None], *, finishes_later: bool = False) -> None:
+        """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1.
+        `finishes_later`: leave rare batch sizes to `use_spare_time`. Raises as `DecodeGraphs.capture` does."""
         self._graphs = None  # frees the memory of graphs captured before
         graphs = DecodeGraphs(self._decode_stream)
-        experts, layers = self._experts, None
-        if self._warm_up is not None:  # one layer of each kind launches all kernels, and nothing waits for the CPU
-            host, layers = self._warm_up
-            experts = self._experts.over(host)
         graphs.capture(
             self._inputs.max_batch_size,
-            lambda size: self._run_padding(size, experts, layers),
-            lambda size: self._queue_decode(size, self._experts),
+            self._run_before_capture,
+            self._queue_for_capture,
             report,
+            finishes_later=finishes_later,
         )
         self._graphs = graphs
+
+    @torch.inference_mode()
+    def use_spare_time(self) -> bool:
+        """See `HasSpareWork`."""
+        if self._prefill_pass is not None:
+            return False
+        self._late.use_compiled()
+        if self._graphs is None:
+            return False
+        return self._graphs.capture_next(self._run_before_capture, self._queue_for_capture)
+
+    def set_prefill_attention(self, attention: AttentionLayer[Any]) -> None:
+        """Compute long prompts by `attention` from the next one on. No pass of the prefill lane may be in flight."""
+        assert self._prefill_pass is None
+        self._prefill_attention = attention
 
     def set_pcie_share(self, share: float) -> None:
         """Set the share, 0…1, of a decode step's experts in host memory that the device reads. Captured steps are
@@ -263,6 +281,7 @@ class HybridModel:
         """See `HasPrefillLane`. Raises EngineDeadError when the device's memory is full, here and below."""
         assert self.can_begin_prefill, "a joint step is in flight"
         with self._explained_when_full():
+            self._late.use_compiled()
             step = self._prefill_attention.prepared(batch, self._device)
             self._num_streamed_steps += self.streamed is not None
             self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), self._event)
@@ -380,6 +399,8 @@ class HybridModel:
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens: logits on the device."""
+        if self._prefill_pass is None:
+            self._late.use_compiled()
         self._at_work = self._experts_for(batch.token_ids.size)
         is_long = self._at_work is self._long_step_experts and not self._has_prefill_lane
         attention = self._prefill_attention if is_long else self._attention
@@ -437,6 +458,16 @@ class HybridModel:
         given = self._inputs.of_size(batch_size)
         logits = drained(self._pieces(given.embedded, given.step, experts, self._attention, layers))
         self._host_logits[:batch_size].copy_(logits, non_blocking=True)
+
+    def _run_before_capture(self, batch_size: int) -> None:
+        experts, layers = self._experts, None
+        if self._warm_up is not None:  # one layer of each kind launches all kernels, and nothing waits for the CPU
+            host, layers = self._warm_up
+            experts = self._experts.over(host)
+        self._run_padding(batch_size, experts, layers)
+
+    def _queue_for_capture(self, batch_size: int) -> None:
+        self._queue_decode(batch_size, self._experts)
 
     def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
         """Run a decode step of padding, which reads and writes the null block only. `layers`: as of `_pieces`."""

@@ -239,6 +239,12 @@ class _EngineCollector(Collector):
         for feature in FEATURES:
             switched_off.add_metric([feature], feature in now.switched_off)
         yield switched_off
+        start = GaugeMetricFamily(
+            "ballast_start_seconds", "Seconds of the start by phase, from loading to ready.", labels=["phase"]
+        )
+        for phase, seconds in self._engine.start_seconds.items():
+            start.add_metric([phase], seconds)
+        yield start
         costs = GaugeMetricFamily(
             "ballast_step_cost_seconds",
             "Predicted seconds of a step, by lane and number of tokens; measured at start, updated at run time.",

@@ -30,6 +30,8 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import LooksAhead, Runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
+from ballast.host.startup.measurements import Measurements
+from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch, padding
 from ballast.model.hybrid import load as loading
@@ -41,7 +43,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.startup.pcie_share import SHARES
+from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
@@ -404,6 +406,32 @@ def test_the_share_is_measured_on_the_loaded_model(written: MakeTiny, caplog: py
     assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
     assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
     assert vars(record)["layers"] == sum(layer.routed is not None for layer in hybrid._weights.layers)
+
+
+def test_a_later_start_takes_the_share_of_an_earlier_one(
+    written: MakeTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+
+    def start() -> Start:
+        record = Start(Measurements(tmp_path, {}))
+        options = {"make_linear": float_linear, "make_experts": FloatExperts, "pcie_share": None, "start": record}
+        assert load(file, CPU, **options).device_counts.pcie_share == SHARES[1]
+        return record
+
+    monkeypatch.setattr("ballast.model.hybrid.load.measured_share", lambda *_: SHARES[1])
+    assert start().measurements.reused == []
+    monkeypatch.setattr("ballast.model.hybrid.load.measured_share", lambda *_: pytest.fail("measured again"))
+    again = start()
+    assert again.measurements.reused == ["pcie_share"]
+    assert again.times.seconds()["weights"] > 0
+
+
+@pytest.mark.parametrize("value", [0.5, True, "0.25", None, [0.25]])
+def test_a_kept_share_is_one_of_those_that_are_tried(value: object) -> None:
+    assert [kept_share(share) for share in (0, *SHARES)] == [0.0, *SHARES]
+    with pytest.raises(ValueError, match="no share that is tried"):
+        kept_share(value)
 
 
 def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,16 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
+from ballast.host.startup.measurements import Measurements
+from ballast.host.startup.start import Start
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.streaming import chunks, start
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
-from ballast.model.hybrid.streaming.joint_split import JointSplit
+from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming
+from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
 from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces, sums_of_calls
 from ballast.model.spec import ModelSpec
@@ -228,7 +231,7 @@ def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(lay
 def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
     layers, monkeypatch, asked_from, joint_to, from_tokens
 ) -> None:
-    monkeypatch.setattr(start, "_measured", lambda calibration, max_tokens: ([], 50))
+    monkeypatch.setattr(start, "_measured", lambda calibration, taken: ([], 50))
     pinned = PinnedMemory()
     pinned.num_bytes = 1
     joint = JointSplit([(1, 0.5)], 10, joint_to)
@@ -247,6 +250,73 @@ def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
     )
     assert streamed is not None
     assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
+
+
+def test_a_later_start_takes_the_timings_of_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
+    def started() -> StreamedExperts | None:
+        pinned = PinnedMemory()
+        pinned.num_bytes = 1
+        return start_streaming(
+            small_spec(),
+            layers,
+            pool_of(layers),
+            pinned,
+            CPU,
+            sums_of_calls(FloatExperts),
+            from_tokens=None,
+            max_tokens=100,
+            warmup_sizes=[100],
+            off=SwitchedOff(),
+            record=Start(Measurements(tmp_path, {})),
+        )
+
+    monkeypatch.setattr(Calibration, "timings", lambda *_: [Timing(64, 1.0, 2.0), Timing(100, 2.0, 1.0)])
+    first = started()
+    monkeypatch.setattr(Calibration, "timings", lambda *_: pytest.fail("measured again"))
+    again = started()
+    assert first is not None
+    assert again is not None
+    assert first.from_tokens == again.from_tokens == 82
+
+
+JOINT = [JointTiming(64, 4.0, 2.0, 0.5, 1.0), JointTiming(100, 8.0, 2.0, 0.75, 3.0)]
+
+
+def test_a_later_start_splits_joint_steps_as_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
+    calibration = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU)
+
+    def split() -> JointSplit | None:
+        return start._measured_joint(calibration, [], start._Taken(Measurements(tmp_path, {}), 100, 1))
+
+    monkeypatch.setattr(Calibration, "joint_timings", lambda *_: JOINT)
+    first = split()
+    monkeypatch.setattr(Calibration, "joint_timings", lambda *_: pytest.fail("measured again"))
+    assert first is not None
+    assert split() == first
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        {},
+        [],
+        [[]],
+        [[64, 1.0, 1.0]],
+        [[64, 1.0, 1.0, 1.5, 1.0]],
+        [[64, 1.0, 0, 0.5, 1.0]],
+        [[64, 1.0, 1.0, 0.5, float("nan")]],
+        [[101, 1.0, 1.0, 0.5, 1.0]],
+        [[64, 1.0, 1.0, 0.5, 1.0], [32, 1.0, 1.0, 0.5, 1.0]],
+    ],
+)
+def test_kept_timings_that_no_start_measures_are_refused(rows: object) -> None:
+    assert load_joint_timings(dump_timings(JOINT), 100) == JOINT
+    with pytest.raises((ValueError, TypeError, IndexError)):
+        load_joint_timings(rows, 100)
+    with pytest.raises((ValueError, TypeError, IndexError)):
+        load_timings(rows if rows != [[64, 1.0, 1.0]] else [[64, 1.0, 0.0]], 100)
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])

@@ -30,6 +30,7 @@ GAUGES = {
     "ballast_resident_experts",
     "ballast_pcie_share_ratio",
     "ballast_switched_off",
+    "ballast_start_seconds",
     "ballast_step_cost_seconds",
     "ballast_vram_allocated_bytes",
     "ballast_vram_reserved_bytes",

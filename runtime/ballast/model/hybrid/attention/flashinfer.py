@@ -27,6 +27,16 @@ _LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
 """Where flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) tells the place of its last table, and that table's bytes."""
 
 
+def compile_latent(device: torch.device) -> None:
+    """Compile the kernels, unless flashinfer's cache has them. Raises ImportError, OSError or RuntimeError."""
+    from flashinfer.jit import gen_batch_mla_module
+    from flashinfer.utils import determine_mla_backend
+
+    half = torch.float16
+    backend = determine_mla_backend(device)
+    gen_batch_mla_module(backend, half, half, half, torch.int32, RANK, ROPE_DIM, False).build_and_load()
+
+
 class FlashinferAttention:
     """`Attention` for one model's sizes, on one device. Queries and results are rounded to half precision."""
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import torch
 
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
@@ -14,8 +11,6 @@ from ballast.model.hybrid.power_of_two import padded
 
 HEAD_DIM, V_DIM = 192, 128
 """The heads that they are compiled for: of all DeepSeek models."""
-COMPILE_LIMIT_S = 900.0
-"""Longest wait for the compiler."""
 _TRIED = 200
 _HEADS = 16
 _ROWS = 16
@@ -102,30 +97,6 @@ def why_wrong(kernels: ExpandedKernels, sizes: ExpandedSizes, device: torch.devi
         if not by <= MAX_DIFFERENCE:
             return f"{what} differ from the plain way's by {by:.2g} of the largest"
     return None
-
-
-class CompiledAside:
-    """Something that compiles on a thread of its own, from now on."""
-
-    def __init__(self, compile_it: Callable[[], None]) -> None:
-        self._compile = compile_it
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ballast-compile", daemon=True)
-        self._thread.start()
-
-    def wait(self, limit_s: float = COMPILE_LIMIT_S) -> None:
-        """Wait for its end. Raises what it has raised, and RuntimeError when it takes longer than the limit."""
-        self._thread.join(limit_s)
-        if self._thread.is_alive():
-            raise RuntimeError(f"the compiler has not ended after {limit_s:.0f} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            self._compile()
-        except BaseException as failure:  # noqa: BLE001  told by `wait`
-            self._failure = failure
 
 
 def compile_single_prefill(device: torch.device) -> None:

@@ -33,6 +33,20 @@ _TOLERANCE = 2e-2
 """Of values of variance 1: what is computed wrongly differs by more."""
 
 
+def compile_grouped(head_dim: int, device: torch.device) -> None:
+    """Compile the kernels for heads of one width, unless flashinfer's cache has them. Raises ImportError, OSError or
+    RuntimeError."""
+    from flashinfer.jit.attention import gen_batch_prefill_module
+    from flashinfer.utils import PosEncodingMode, determine_attention_backend
+
+    half, plain = torch.float16, PosEncodingMode.NONE.value
+    backend = determine_attention_backend(device, plain, False, False, half, half)
+    spec = gen_batch_prefill_module(
+        backend, half, half, half, torch.int32, head_dim, head_dim, plain, False, False, False
+    )
+    spec.build_and_load()
+
+
 class FlashinferGrouped:
     """`Attention` for one model's sizes, on one device, for steps that it `takes`. Queries and results are rounded to
     half precision."""

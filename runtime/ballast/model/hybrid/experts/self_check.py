@@ -49,12 +49,7 @@ def checked(
     One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself
     reports."""
-    comparisons = [
-        _Comparison(layer, role, of_layer, pool, spec, count, device)
-        for layer, role, of_layer in _kinds(layers, experts)
-        for count in num_tokens
-        if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
-    ]
+    comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device)
     try:
         with parallel_compile():
             for comparison in comparisons:
@@ -71,6 +66,35 @@ def checked(
             off.add(_FEATURES[role], first_line(error))
         return [LayerOnDevice()] * len(layers)
     return list(layers)
+
+
+def launch_experts(
+    layer: LayerOnDevice,
+    experts: kernels.Experts,
+    pool: kernels.ThreadPool,
+    spec: ModelSpec,
+    num_tokens: Sequence[int],
+    device: torch.device,
+) -> None:
+    """Launch what `checked` would launch for one layer; for a context in which launches only compile."""
+    for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device):
+        comparison.on_device()
+
+
+def _comparisons(
+    layers: Sequence[LayerOnDevice],
+    experts: Sequence[kernels.Experts],
+    pool: kernels.ThreadPool,
+    spec: ModelSpec,
+    num_tokens: Sequence[int],
+    device: torch.device,
+) -> list[_Comparison]:
+    return [
+        _Comparison(layer, role, of_layer, pool, spec, count, device)
+        for layer, role, of_layer in _kinds(layers, experts)
+        for count in num_tokens
+        if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
+    ]
 
 
 def _kinds(

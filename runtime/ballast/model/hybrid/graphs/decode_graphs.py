@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from ballast.errors import EngineDeadError
+from ballast.errors import EngineDeadError, first_line
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.graphs.capture import captured
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 log = logging.getLogger(__name__)
 
 MOST_CAPTURED = 256
 """Most requests in a captured step. In a larger step the queueing of kernels hardly counts, while more graphs would
 take minutes at start and gigabytes of memory."""
+_COMMON = 32
+_COMMON_MULTIPLE = 16
+"""Batch sizes up to the first number, and multiples of the second, are captured before a server is ready, since each
+graph takes a tenth of a second."""
 
 
 class DecodeGraphs:
@@ -26,6 +35,9 @@ class DecodeGraphs:
         """They are captured on `stream`, and have its priority."""
         self._stream = stream
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool: _POOL_HANDLE | None = None
+        self._left: deque[int] = deque()
+        """Batch sizes that are to be captured later, descending."""
 
     @property
     def count(self) -> int:
@@ -42,36 +54,63 @@ class DecodeGraphs:
         run: Callable[[int], None],
         queue: Callable[[int], None],
         report: Callable[[float], None],
+        *,
+        finishes_later: bool = False,
     ) -> None:
         """Capture every batch size up to `max_batch_size`, MOST_CAPTURED at most; the largest first, so that the others
-        fit in its memory.
+        fit in its memory. `finishes_later`: leave rare sizes to `capture_next`.
 
         `run(size)` runs a step of padding before the capture, so that nothing is used for the first time in it;
         `queue(size)` queues what is captured; `report` gets the share done, 0…1. Raises what a step raises, and
         EngineDeadError where a step cannot be captured."""
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
-        pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
         most = min(max_batch_size, MOST_CAPTURED)
-        for size in range(most, 0, -1):
-            run(size)
-            try:
-                with captured(pool, self._stream) as graph:
-                    queue(size)
-            except RuntimeError as error:
-                # An error inside a capture may make the end of the capture fail too: the first is the cause.
-                first = error.__context__ or error
-                if isinstance(first, torch.AcceleratorError) and "out of memory" in str(first):
-                    raise torch.OutOfMemoryError(str(first)) from first  # torch does not allocate a graph's own memory
-                if isinstance(first, DEVICE_ERRORS):
-                    raise first from None
-                raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error
-            self._graphs[size] = graph
-            report(len(self._graphs) / most)
+        sizes = range(most, 0, -1)
+        now = [size for size in sizes if not finishes_later or size == most or _is_common(size)]
+        self._left = deque(size for size in sizes if size not in now)
+        for done, size in enumerate(now, 1):
+            self._capture(size, run, queue)
+            report(done / len(now))
         taken = free - torch.cuda.mem_get_info()[0]
         seconds = round(time.monotonic() - begin, 2)
-        log.info("decode graphs captured", extra={"graphs": most, "seconds": seconds, "gpu_bytes": taken})
+        extra = {"graphs": len(now), "left": len(self._left), "seconds": seconds, "gpu_bytes": taken}
+        log.info("decode graphs captured", extra=extra)
+
+    def capture_next(self, run: Callable[[int], None], queue: Callable[[int], None]) -> bool:
+        """Capture the next batch size that `capture` has left; returns whether any is left then. If the device's memory
+        is full, none is. No step may be in flight. Otherwise as `capture`."""
+        if not self._left:
+            return False
+        try:
+            self._capture(self._left.popleft(), run, queue)
+        except torch.OutOfMemoryError as error:
+            log.warning("no more decode graphs are captured", extra={"left": len(self._left), "why": first_line(error)})
+            self._left.clear()
+        if not self._left:
+            log.info("all decode graphs captured", extra={"graphs": self.count})
+        return bool(self._left)
+
+    def _capture(self, size: int, run: Callable[[int], None], queue: Callable[[int], None]) -> None:
+        run(size)
+        try:
+            with captured(self._pool, self._stream) as graph:
+                queue(size)
+        except RuntimeError as error:
+            # An error inside a capture may make the end of the capture fail too: the first is the cause.
+            first = error.__context__ or error
+            if isinstance(first, torch.AcceleratorError) and "out of memory" in str(first):
+                raise torch.OutOfMemoryError(str(first)) from first  # torch does not allocate a graph's own memory
+            if isinstance(first, DEVICE_ERRORS):
+                raise first from None
+            raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error
+        self._graphs[size] = graph
 
     def replay(self, batch_size: int) -> None:
         """Queue a captured step on the current stream."""
         self._graphs[batch_size].replay()
+
+
+def _is_common(size: int) -> bool:
+    return size <= _COMMON or size % _COMMON_MULTIPLE == 0

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from ballast.errors import EngineDeadError, first_line
+from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.agreement import difference
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.graphs.capture import captured
@@ -41,8 +43,10 @@ def autotune(
     measure: Measure,
     parallel_compile: Callable[[], AbstractContextManager[None]],
     off: SwitchedOff,
+    measurements: Measurements,
 ) -> None:
     """Try products of up to `most_tokens` tokens, once for each shape, and give each linear layer its faster kernel.
+    If `measurements` has the choice of an earlier start, only the chosen kernels of exact codes are checked.
 
     Where the kernels of exact codes do not compile or are wrong, none is used, and `off` gets the reason. Launches
     inside the context that `parallel_compile` returns only compile.
@@ -52,21 +56,40 @@ def autotune(
     for linear in linears:
         if linear.has_int_gemm:
             alike[linear.shape].append(linear)
-    counts = [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
+    counts = _counts(most_tokens)
     products = [_Product(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
+    cases = [str(product) for product in products]
+
+    def chosen_cases() -> list[str]:
+        _compile(products, parallel_compile)
+        return [case for case, product in zip(cases, products, strict=True) if product.pays(measure)]
+
+    def kept_cases(value: Any) -> list[str]:
+        if not isinstance(value, list) or not all(case in cases for case in value):
+            raise ValueError(f"{value!r} are not among the products that are tried")
+        kept = [product for product, case in zip(products, cases, strict=True) if case in value]
+        _compile(kept, parallel_compile)
+        for product in kept:
+            product.check()
+        return value
+
     try:
-        with parallel_compile():
-            for product in products:
-                product.both()
-        pays = {(product.linears[0].shape, product.num_tokens): product.pays(measure) for product in products}
+        by_codes = measurements.take("dense_products", cases, chosen_cases, list, kept_cases)
     except _NoIntGemmError as error:
         off.add("exact_codes", str(error))
         return
     for shape, group in alike.items():
-        chosen = frozenset(tokens for tokens in counts if pays[shape, tokens])
+        chosen = frozenset(tokens for tokens in counts if _case(shape, tokens) in by_codes)
         for linear in group:
             linear.int_gemm_tokens = chosen
-    log.info("dense products tried", extra={"cases": len(pays), "by_exact_codes": sum(pays.values())})
+    log.info("dense products tried", extra={"cases": len(cases), "by_exact_codes": len(by_codes)})
+
+
+def launch_products(linear: PanelLinear, most_tokens: int, device: torch.device) -> None:
+    """Launch the products of a layer that `autotune` would try; for a context in which launches only compile."""
+    if linear.has_int_gemm:
+        for tokens in _counts(most_tokens):
+            _Product([linear], tokens, device).both()
 
 
 def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
@@ -83,6 +106,16 @@ def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
     return min(times)
+
+
+def _counts(most_tokens: int) -> list[int]:
+    """Those of TUNED_TOKENS that products of up to `most_tokens` tokens use."""
+    return [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
+
+
+def _case(shape: Shape, num_tokens: int) -> str:
+    kind, num_heads, rows, cols = shape
+    return f"products of {kind.name} [{num_heads}, {rows}, {cols}] with {num_tokens} tokens"
 
 
 class _NoIntGemmError(Exception):
@@ -105,20 +138,23 @@ class _Product:
         with self._failing_as(_NoIntGemmError):
             return plain, self.linears[0].multiply(x, by_int_gemm=True)
 
-    def pays(self, measure: Measure) -> bool:
-        """Whether `int_gemm` is faster. Raises _NoIntGemmError where it fails or is wrong."""
+    def check(self) -> None:
+        """Raises _NoIntGemmError where `int_gemm` fails or is wrong."""
         plain, coded = self.both()
         by = difference(coded.cpu().numpy(), plain.cpu().numpy())
         if not by <= _MOST_DIFFERENCE:
             raise _NoIntGemmError(f"{self} differ by {by:.2g}")
+
+    def pays(self, measure: Measure) -> bool:
+        """Whether `int_gemm` is faster. Raises _NoIntGemmError where it fails or is wrong."""
+        self.check()
         x = self._given()
         with self._failing_as(_NoIntGemmError):
             seconds = [measure(self._calls(x, by_int_gemm=by_int_gemm)) for by_int_gemm in (False, True)]
         return seconds[1] * _LEAST_GAIN <= seconds[0]
 
     def __str__(self) -> str:
-        kind, num_heads, rows, cols = self.linears[0].shape
-        return f"products of {kind.name} [{num_heads}, {rows}, {cols}] with {self.num_tokens} tokens"
+        return _case(self.linears[0].shape, self.num_tokens)
 
     @contextmanager
     def _failing_as(self, error_type: type[Exception]) -> Iterator[None]:
@@ -137,3 +173,9 @@ class _Product:
 
     def _calls(self, x: torch.Tensor, *, by_int_gemm: bool) -> list[Callable[[], torch.Tensor]]:
         return [partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in self.linears]
+
+
+def _compile(products: Sequence[_Product], parallel_compile: Callable[[], AbstractContextManager[None]]) -> None:
+    with parallel_compile():
+        for product in products:
+            product.both()

@@ -1,4 +1,5 @@
-"""Compiles Triton kernels in parallel. Triton by itself compiles each at its first launch, while everything waits."""
+"""Compiles Triton kernels in parallel, and ahead of their first launch. Triton by itself compiles each at its first
+launch, while everything waits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import triton
 from triton.runtime.jit import KernelInterface
@@ -32,16 +33,48 @@ def parallel_compile(use_device: Callable[[], None], report: Callable[[float], N
     with ThreadPoolExecutor(read_machine().num_busy_cpus, "ballast-compile", use_device) as threads:
         compilers = _Compilers(threads)
         with triton.AsyncCompileMode(compilers, ignore_errors=True):
-            launch = KernelInterface.__getitem__
-            KernelInterface.__getitem__ = _compiled_only
-            try:
+            with _launches_only_compile():
                 yield
-            finally:
-                KernelInterface.__getitem__ = launch
             for done, _ in enumerate(as_completed(compilers.futures), 1):
                 report(done / len(compilers.futures))
     seconds = round(time.monotonic() - begin, 2)
     log.info("kernels compiled", extra={"kernels": len(compilers.futures), "seconds": seconds})
+
+
+class CompileAhead:
+    """Compiles Triton kernels on other threads while this one continues. Leaving this context does not wait: kernels
+    that are not compiled by then still are. An error in it ends the compilers."""
+
+    def __init__(self, use_device: Callable[[], None]) -> None:
+        """`use_device` as of `parallel_compile`. Half of the CPUs are left to this thread's work."""
+        self._threads = ThreadPoolExecutor(-(-read_machine().num_busy_cpus // 2), "ballast-compile", use_device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self._threads.shutdown(wait=error_type is not None, cancel_futures=error_type is not None)
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """A context in which launches only compile, as in `parallel_compile`, but leaving it waits for nothing. The
+        first real launch of a kernel waits until it is compiled."""
+        with triton.AsyncCompileMode(_Compilers(self._threads), ignore_errors=True) as mode:
+            try:
+                with _launches_only_compile():
+                    yield
+            finally:
+                mode.raw_futures.clear()  # those that leaving the mode would wait for
+
+
+@contextmanager
+def _launches_only_compile() -> Iterator[None]:
+    launch = KernelInterface.__getitem__
+    KernelInterface.__getitem__ = _compiled_only
+    try:
+        yield
+    finally:
+        KernelInterface.__getitem__ = launch
 
 
 def _compiled_only(kernel: Any, grid: Any) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -55,6 +56,13 @@ def measured_share(
         },
     )
     return share
+
+
+def kept_share(value: Any) -> float:
+    """The share that an earlier start has kept. Raises ValueError for any other value."""
+    if isinstance(value, bool) or value not in (0.0, *SHARES):
+        raise ValueError(f"{value!r} is no share that is tried")
+    return float(value)
 
 
 def best_share(times: Mapping[float, float]) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from ballast._core import kernels
+from ballast.host.startup.measurements import Measurements
+from ballast.host.startup.start import Start
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
-from ballast.model.hybrid.streaming.joint_split import JointSplit, joint_split
+from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming, joint_split
+from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
 from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -36,36 +40,43 @@ def start_streaming(
     warmup_sizes: Sequence[int],
     off: SwitchedOff,
     joint: JointSplit | None = None,
+    record: Start | None = None,
 ) -> StreamedExperts | None:
     """The experts of all routed layers, to be streamed in steps of `from_tokens` to `max_tokens` tokens; None where no
     step is to be streamed, and `off` knows why one that was wanted cannot be.
 
     `from_tokens` None: as measured; then the experts must be pinned, since copies of pageable memory are slow and hold
     up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
-    steps divide the experts; None: measured on a GPU whose copies are fast, no joint steps elsewhere."""
+    steps divide the experts; None: measured on a GPU whose copies are fast, no joint steps elsewhere. `record` gets the
+    times and the measurements, and may have those of an earlier start."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
         off.add("streamed_experts", NOT_PINNED)
         return None
     streamed = StreamedExperts([panels_of(layer) for layer in layers], make_sums, device)
+    record = record or Start()
+    taken = _Taken(record.measurements, max_tokens, pinned.num_bytes)
     calibration = Calibration(spec, layers, pool, streamed, device)
     few = min(FEWEST_TOKENS, max_tokens)
     # Joint steps are shorter than those that are streamed whole.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
-        reason = calibration.why_wrong(tried)
+        with record.times.phase("kernels"):
+            reason = calibration.why_wrong(tried)
         if reason is not None:
             off.add("streamed_experts", reason)
             return None
         timings: list[Timing] = []
         is_measured = from_tokens is None
         if is_measured:
-            timings, from_tokens = _measured(calibration, max_tokens)
+            with record.times.phase("measured"):
+                timings, from_tokens = _measured(calibration, taken)
         if from_tokens is None or from_tokens > max_tokens:
             return None
         if joint is None and device.type == "cuda" and pinned.num_bytes:
-            joint = _measured_joint(calibration, timings, max_tokens)
+            with record.times.phase("measured"):
+                joint = _measured_joint(calibration, timings, taken)
     finally:
         streamed.wait()  # no copy outlives its buffer
     if is_measured and joint is not None:  # while both processors are faster than the device alone
@@ -75,9 +86,36 @@ def start_streaming(
     return streamed
 
 
-def _measured(calibration: Calibration, max_tokens: int) -> tuple[list[Timing], int | None]:
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Takes timings from the measurements of an earlier start, or measures and keeps them."""
+
+    measurements: Measurements
+    max_tokens: int
+    pinned_bytes: int
+
+    def timings(self, calibration: Calibration) -> list[Timing]:
+        return self.measurements.take(
+            "streamed_experts",
+            [self.max_tokens, self.pinned_bytes],
+            lambda: calibration.timings(self.max_tokens),
+            dump_timings,
+            lambda kept: load_timings(kept, self.max_tokens),
+        )
+
+    def joint_timings(self, calibration: Calibration, alone: Sequence[Timing]) -> list[JointTiming]:
+        return self.measurements.take(
+            "joint_steps",
+            [self.max_tokens, self.pinned_bytes],
+            lambda: calibration.joint_timings(alone, self.max_tokens),
+            dump_timings,
+            lambda kept: load_joint_timings(kept, self.max_tokens),
+        )
+
+
+def _measured(calibration: Calibration, taken: _Taken) -> tuple[list[Timing], int | None]:
     """The timings, and the fewest tokens for which streaming pays; None where it never does."""
-    timings = calibration.timings(max_tokens)
+    timings = taken.timings(calibration)
     from_tokens = break_even(timings)
     last = timings[-1]
     log.info(
@@ -93,9 +131,9 @@ def _measured(calibration: Calibration, max_tokens: int) -> tuple[list[Timing], 
     return timings, from_tokens
 
 
-def _measured_joint(calibration: Calibration, alone: Sequence[Timing], max_tokens: int) -> JointSplit | None:
+def _measured_joint(calibration: Calibration, alone: Sequence[Timing], taken: _Taken) -> JointSplit | None:
     """The split of joint steps; None where they never pay."""
-    timings = calibration.joint_timings(alone, max_tokens)
+    timings = taken.joint_timings(calibration, alone)
     split = joint_split(timings)
     log.info(
         "joint steps measured",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ballast.model.hybrid.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.host.startup.kernel_cache import keep_compiled_kernels_in, measurements_folder
 
 VARIABLE = "BALLAST_TEST_KERNELS"
 
@@ -60,3 +60,8 @@ def test_a_volume_that_cannot_be_written_to_does_not_prevent_the_start(
     (record,) = caplog.records
     assert vars(record)["asked"] == str(temporary / "volume/triton")
     assert vars(record)["reason"] == "Not a directory"
+
+
+def test_one_volume_keeps_compiled_kernels_and_measurements(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(temporary / "volume"))
+    assert measurements_folder() == temporary / "volume/measurements"

@@ -1,4 +1,4 @@
-"""The folder in which compilers keep the kernels they compile on this machine."""
+"""The folder that keeps what a start has compiled and measured on this machine."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def keep_compiled_kernels_in(variable: str) -> None:
             "compiled kernels are not kept where asked",
             extra={"variable": variable, "asked": named, "reason": reason, "used": os.environ[variable]},
         )
+
+
+def measurements_folder() -> Path:
+    """The folder for kept measurements: inside the folder of compiled kernels, so that one volume keeps both. Raises
+    OSError where there is no folder to write to."""
+    keep_compiled_kernels_in("FLASHINFER_WORKSPACE_BASE")
+    return Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "measurements")
 
 
 def _why_not_writable(folder: Path) -> str | None:

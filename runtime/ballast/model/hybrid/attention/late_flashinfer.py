@@ -1,0 +1,130 @@
+"""Compiles flashinfer's kernels while a model is loaded and, for prompts, while it serves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from ballast.errors import first_line
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
+from ballast.model.hybrid.attention.flashinfer import compile_latent
+from ballast.model.hybrid.attention.flashinfer_expanded import (
+    HEAD_DIM,
+    V_DIM,
+    FlashinferExpandedKernels,
+    compile_single_prefill,
+    why_wrong,
+)
+from ballast.model.hybrid.attention.flashinfer_grouped import compile_grouped
+from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, has_kernels
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.switched_off import SwitchedOff
+
+log = logging.getLogger(__name__)
+
+
+class LateFlashinfer:
+    """flashinfer's kernels of one model. They compile from now on."""
+
+    def __init__(
+        self, sizes: Sizes, expanded_sizes: ExpandedSizes | None, device: torch.device, off: SwitchedOff
+    ) -> None:
+        """`expanded_sizes`: of attention outside the latent space, if the model has any. `off` gets the reason where
+        kernels cannot be compiled or are wrong."""
+        self._sizes, self._expanded_sizes = sizes, expanded_sizes
+        self._device, self._off = device, off
+        self._attention: CompiledAside | None = None
+        self._expanded: CompiledAside | None = None
+        if not has_kernels(sizes):
+            return
+        if not isinstance(sizes, LatentSizes):
+            self._attention = CompiledAside(
+                "grouped attention", partial(compile_grouped, sizes.key_dim, device), is_urgent=False
+            )
+            return
+        self._attention = CompiledAside("latent attention", partial(compile_latent, device))
+        if expanded_sizes is not None:
+            self._expanded = compiling_expansion(expanded_sizes, device, after=self._attention)
+
+    def use_in(
+        self,
+        lanes: Sequence[GpuAttention],
+        use_expanded: Callable[[ExpandedAttention], None],
+        num_saturated: torch.Tensor,
+        piece_keys: int,
+        late: LateKernels,
+    ) -> None:
+        """Let `lanes` use the kernels, and `use_expanded` attention outside the latent space, which counts in
+        `num_saturated` and has `piece_keys` keys at a time. Kernels that decode steps use are waited for, since these
+        steps are captured; `late` gets the others. Raises what CUDA itself reports."""
+
+        def use() -> None:
+            for lane in lanes:
+                lane.use(compiled_flashinfer(self._sizes, self._device, self._off, self._attention))
+
+        if self._attention is None or isinstance(self._sizes, LatentSizes):
+            use()
+        else:
+            late.add(self._attention, use)
+        if self._expanded is None or self._expanded_sizes is None or not lanes[0].has_flashinfer:
+            return
+        expand = partial(compiled_expansion, self._expanded_sizes, self._expanded, num_saturated, piece_keys)
+
+        def use_if_right() -> None:
+            expanded = expand(self._device, self._off)
+            if expanded is not None:
+                use_expanded(expanded)
+
+        late.add(self._expanded, use_if_right)
+
+
+def compiling_expansion(
+    sizes: ExpandedSizes, device: torch.device, after: CompiledAside | None = None
+) -> CompiledAside | None:
+    """Begin to compile the kernels of attention outside the latent space, which takes a minute or two, once `after` has
+    ended. None where such heads have no kernels."""
+    if (sizes.nope_dim + sizes.rope_dim, sizes.v_dim) != (HEAD_DIM, V_DIM):
+        log.info(
+            "attention of long prompts stays in the latent space: there are kernels for heads of %d + %d alone",
+            HEAD_DIM,
+            V_DIM,
+        )
+        return None
+
+    def compile_it() -> None:
+        if after is not None:
+            after.wait()
+        compile_single_prefill(device)
+
+    return CompiledAside("expanded attention", compile_it, is_urgent=False)
+
+
+def compiled_expansion(
+    sizes: ExpandedSizes,
+    compiled: CompiledAside,
+    num_saturated: torch.Tensor,
+    piece_keys: int,
+    device: torch.device,
+    off: SwitchedOff,
+) -> ExpandedAttention | None:
+    """Wait for the kernels of attention outside the latent space: the attention, given what counts saturated numbers
+    and the most keys at a time; None where they cannot be compiled or are wrong, as `off` then knows. Raises what CUDA
+    itself reports."""
+    try:
+        compiled.wait()
+        kernels = FlashinferExpandedKernels(sizes, num_saturated)
+        reason = why_wrong(kernels, sizes, device)
+    except DEVICE_ERRORS:
+        raise
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = first_line(error)
+    if reason is not None:
+        off.add("expanded_attention", reason)
+        return None
+    return ExpandedAttention(sizes, kernels, piece_keys)

@@ -1,0 +1,75 @@
+"""Compiles something while a model is loaded."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ballast.errors import first_line
+
+log = logging.getLogger(__name__)
+
+COMPILE_LIMIT_S = 900.0
+"""Longest wait for the compiler."""
+_NICE = 19
+_LOOK_S = 0.25
+"""Between two looks for compilers that have started."""
+
+
+class CompiledAside:
+    """Something that compiles on a thread of its own, from now on."""
+
+    def __init__(self, name: str, compile_it: Callable[[], None], *, is_urgent: bool = True) -> None:
+        """`name` is for the log. `is_urgent` False: compilers that the thread starts as processes leave the CPUs to
+        everything else. The thread keeps its priority: it may hold the interpreter's lock."""
+        self.name = name
+        self._compile = compile_it
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="ballast-compile", daemon=True)
+        self._thread.start()
+        if not is_urgent:
+            threading.Thread(target=self._lower_priority, name="ballast-compile-nice", daemon=True).start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the compiler has ended, with or without an error."""
+        return not self._thread.is_alive()
+
+    def wait(self, limit_s: float = COMPILE_LIMIT_S) -> None:
+        """Wait for its end. Raises what it has raised, and RuntimeError when it takes longer than the limit."""
+        self._thread.join(limit_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"the compiler has not ended after {limit_s:.0f} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        try:
+            self._compile()
+        except BaseException as failure:  # noqa: BLE001  raised by `wait`
+            self._failure = failure
+        why = "" if self._failure is None else first_line(self._failure)
+        extra = {"kernels": self.name, "seconds": round(time.monotonic() - begin, 2), "failure": why}
+        log.info("compiled while the server starts", extra=extra)
+
+    def _lower_priority(self) -> None:
+        while self._thread.is_alive():
+            for process in _descendants(Path(f"/proc/self/task/{self._thread.native_id}")):
+                with suppress(OSError):  # it has ended, or the system has no priorities
+                    os.setpriority(os.PRIO_PROCESS, process, _NICE)
+            self._thread.join(_LOOK_S)
+
+
+def _descendants(task: Path) -> Iterator[int]:
+    """Processes that a thread, at `task` in /proc, has started, and theirs."""
+    with suppress(OSError):  # it has ended, or the system lists no children
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            for thread in Path("/proc", child, "task").iterdir():
+                yield from _descendants(thread)

@@ -1,0 +1,38 @@
+"""Kernels whose compiler ends after a model could answer: others compute until then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
+
+log = logging.getLogger(__name__)
+
+
+class LateKernels:
+    """Calls that make a model use kernels, each to be made once its kernels are compiled, in the order of `add`."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[CompiledAside, Callable[[], None]]] = deque()
+
+    def add(self, compiled: CompiledAside, use: Callable[[], None]) -> None:
+        """`use` is called by `use_compiled`, once `compiled` has ended, with or without an error."""
+        self._waiting.append((compiled, use))
+
+    @property
+    def waiting(self) -> list[str]:
+        """Names of the kernels that are not used yet."""
+        return [compiled.name for compiled, _ in self._waiting]
+
+    def use_compiled(self, *, waits: bool = False) -> None:
+        """Use the kernels that are compiled by now; all of them if `waits`. No step that they compute may have begun.
+        Raises what the calls raise."""
+        while self._waiting and (waits or self._waiting[0][0].is_done):
+            compiled, use = self._waiting.popleft()
+            begin = time.monotonic()
+            use()
+            extra = {"kernels": compiled.name, "seconds": round(time.monotonic() - begin, 2)}
+            log.info("kernels in use", extra=extra)

@@ -1,0 +1,59 @@
+"""Compiles the kernels of a model while its weights are loaded: those of the first layer of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ballast._core import kernels
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.experts.device_layers import place_experts
+from ballast.model.hybrid.experts.self_check import Kind, kind_of, launch_experts
+from ballast.model.hybrid.linear import Linear
+from ballast.model.hybrid.panels.autotune import launch_products
+from ballast.model.hybrid.panels.panel_linear import PanelLinear, Shape
+from ballast.model.hybrid.startup.parallel_compile import CompileAhead
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
+from ballast.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsAhead:
+    """Launches what the start will launch, where launches only compile."""
+
+    compiling: CompileAhead
+    spec: ModelSpec
+    pool: kernels.ThreadPool
+    make_experts: MakeExperts
+    most_tokens: int
+    """Most tokens of a step."""
+    expert_sizes: Sequence[int]
+    """Numbers of tokens for which experts are checked."""
+    device: torch.device
+    _shapes: set[Shape] = field(default_factory=set)
+    _kinds: set[Kind] = field(default_factory=set)
+
+    def add_linear(self, linear: Linear) -> None:
+        """A linear layer was loaded."""
+        if isinstance(linear, PanelLinear) and linear.shape not in self._shapes:
+            self._shapes.add(linear.shape)
+            self._compile(lambda: launch_products(linear, self.most_tokens, self.device))
+
+    def add_experts(self, experts: kernels.Experts) -> None:
+        """A layer's experts were loaded that stay in host memory, where the device will read some of them."""
+        if (kind := kind_of(experts)) not in self._kinds:
+            self._kinds.add(kind)
+            layer = place_experts(experts, (), self.make_experts, self.device, is_readable=True)
+            self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, self.expert_sizes, self.device))
+
+    def _compile(self, launch: Callable[[], None]) -> None:
+        """Raises what CUDA itself reports."""
+        try:
+            with self.compiling.kernels():
+                launch()
+        except DEVICE_ERRORS:
+            raise
+        except Exception:  # noqa: BLE001, S110  the check that launches it again gets the same error
+            pass

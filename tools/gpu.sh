@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
 #
-<<<<<<< HEAD
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, arrivals, peers; in the order given
-=======
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals; in the order that is
-#                            given
->>>>>>> start
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, peers;
+#                            in the order given
 #
 # A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
 #
@@ -21,28 +17,20 @@
 # PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
 # THREADS  numbers of threads to start the whole R1 with; all unless set
 #
-<<<<<<< HEAD
-# Of arrivals and peers, lists are separated by spaces:
-# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
-# BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
-=======
 # For starts:
 # FIRSTS   first starts of each model, with nothing compiled or measured; 1 unless set
 # LATERS   later starts of each model; 2 unless set
 #
-# For starts and arrivals; lists are separated by spaces:
-# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set
-# BATCHES  sizes of a batch; "16 64" unless set
+# For starts, arrivals and peers, lists are separated by spaces:
+# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
+# BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
 # SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
 # CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
->>>>>>> start
 # ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
 #
 # Of arrivals:
-# SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
-# CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
 # LLAMA_SERVER  path of llama-server
 # LLAMA_OPTIONS  more options of llama-server
@@ -193,6 +181,7 @@ starts() {
 }
 
 # The file of a shape, which is written if it is missing.
+# The model of a shape, which is written if it is missing.
 model_of() {
   local shape=$1 model=${MODEL_DIR:-$out}/${1/:/-}.gguf
   if [ ! -f "$model" ]; then
@@ -201,37 +190,6 @@ model_of() {
     mv "$model.part" "$model"
   fi
   echo "$model"
-}
-
-# Many users over HTTP: all together, and arriving at random times. One server per model, batch size and kind of server.
-arrivals() {
-  local shape batch server model failed=0
-  for shape in ${SHAPES:-r1:8 qwen3-30b}; do
-    model=$(model_of "$shape")
-<<<<<<< HEAD
-    write_model "$shape" "$model"
-=======
->>>>>>> start
-    for batch in ${BATCHES:-16 64}; do
-      for server in ${SERVERS:-ballast llama}; do
-        [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
-        # In a shell of its own, whose end stops the server.
-        (arrivals_at "$server" "$shape" "$model" "$batch") || { failed=1; echo "$shape, batch $batch, $server: FAILED"; }
-      done
-    done
-  done
-  return $failed
-}
-
-model_of() {
-  echo "${MODEL_DIR:-$out}/${1/:/-}.gguf"
-}
-
-write_model() {
-  [ ! -f "$2" ] || return 0
-  "$python" tools/synthetic_model.py "$2.part" --shape "${1%%:*}" \
-    $([ "$1" = "${1#*:}" ] || echo --layers "${1#*:}") ${HOLLOW:+--hollow} --vocabulary
-  mv "$2.part" "$2"
 }
 
 # Each request must fit into its share of the cache: the longest prompt has 2000 tokens, the longest reply 200.
@@ -297,7 +255,6 @@ peers() {
   local -a options
   for shape in ${SHAPES:-r1:8 qwen3-30b v2-lite}; do
     model=$(model_of "$shape")
-    write_model "$shape" "$model"
     for place in ${PLACES:-host gpu}; do
       options=(--case "experts in $place memory" --device "${DEVICE:-cuda:0}")
       case $place in
@@ -317,13 +274,8 @@ peers() {
 [ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-<<<<<<< HEAD
-    build | test | sanitize | bench | sparse | soak | whole | arrivals | peers) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, arrivals, peers" >&2; exit 2 ;;
-=======
-    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals" >&2; exit 2 ;;
->>>>>>> start
+    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals | peers) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, peers" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -16,14 +16,14 @@
 # PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
 # THREADS  numbers of threads to start the whole R1 with; all unless set
 #
-# Of arrivals and peers, lists are separated by spaces:
+# For arrivals and peers, lists are separated by spaces:
 # SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
 # BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
 # ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
 #
-# Of arrivals:
+# For arrivals:
 # SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
 # CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
@@ -32,7 +32,7 @@
 # LLAMA_VERSION  its version, for the records
 # READY_S  seconds until a server must be ready; 500 unless set
 #
-# Of peers:
+# For peers:
 # LLAMA_BIN  folder of llama-batched-bench; benchmarks/peers/llama_cpp.py --help says where to get it
 # PLACES   where experts are: "host gpu" unless set
 # PREFILL  tokens of prompts; "512 4096 32768" unless set, none if empty, as BATCHES may be

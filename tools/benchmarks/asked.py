@@ -27,7 +27,7 @@ ALL_ON_GPU_PAIR = Question(
     title="Every expert in GPU memory, compared with llama.cpp",
     about=(
         "The whole shape of DeepSeek-V2-Lite in GPU memory. llama.cpp is faster with 1 and 4 streams. Both programs "
-        "are old here, and llama.cpp was built without some of its flash attention, so it may be faster still."
+        "are old here, and llama.cpp lacks some of its flash attention."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=tuple(
@@ -918,7 +918,7 @@ as a [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-o
 
 {_INTRODUCTION}
 
-Not measured yet: long prompts and decoding compared with a current llama.cpp, and kt-kernel.""",
+Not measured yet: long prompts and decoding with a current llama.cpp, and kt-kernel.""",
         COMPARED,
     ),
     Page(

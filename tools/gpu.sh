@@ -37,7 +37,7 @@
 # LLAMA_VERSION  its version, for the records
 # READY_S  seconds until a server must be ready; 500 unless set
 #
-# Of peers:
+# For peers:
 # LLAMA_BIN  folder of llama-batched-bench; benchmarks/peers/llama_cpp.py --help says where to get it
 # PLACES   where experts are: "host gpu" unless set
 # PREFILL  tokens of prompts; "512 4096 32768" unless set, none if empty, as BATCHES may be

@@ -14,16 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from support.bench_record import bench_record
+from support.peer_build import build_options, output_of, version_of
 
 PREFILL = "prefill 512"
 SINGLE = "decode B=1"
@@ -52,8 +51,6 @@ IK_LLAMA = Peer(
     "llama-batched-bench -npp 64 -rtr -fa off",
 )
 LLAMA = Peer("llama.cpp", "llama-bench -fa 1", "llama-bench -fa 1", "llama-batched-bench -npp 64")
-TIMEOUT_S = 900
-"""For one program of a round."""
 
 
 def main() -> None:
@@ -69,6 +66,7 @@ def main() -> None:
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[tuple[Peer, str], list[float]] = defaultdict(list)
     peers = {IK_LLAMA: options.ik_build_bin} | ({} if options.llama_cpp is None else {LLAMA: options.llama_cpp})
+    versions = {peer: version_of(folder / "llama-batched-bench") for peer, folder in peers.items()}
     records: dict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(1, options.rounds + 1):
         for case, record in run_ours(options).items():
@@ -95,6 +93,8 @@ def main() -> None:
                 median_of_ratios=round(median(a / b for a, b in zip(ours[case], found, strict=True)), 2),
                 **{name: [record[name] for record in records[case]] for name in MEMORY if name in records[case][0]},
                 theirs=f"{peer.name}, {peer.way(case)}, fed random tokens",
+                peer_version=versions[peer],
+                peer_build=build_options(peers[peer]),
             )
         )
 
@@ -128,20 +128,6 @@ def table(options: argparse.Namespace, folder: Path, way: str, *more: object) ->
     with TemporaryDirectory() as directory:  # for the logs that it leaves
         lines = output_of([*command, *more], Path(directory)).splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-
-
-def output_of(command: Sequence[object], directory: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    if done.returncode != 0:
-        sys.exit(f"{command[0]} ended with {done.returncode}; the last of what it printed:\n{done.stdout[-2000:]}")
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from statistics import median
 from typing import Any
 
 from support.bench_record import bench_record
-from support.peer_build import build_options, output_of
+from support.peer_build import build_options, version_of
 
 CONTEXT = 64
 """Tokens of each request before decoding."""
@@ -85,6 +85,8 @@ def main() -> None:
 def measured(options: argparse.Namespace, serve: Sequence[str]) -> Iterator[Row]:
     """A row for each figure of each round, in the order in which they are measured."""
     engine = None
+    build = options.llama_build_bin
+    facts: Row = {"version": version_of(build / "llama-batched-bench"), "build": build_options(build)}
     try:
         for number in range(1, options.rounds + 1):
             engine = engine or Engine(options, serve)
@@ -93,7 +95,7 @@ def measured(options: argparse.Namespace, serve: Sequence[str]) -> Iterator[Row]
             if options.restart:
                 engine.end()
                 engine = None
-            yield from theirs(options, number)
+            yield from theirs(options, number, facts)
     finally:
         if engine:
             engine.end()
@@ -158,30 +160,27 @@ def most_tokens(options: argparse.Namespace) -> int:
     return max(sums)
 
 
-def theirs(options: argparse.Namespace, number: int) -> Iterator[Row]:
+def theirs(options: argparse.Namespace, number: int, facts: Row) -> Iterator[Row]:
     """The same of llama.cpp, each figure as soon as it is printed."""
     name = f"{options.model.name}{options.case and ', '}{options.case}"
+
+    def row(case: str, speed: str, command: str) -> Row:
+        figures = {"round": number, "tokens_per_s": float(speed), "command": command}
+        record: Row = json.loads(bench_record("peers/llama_cpp", f"{name}: {case}", engine="llama.cpp", **figures))
+        return record | facts
+
     if options.prefill:
         context = max(options.prefill) + 256
         words: list[object] = ["-c", context, "-npp", ",".join(map(str, options.prefill)), "-ntg", 1, "-npl", 1]
         for command, cells in rows_of(options, words):
-            yield their_row(f"{name}: prefill {cells[0]}", number, float(cells[5]), command, options)
+            yield row(f"prefill {cells[0]}", cells[5], command)
     if options.batch:
         # Each sequence has an equal share of the context, in whole blocks of 256 tokens.
         share = -(-(CONTEXT + options.steps) // 256) * 256
         batches = ",".join(map(str, options.batch))
         words = ["-c", share * max(options.batch), "-npp", CONTEXT, "-ntg", options.steps, "-npl", batches]
         for command, cells in rows_of(options, words):
-            yield their_row(f"{name}: decode B={cells[2]}", number, float(cells[7]), command, options)
-
-
-def their_row(case: str, number: int, speed: float, command: str, options: argparse.Namespace) -> Row:
-    program = options.llama_build_bin / "llama-batched-bench"
-    version = next(line for line in output_of([program, "--version"]).splitlines() if line.startswith("version"))
-    figures = {"engine": "llama.cpp", "round": number, "tokens_per_s": speed, "command": command}
-    build = build_options(options.llama_build_bin)
-    record: Row = json.loads(bench_record("peers/llama_cpp", case, **figures, version=version, build=build))
-    return record
+            yield row(f"decode B={cells[2]}", cells[7], command)
 
 
 def rows_of(options: argparse.Namespace, words: Sequence[object]) -> Iterator[tuple[str, list[str]]]:
@@ -224,7 +223,7 @@ def merged(rows: Sequence[Row]) -> Iterator[Row]:
             "theirs_tokens_per_s": found,
             "ratio_of_medians": round(median(speeds) / median(found), 2),
             "median_of_ratios": round(median(a / b for a, b in zip(speeds, found, strict=True)), 2),
-            "peer": f"llama.cpp {last['version'].removeprefix('version: ')}",
+            "peer": f"llama.cpp {last['version']}",
             "peer_build": last["build"],
             "peer_command": last["command"],
         }

@@ -22,7 +22,10 @@ from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each
 Verdict = Literal["ok", "note", "FAIL"]
 
 MAX_NODES = 50
-INSTALL_DEFINITIONS = "upgrade the chart's release (with crds.install), or without the chart, kubectl apply --server-side -f manifests/crd"
+INSTALL_DEFINITIONS = (
+    "upgrade the chart's release with crds.install=true; where no chart installed it, "
+    "kubectl apply --server-side -f manifests/crd"
+)
 """Helm owns the definitions that the chart installed."""
 
 

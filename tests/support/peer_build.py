@@ -23,6 +23,12 @@ def build_options(build_bin: Path) -> str:
     return " ".join(f"-D{name}={found[name]}" for name in KEPT if found.get(name))
 
 
+def version_of(program: Path) -> str:
+    """As a program of llama.cpp, or of a fork, prints it."""
+    lines = output_of([program, "--version"]).splitlines()
+    return next((line.removeprefix("version: ") for line in lines if line.startswith("version: ")), "unknown")
+
+
 def output_of(command: Sequence[object], directory: Path | None = None) -> str:
     """Both streams of a program. Ends this one with the program's last words if it fails."""
     done = subprocess.run(

@@ -24,10 +24,10 @@ _R1_CUT = "R1, 8 of 61 layers"
 
 ALL_ON_GPU_PAIR = Question(
     name="all-on-gpu-beside-llama",
-    title="Every expert in GPU memory, beside llama.cpp",
+    title="Every expert in GPU memory, compared with llama.cpp",
     about=(
         "The whole shape of DeepSeek-V2-Lite in GPU memory. llama.cpp is faster with 1 and 4 streams. Both programs "
-        "are old here, and llama.cpp was built without some of its flash attention, so it may be faster still."
+        "are old here, and llama.cpp lacks some of its flash attention."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=tuple(
@@ -117,7 +117,7 @@ ALL_ON_GPU = Question(
 
 CPU_ALONE = Question(
     name="cpu-beside-ik-llama",
-    title="A CPU alone, beside ik_llama.cpp",
+    title="A CPU alone, compared with ik_llama.cpp",
     about=(
         "V2-Lite's whole shape, Q4_K_M, on two cores, in turns. The memory's speed is what both cores read of a large "
         "buffer right after each of Ballast's runs; it changes between the two, here by half."
@@ -576,7 +576,7 @@ _LLAMA_SERVER = (
 
 MANY_AT_ONCE = Question(
     name="many-users-at-once",
-    title="Many users at once, beside llama-server",
+    title="Many users at once, compared with llama-server",
     about=(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
         "request over HTTP at the same time. The table shows the time until the last of them has its first token, and "
@@ -606,8 +606,9 @@ MANY_AT_ONCE_NEWER = Question(
     name="many-users-newer",
     title="Many users: newer commits",
     about=(
-        "The requests of [the table beside llama-server](benchmarks.md#many-users-at-once-beside-llama-server) with "
-        "newer commits, on other machines, so llama-server has no column here."
+        "The requests of [the comparison with "
+        "llama-server](benchmarks.md#many-users-at-once-compared-with-llama-server) with newer commits, "
+        "on other machines, so llama-server has no column here."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -674,7 +675,7 @@ _ARRIVING = "first token within 2 s"
 
 MANY_ARRIVING = Question(
     name="many-users-arriving",
-    title="Users who arrive at random times, beside llama-server",
+    title="Users who arrive at random times, compared with llama-server",
     about=(
         "The same models and servers, each pair on one machine. Prompts have 50 to 2,000 tokens and replies 20 to 200. "
         "Goodput counts the replies whose first token came within 2 s, per second of the whole run, which ends with "
@@ -704,11 +705,11 @@ MANY_ARRIVING_NEWER = Question(
     name="many-users-arriving-newer",
     title="Users who arrive at random times: more slots, newer commits",
     about=(
-        "The load of [the table beside "
-        "llama-server](benchmarks.md#users-who-arrive-at-random-times-beside-llama-server), each run with the newest "
-        "commit that measured it. Runs of 25 s and 30 s drew the number of arrivals at random, so their load differs "
-        "from the rate; runs of 12 s have exactly rate times seconds arrivals. A run that lasts much longer than its "
-        "window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
+        "The load of [the comparison with "
+        "llama-server](benchmarks.md#users-who-arrive-at-random-times-compared-with-llama-server), each run with the "
+        "newest commit that measured it. Runs of 25 s and 30 s drew the number of arrivals at random, so their load "
+        "differs from the rate; runs of 12 s have exactly rate times seconds arrivals. A run that lasts much longer "
+        "than its window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
     ),
     file="arrivals.jsonl",
     rows=tuple(
@@ -912,12 +913,12 @@ PAGES = (
         Path("docs/benchmarks.md"),
         f"""# Benchmarks
 
-Ballast beside other servers on the same machine. [Measurements](measurements.md) has the other tables, such
+Ballast compared with other servers on the same machine. [Measurements](measurements.md) has the other tables, such
 as a [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
 
 {_INTRODUCTION}
 
-Not measured yet: long prompts and decoding beside a current llama.cpp, and kt-kernel.""",
+Not measured yet: long prompts and decoding with a current llama.cpp, and kt-kernel.""",
         COMPARED,
     ),
     Page(

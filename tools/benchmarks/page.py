@@ -102,10 +102,11 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
     yield "```"
     if question.shows_servers:
         yield ""
-        yield "The servers:"
+        yield "The commands:"
         yield ""
         yield "```"
-        yield from dict.fromkeys(str(record["command"]) for record in _distinct(records))
+        names = ("command", "peer_command")
+        yield from dict.fromkeys(str(record[name]) for record in _distinct(records) for name in names if name in record)
         yield "```"
 
 

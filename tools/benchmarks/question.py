@@ -54,7 +54,7 @@ class Question:
     peer: str = ""
     """The version and the options of what Ballast is compared with."""
     shows_servers: bool = False
-    """List the command lines of the servers, as the records hold them."""
+    """List the command lines of both engines, as the records hold them."""
 
 
 @dataclass(frozen=True)

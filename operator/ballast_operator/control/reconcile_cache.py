@@ -128,7 +128,12 @@ class CacheReconciler:
             parse_bytes(cache.spec.capacity),
             [Wanted(folder, parse_bytes(model.size)) for folder, model in models.items()] if meant else [],
             {
-                folder: Held(parse_bytes(sizes[folder]), used.get((place, copy.model), ""), copy.leaving, copy.fails)
+                folder: Held(
+                    parse_bytes(sizes[folder]),
+                    used.get((place, copy.model), ""),
+                    fails=copy.fails,
+                    leaving=copy.leaving,
+                )
                 for folder, copy in copies.items()
             },
             seen.named,

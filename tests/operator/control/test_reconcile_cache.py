@@ -102,6 +102,27 @@ def test_an_eviction_is_announced_before_it_begins():
     assert job["metadata"]["name"].endswith("-remove")
 
 
+FAILED = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+
+
+def test_a_pull_that_fails_makes_room_for_a_model_that_a_service_names():
+    api = api_with(cached("old"), cached("new"))
+    with_model(api, "old", conditions=FAILED)
+    name_it(api, "new")
+    run(api)
+    run(api)
+    assert states(api) == {"old": "Removing", "new": "Waiting"}
+    assert [name.endswith("-remove") for name in jobs_created(api)] == [True]
+
+
+def test_a_deleted_cache_removes_the_files_of_a_pull_that_fails():
+    api = api_with(cached(), deleting=True)
+    with_model(api, "tiny", conditions=FAILED)
+    run(api)
+    run(api)
+    assert [name.endswith("-remove") for name in jobs_created(api)] == [True]
+
+
 def test_a_service_that_found_the_model_before_the_announcement_keeps_it():
     api = api_with(cached("old"), cached("new"))
     with_model(api, "old")

@@ -9,6 +9,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL_KINDS
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.drift import stamped
 from ballast_operator.control.deciding.revisions import plan_history
 from ballast_operator.control.observing.installs import Installs
@@ -137,4 +138,8 @@ class FakeProber:
 
 def reconciler(api, prober=None, *, known=OPTIONAL_KINDS):
     state, installs = OperatorState(known=frozenset(known)), Installs(api, Ref("system", "operator"), lambda: 0.0)
-    return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, lambda: NOW, lambda: 0.0)
+    return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, writer(api), lambda: NOW, lambda: 0.0)
+
+
+def writer(api):
+    return StatusWriter(api, "system/operator", lambda: NOW)

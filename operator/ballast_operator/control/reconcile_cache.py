@@ -22,7 +22,8 @@ from ballast_operator.control.applying.cache_jobs import (
     renew_pull,
     step_removal,
 )
-from ballast_operator.control.applying.cache_status import set_finalizer, write_cache_status
+from ballast_operator.control.applying.finalizer import set_finalizer
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.cache_copies import Copy
 from ballast_operator.control.deciding.cache_plan import Held, PlacePlan, Wanted, plan_place
 from ballast_operator.control.deciding.pull import next_look_s
@@ -56,6 +57,7 @@ class CacheReconciler:
     prober: Prober
     options: ChildOptions
     installs: Installs
+    statuses: StatusWriter
     now: Callable[[], datetime]
     clock: Callable[[], float]
     _busy_since: dict[Ref, float] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class CacheReconciler:
         before, generation = body.get("status") or {}, body["metadata"]["generation"]
 
         async def write(status: dict[str, Any]) -> None:
-            await write_cache_status(self.api, body, status, str(self.installs.own), rivalry.gone, self.now())
+            await self.statuses.write(MODEL_CACHE, body, status, rivalry.gone)
 
         try:
             cache = ModelCache.from_api(body)

@@ -17,6 +17,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, MODEL_CACHE, Kind
 from ballast_operator.control.applying.limited_api import LimitedApi
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.ownership import controller_of, is_service
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.observing.installs import Installs
@@ -69,7 +70,10 @@ class Operator:
         self._installs = installs = Installs(
             self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic
         )
-        self._reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
+        statuses = StatusWriter(self._api, str(installs.own), _now)
+        self._reconciler = Reconciler(
+            self._api, self._prober, children, self._state, installs, statuses, _now, time.monotonic
+        )
         self._queue: WorkQueue[Ref] = WorkQueue(
             self._reconcile,
             num_workers=NUM_WORKERS,
@@ -84,7 +88,9 @@ class Operator:
             clock=time.monotonic,
             on_done=self._metrics.reconciled,
         )
-        self._cache_reconciler = CacheReconciler(self._api, self._prober, children, installs, _now, time.monotonic)
+        self._cache_reconciler = CacheReconciler(
+            self._api, self._prober, children, installs, statuses, _now, time.monotonic
+        )
         self._resync = Resync(
             self._api,
             self._state,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from builders import NOW
 from caching import cache_body, cached, model_cache
-from fakes import FakeApi, FakeProber, custom_resource, live
+from fakes import FakeApi, FakeProber, custom_resource, live, writer
 
 from ballast_operator.allow_lists import AllowLists
 from ballast_operator.child_options import ChildOptions
@@ -39,7 +39,7 @@ def with_model(api, name, place="n1", **status):
 
 def run(api, options=OPTIONS):
     installs = Installs(api, Ref("system", "operator"), lambda: 0.0)
-    reconciler = CacheReconciler(api, FakeProber(), options, installs, lambda: NOW, lambda: 0.0)
+    reconciler = CacheReconciler(api, FakeProber(), options, installs, writer(api), lambda: NOW, lambda: 0.0)
     return asyncio.run(reconciler.reconcile(CACHE))
 
 

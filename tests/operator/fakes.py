@@ -47,6 +47,7 @@ class FakeApi:
 
     def __init__(self, service, failures=None):
         self.objects, self.failures, self.writes = {}, failures or {}, []
+        self.schemas_by_kind = {}
         self.put(service)
 
     def put(self, body):
@@ -100,6 +101,9 @@ class FakeApi:
     async def knows(self, kind):
         return kind.name == "PodMonitor"
 
+    async def schemas(self, api_version):
+        return self.schemas_by_kind
+
     async def apply(self, kind, body, subresource=None, manager=None):
         self._fail("apply", kind)
         self.writes.append(("apply", kind.name, body))
@@ -138,8 +142,10 @@ class FakeProber:
 
 def reconciler(api, prober=None, *, known=OPTIONAL_KINDS):
     state, installs = OperatorState(known=frozenset(known)), Installs(api, Ref("system", "operator"), lambda: 0.0)
-    return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, writer(api), lambda: NOW, lambda: 0.0)
+    return Reconciler(
+        api, prober or FakeProber(), OPTIONS, state, installs, writer(api, state), lambda: NOW, lambda: 0.0
+    )
 
 
-def writer(api):
-    return StatusWriter(api, "system/operator", lambda: NOW)
+def writer(api, state=None):
+    return StatusWriter(api, state or OperatorState(), "system/operator", lambda: NOW)

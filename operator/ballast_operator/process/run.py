@@ -70,7 +70,7 @@ class Operator:
         self._installs = installs = Installs(
             self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic
         )
-        statuses = StatusWriter(self._api, str(installs.own), _now)
+        statuses = StatusWriter(self._api, self._state, str(installs.own), _now)
         self._reconciler = Reconciler(
             self._api, self._prober, children, self._state, installs, statuses, _now, time.monotonic
         )

@@ -11,6 +11,7 @@ from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import Kind
 from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.reporting.events import events_between
+from ballast_operator.control.state import OperatorState
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class StatusWriter:
     """Writes under the field manager of one install. Every method raises ApiError."""
 
     api: Api
+    state: OperatorState
     manager: str
     now: Callable[[], datetime]
 
@@ -28,6 +30,7 @@ class StatusWriter:
 
         `gone`: managers of installs that are no more. Their fields become ours or are removed.
         """
+        status = self.state.declared_status(kind, status)
         if not gone and _without_order(status) == _without_order(body.get("status") or {}):
             return str(body["metadata"]["resourceVersion"])
         written = await self.apply(kind, body, status)
@@ -39,7 +42,8 @@ class StatusWriter:
         """Write these fields of the status, and the events. Returns the object."""
         # With the resource version, the API server refuses a status that was made from an older object.
         head = _head(body, "name", "namespace", "uid", "resourceVersion")
-        written = await self.api.apply(kind, {**head, "status": status}, "status", self.manager)
+        declared = self.state.declared_status(kind, status)
+        written = await self.api.apply(kind, {**head, "status": declared}, "status", self.manager)
         before = (body.get("status") or {}).get("conditions") or []
         await record(self.api, written, events_between(before, status["conditions"]), self.now())
         return written

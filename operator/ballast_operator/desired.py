@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ballast_operator.allow_lists import why_cache_not_allowed, why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.refusals import why_cache_not_allowed, why_not_allowed
 from ballast_operator.names import Ref
 from ballast_operator.resources.cache_job import found_model
 from ballast_operator.resources.configmap import build_rules

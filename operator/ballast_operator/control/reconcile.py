@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.backoff import backoff_s
 from ballast_operator.child_options import ChildOptions
@@ -42,6 +41,7 @@ from ballast_operator.control.reporting.progress_findings import was_reported_as
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
+from ballast_operator.limits.refusals import why_not_allowed
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
 from ballast_operator.resources.pod import Attempt, build_pod, restart_of
 from ballast_operator.spec_hash import spec_hash

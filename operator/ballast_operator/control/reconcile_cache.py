@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.allow_lists import why_cache_not_allowed
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
@@ -38,6 +37,7 @@ from ballast_operator.control.reporting.cache_status import (
     last_used,
     refused_cache_status,
 )
+from ballast_operator.limits.refusals import why_cache_not_allowed
 from ballast_operator.names import Ref
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.cache_job import build_cache_policy, folder_of

@@ -7,10 +7,10 @@ from builders import NOW
 from caching import cache_body, cached, model_cache
 from fakes import FakeApi, FakeProber, custom_resource, live, writer
 
-from ballast_operator.allow_lists import AllowLists
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile_cache import WAITS_S, CacheReconciler
+from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.names import FINALIZER_CACHE, Ref
 from ballast_operator.resources.cache_job import build_cache_pull, folder_of
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.waiting_reasons import STARTING
 from ballast_operator.names import (
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
@@ -304,7 +305,7 @@ def _number(text: str | None) -> int:
 def _blocked(status: Mapping[str, Any]) -> tuple[str, str] | None:
     for one in status.get("initContainerStatuses") or []:
         waiting = (one.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason", "") not in ("", "ContainerCreating", "PodInitializing"):
+        if waiting.get("reason", "") not in STARTING:
             ended = _container_exit(one.get("lastState") or {})
             last_words = f"; last: exit code {ended.exit_code} {ended.message.strip()[-500:]}" if ended else ""
             return one["name"], f"{waiting['reason']}: {waiting.get('message', '')}{last_words}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.control.deciding.pull import Pull, Trouble
+from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES
 from ballast_operator.control.reporting.conditions import Finding
 
 WAYS_OUT = {
@@ -28,7 +29,7 @@ REASONS = {
     "OutOfMemory": "PullOutOfMemory",
     "Unschedulable": "PullUnschedulable",
     "CreateContainerConfigError": "TokenMissing",
-    **dict.fromkeys(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"), "ImagePullFailed"),
+    **dict.fromkeys(PULL_FAILURES, "ImagePullFailed"),
 }
 """What is seen → the condition's reason. Whatever else is seen is PullFailed."""
 

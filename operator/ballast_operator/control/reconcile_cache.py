@@ -14,7 +14,6 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, NamespaceEndsError
 from ballast_operator.cluster.kinds import MODEL_CACHE
 from ballast_operator.control.applying.cache_jobs import (
-    apply_policy,
     begin_pull,
     forget,
     put_away,
@@ -22,6 +21,7 @@ from ballast_operator.control.applying.cache_jobs import (
     step_removal,
 )
 from ballast_operator.control.applying.finalizer import set_finalizer
+from ballast_operator.control.applying.pull_objects import apply_policy
 from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.cache_copies import Copy
 from ballast_operator.control.deciding.cache_plan import Held, PlacePlan, Wanted, plan_place

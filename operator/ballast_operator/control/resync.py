@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +129,6 @@ class Resync:
         return found
 
 
-def ref_of(body: dict[str, Any]) -> Ref:
-    """The namespace and name of an InferenceService."""
+def ref_of(body: Mapping[str, Any]) -> Ref:
+    """The namespace and name of an object."""
     return Ref(body["metadata"]["namespace"], body["metadata"]["name"])

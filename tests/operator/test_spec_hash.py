@@ -74,6 +74,7 @@ BESIDE = (
     *("resources.claims[].name", "resources.claims[].resourceClaimName"),
     *(
         "model.source.huggingFace",
+        "model.source.modelScope",
         "model.source.s3",
         "model.source.oci",
         "model.source.cache",
@@ -156,10 +157,11 @@ def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
     [
         *("s3.bucket", "s3.prefix", "s3.quant", "s3.endpoint", "s3.region", "s3.pvc.claimName"),
         *("s3.credentialsSecretRef.name", "oci.reference", "oci.pullSecretRef.name", "oci.pvc.claimName"),
+        *("modelScope.repo", "modelScope.revision", "modelScope.tokenSecretRef.name", "modelScope.pvc.claimName"),
     ],
 )
 def test_credentials_of_a_store_restart_no_engine_and_its_address_does(name):
-    path, base = f"model.source.{name}", spec_of(name.partition(".")[0])
+    path, base = f"model.source.{name}", spec_of(name.partition(".")[0].replace("modelScope", "model-scope"))
     assert restarts(path) is ("Secret" not in name)
     for what in (spec_hash, settings_hash):
         assert (what(read(base)) != what(read(changed(path, base)))) is restarts(path)

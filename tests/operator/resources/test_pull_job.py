@@ -147,6 +147,7 @@ def stored(kind, **fields):
 @pytest.mark.parametrize(
     ("kind", "fields", "ports"),
     [
+        ("modelScope", {"repo": "org/tiny", "quant": "Q8_0"}, [443]),
         ("s3", {"bucket": "models"}, [443]),
         ("s3", {"bucket": "models", "endpoint": "http://minio.store:9000"}, [443, 9000]),
         ("s3", {"bucket": "models", "endpoint": "http://minio.store"}, [80, 443]),

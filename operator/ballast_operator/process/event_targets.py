@@ -12,7 +12,7 @@ from ballast_operator.names import LABEL_SERVICE, Ref, labels_of
 
 
 def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
-    """The service that an object is or belongs to. The owner tells where somebody removed the label."""
+    """The service that an object is or belongs to. The owner decides if the label was removed."""
     if kind == INFERENCE_SERVICE:
         return ref_of(body)
     name = labels_of(body).get(LABEL_SERVICE)

@@ -8,8 +8,8 @@ import yaml
 from ballast_operator.cli import main
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
 
-FILE = Path(__file__).parents[2] / "manifests/operator/operator.yaml"
-DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
+FILE = Path(__file__).parents[3] / "manifests/operator/operator.yaml"
+DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
 
 
 def test_the_file_is_what_the_command_prints(capsys):

@@ -90,15 +90,15 @@ class Reconciler:
             return None
         try:
             if "deletionTimestamp" in body["metadata"]:
-                await self._let_go(ref, body)
+                await self._leave_to_garbage_collector(ref, body)
                 return None
-            return await self._bring_about(ref, body)
+            return await self._reconcile_existing(ref, body)
         except NamespaceEndsError:
             log.info("the namespace is being deleted or is gone, nothing more is written", extra={"service": str(ref)})
             self.state.of(ref).abandoned_uid = body["metadata"]["uid"]
             return None
 
-    async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
+    async def _reconcile_existing(self, ref: Ref, body: dict[str, Any]) -> float | None:
         """The pass over a service that exists. Raises ApiError as `reconcile` does."""
         rivalry = await self.installs.look(body)
         if not rivalry.acts:
@@ -151,7 +151,7 @@ class Reconciler:
         idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock(), is_pulling=is_pulling)
         return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
-    async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
+    async def _leave_to_garbage_collector(self, ref: Ref, body: dict[str, Any]) -> None:
         """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
         held = [name for name in body["metadata"].get("finalizers") or () if name not in GARBAGE_COLLECTION]
         rivalry = await self.installs.look(body)

@@ -69,11 +69,11 @@ class CacheReconciler:
             self._busy_since.pop(ref, None)
             return None
         try:
-            return await self._bring_about(ref, body)
+            return await self._reconcile_existing(ref, body)
         except NamespaceEndsError:
             return WAITS_S  # its Jobs end with the namespace, and then the finalizer is taken away
 
-    async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
+    async def _reconcile_existing(self, ref: Ref, body: dict[str, Any]) -> float | None:
         rivalry = await self.installs.look(body)
         if not rivalry.acts:
             return WAITS_S

@@ -41,7 +41,7 @@ async def pull_model(
     name = pull_name(service.spec, source)
     try:
         seen = await observe_pull(api, service, source)
-        pull = await _bring_about(api, service, source, options, seen, outcome)
+        pull = await _advance(api, service, source, options, seen, outcome)
     except ApiError as error:
         outcome.failed(f"Job {name}", error)
         outcome.holds_pods = True
@@ -51,7 +51,7 @@ async def pull_model(
     return found
 
 
-async def _bring_about(
+async def _advance(
     api: Api,
     service: InferenceService,
     source: PulledSource,

@@ -171,7 +171,7 @@ def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Po
     }
 
 
-def judged_by(service: InferenceService, pod: Pod) -> Pod:
+def with_current_hash(service: InferenceService, pod: Pod) -> Pod:
     """The pod with today's spec hash where it was made from this very spec; with none where it is to be replaced.
 
     A pod that was not started for the last restart that was asked for is replaced. One that was stays, also where

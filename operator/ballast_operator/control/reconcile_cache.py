@@ -40,7 +40,7 @@ from ballast_operator.control.reporting.cache_status import (
 from ballast_operator.limits.refusals import why_cache_not_allowed
 from ballast_operator.names import Ref
 from ballast_operator.quantity import parse_bytes
-from ballast_operator.resources.cache_job import build_cache_policy, folder_of
+from ballast_operator.resources.pulling.cache_job import build_cache_policy, folder_of
 
 WAITS_S = 10.0
 """Seconds until the next pass over a cache that its users or the API server hold up."""

@@ -12,7 +12,7 @@ from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile_cache import WAITS_S, CacheReconciler
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.names import FINALIZER_CACHE, Ref
-from ballast_operator.resources.cache_job import build_cache_pull, folder_of
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, folder_of
 
 OPTIONS = ChildOptions(allowed=AllowLists(host_paths=("/srv",)))
 CACHE = Ref("ns", "models")

@@ -14,7 +14,7 @@ from ballast_operator.control.applying.outcome import REFUSED
 from ballast_operator.control.applying.pull_objects import create_job, delete_job
 from ballast_operator.control.deciding.cache_copies import OVER, Copy
 from ballast_operator.control.deciding.pull import is_outdated
-from ballast_operator.resources.cache_job import build_cache_pull, build_removal
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal
 
 log = logging.getLogger(__name__)
 

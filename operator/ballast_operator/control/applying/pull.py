@@ -18,7 +18,7 @@ from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.observing.pull_objects import PullObjects, observe_pull, with_progress
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.pull_findings import find_pull
-from ballast_operator.resources.pull_job import (
+from ballast_operator.resources.pulling.pull_job import (
     ANNOTATION_PULLED,
     build_pull_job,
     build_pull_policy,

@@ -14,7 +14,7 @@ from ballast_operator.control.reporting.cached_findings import find_cached
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.refusals import why_cache_not_allowed
-from ballast_operator.resources.cache_job import found_model
+from ballast_operator.resources.pulling.cache_job import found_model
 
 
 async def with_cached_model(

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.crd import custom_resource_definition
+from ballast_operator.definitions import service_definition
 from ballast_operator.spec_hash import restarts, settings_hash, spec_hash
 
 # As the API server keeps it: with the defaults of the CRD under which it was written.
@@ -132,7 +132,7 @@ def changed(path, base=EVERYTHING):
     return spec
 
 
-SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+SPEC_SCHEMA = service_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 BESIDE_PODS = ("replicas", "rollout.", "numa.", "endpoint.service.", "endpoint.inferencePool.", "endpoint.route.")
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 

@@ -48,7 +48,7 @@ def services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
     services = []
     for document in documents:
         if not isinstance(document, dict) or document.get("kind") != KIND:
-            continue  # a file may hold other objects beside the service
+            continue  # a file may hold other objects, too
         _check_version(filename, document)
         if not isinstance(document.get("metadata"), dict) or "name" not in document["metadata"]:
             raise InputError(f"{filename}: metadata.name is missing")

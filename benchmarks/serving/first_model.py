@@ -24,8 +24,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from support.bench_record import bench_record
-from support.servers.hub_server import BUILT_IN_NAME, built_in_files, hub_server
 from support.servers.process import JSON, ServerProcess
+from support.stores.hub_server import BUILT_IN_NAME, built_in_files, hub_server
 
 
 def main() -> None:

@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
-import re
 import shutil
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import yaml
 
-from ballast_operator.api.inference_service import InferenceService, SpecError
-from ballast_operator.api.model_cache import ModelCache
+from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import SCRAPER_LABELS, ChildOptions
+from ballast_operator.commands import values
+from ballast_operator.commands.documents import caches_in, read_documents, services_in
+from ballast_operator.commands.install import installation
 from ballast_operator.crd import to_yaml
 from ballast_operator.definitions import DEFINITIONS
 from ballast_operator.desired import rendered
 from ballast_operator.errors import ConnectError, InputError
-from ballast_operator.install import installation
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS, Quotas
 from ballast_operator.names import (
-    API_VERSIONS,
-    CACHE_KIND,
     FIELD_MANAGER,
-    KIND,
-    NAME_PATTERN,
-    NAMESPACE_PATTERN,
     PLURAL,
     Ref,
 )
 from ballast_operator.process.process_options import ProcessOptions
-from ballast_operator.quantity import parse_count
 from ballast_operator.version import __version__
 
 Result = TypeVar("Result")
@@ -46,8 +38,6 @@ EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
 EXIT_READER_GONE = 141
 """As a shell reports a program that SIGPIPE ended."""
-MIN_RESYNC_S, MAX_RESYNC_S = 1, 300
-IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 DEFAULT = "default: %(default)s"
 CPU_RUNTIME_IMAGE = f"{ChildOptions().runtime_image}-cpu"
 
@@ -91,8 +81,10 @@ def _parser() -> argparse.ArgumentParser:
         ("undo", "give an InferenceService its previous spec, or an earlier one; replicas and rollout stay", _undo),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("name", metavar="NAME", type=_service_name, help="name of the InferenceService")
-        command.add_argument("-n", "--namespace", default="default", type=_namespace, metavar="NAMESPACE", help=DEFAULT)
+        command.add_argument("name", metavar="NAME", type=values.service_name, help="name of the InferenceService")
+        command.add_argument(
+            "-n", "--namespace", default="default", type=values.namespace, metavar="NAMESPACE", help=DEFAULT
+        )
         command.set_defaults(run=run_it)
         if run_it is _undo:
             command.add_argument("--to-revision", type=int, metavar="N", help="number of the revision (default: last)")
@@ -108,10 +100,10 @@ def _parser() -> argparse.ArgumentParser:
 
     install = commands.add_parser("install", help="print what installs the operator where no chart is used")
     for part, image in (("operator", f"ballast-operator:{__version__}"), ("runtime", ChildOptions().runtime_image)):
-        install.add_argument(f"--{part}-image", default=image, type=_image, metavar="IMAGE", help=DEFAULT)
+        install.add_argument(f"--{part}-image", default=image, type=values.image, metavar="IMAGE", help=DEFAULT)
     install.add_argument(
         "--cpu-runtime-image",
-        type=_image,
+        type=values.image,
         metavar="IMAGE",
         help=f"for services without GPUs (default: {CPU_RUNTIME_IMAGE}, or that of --runtime-image where it is given)",
     )
@@ -124,13 +116,13 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime-image",
         default=defaults.runtime_image,
-        type=_image,
+        type=values.image,
         metavar="IMAGE",
         help="image of the runtime where a spec names none (default: %(default)s)",
     )
     parser.add_argument(
         "--cpu-runtime-image",
-        type=_image,
+        type=values.image,
         metavar="IMAGE",
         help="the same for services without GPUs: one without CUDA's libraries (default: that of --runtime-image)",
     )
@@ -145,14 +137,14 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         "--pod-monitor-label",
         action="append",
         default=[],
-        type=_label,
+        type=values.label,
         metavar="KEY=VALUE",
         help="label of every PodMonitor, by which Prometheus finds it; repeatable",
     )
     parser.add_argument(
         "--pod-monitor-interval",
         default=defaults.pod_monitor_interval,
-        type=_prometheus_duration,
+        type=values.prometheus_duration,
         metavar="DURATION",
         help="how often Prometheus scrapes the engines, as PodMonitors say it (default: %(default)s)",
     )
@@ -160,7 +152,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         "--scraper-label",
         action="append",
         default=[],
-        type=_label,
+        type=values.label,
         metavar="KEY=VALUE",
         help="label of the pods that scrape by PodMonitors; network policies of services admit them to the admin port; "
         f"repeatable, all must match (default: {_terms(SCRAPER_LABELS)})",
@@ -169,27 +161,59 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         "--scraper-namespace",
         action="append",
         default=[],
-        type=_namespace,
+        type=values.namespace,
         metavar="NAMESPACE",
         help="namespace of those pods; repeatable; any without it",
     )
     for option, form, metavar, text in (
-        ("image", _image_prefix, "PREFIX", "image that specs may name, or a registry or folder of such images; any "
-         "without it. With it, variables, mounts and sidecars that are not known to be harmless are refused"),
-        ("host-path", _directory, "DIRECTORY", "directory of nodes whose models specs may name by hostPath, with all "
-         "below it; none without it"),
+        (
+            "image",
+            values.image_prefix,
+            "PREFIX",
+            "image that specs may name, or a registry or folder of such images; any without it. With it, "
+            "variables, mounts and sidecars that are not known to be harmless are refused",
+        ),
+        (
+            "host-path",
+            values.directory,
+            "DIRECTORY",
+            "directory of nodes whose models specs may name by hostPath, with all below it; none without it",
+        ),
         ("priority-class", str, "NAME", "PriorityClass that specs may name; any without it"),
-        ("node-selector", _selector, "KEY=VALUE,...", "labels that the nodeSelector of every spec must hold; any "
-         "without it"),
-        ("env", _variables, "NAME", "variable that may be set although it could load code, or the beginning of such "
-         "names with a * behind it; none without it"),
-        ("mount-path", _directory, "DIRECTORY", "folder of containers where specs may mount volumes although programs "
-         "could load code from it, with all below it; none without it"),
-        ("sidecar-image", _image_prefix, "PREFIX", "image whose sidecars may have any command, variables and mounts; "
-         "with --allowed-image, none without it"),
-        ("kernel-cache", str, "CLAIM", "claim that specs may name in kernelCache, whose content is executed; with "
-         "--allowed-image, none without it"),
-    ):  # fmt: skip
+        (
+            "node-selector",
+            values.node_selector,
+            "KEY=VALUE,...",
+            "labels that the nodeSelector of every spec must hold; any without it",
+        ),
+        (
+            "env",
+            values.variables,
+            "NAME",
+            "variable that may be set although it could load code, or the beginning of such names with a * "
+            "behind it; none without it",
+        ),
+        (
+            "mount-path",
+            values.directory,
+            "DIRECTORY",
+            "folder of containers where specs may mount volumes although programs could load code from it, "
+            "with all below it; none without it",
+        ),
+        (
+            "sidecar-image",
+            values.image_prefix,
+            "PREFIX",
+            "image whose sidecars may have any command, variables and mounts; with --allowed-image, none without it",
+        ),
+        (
+            "kernel-cache",
+            str,
+            "CLAIM",
+            "claim that specs may name in kernelCache, whose content is executed; with --allowed-image, none "
+            "without it",
+        ),
+    ):
         parser.add_argument(
             f"--allowed-{option}",
             action="append",
@@ -207,7 +231,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         "--quota",
         action="append",
         default=[],
-        type=_quota,
+        type=values.quota,
         metavar="NAMESPACE:KEY=QUANTITY,...",
         help=f"most that the pods of all services of a namespace take together, in {', '.join(KEYS)}, such as "
         f"team-a:gpus=4,memory=2Ti; {ANY_NAMESPACE} as the namespace: each that has none of its own; repeatable; no "
@@ -217,21 +241,21 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lease-name",
         default=defaults.lease_name,
-        type=_lease,
+        type=values.lease_name,
         metavar="NAME",
         help="Lease by which replicas elect a leader; with its namespace it names this install (default: %(default)s)",
     )
     parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
     parser.add_argument(
         "--health-port",
-        type=_port,
+        type=values.port,
         default=defaults.health_port,
         metavar="PORT",
         help="port of /livez, /readyz and /metrics; 0: any free one, which the log names (default: %(default)s)",
     )
     parser.add_argument(
         "--resync-seconds",
-        type=_interval,
+        type=values.resync_interval,
         default=defaults.resync_s,
         metavar="S",
         help="how often everything is looked at, whatever the watches say (default: %(default)s)",
@@ -243,7 +267,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--otlp-endpoint",
-        type=_collector,
+        type=values.collector_url,
         metavar="URL",
         help="OpenTelemetry collector to which spans of the operator's passes go, by OTLP over HTTP as JSON, mostly on "
         "port 4318; none without it",
@@ -260,7 +284,7 @@ def _add_namespaces(parser: argparse.ArgumentParser) -> None:
         "--namespace",
         action="append",
         default=[],
-        type=_namespace,
+        type=values.namespace,
         metavar="NAMESPACE",
         help="where services are looked for; repeatable; everywhere without it",
     )
@@ -293,7 +317,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    from ballast_operator.why import explain, is_ready, look
+    from ballast_operator.commands.why import explain, is_ready, look
 
     seen = asyncio.run(_with_api(lambda api: look(api, Ref(arguments.namespace, arguments.name))))
     for line in explain(seen, shutil.get_terminal_size((160, 40)).columns):
@@ -303,7 +327,7 @@ def _why(arguments: argparse.Namespace) -> int:
 
 async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     from ballast_operator.cluster.api import Api
-    from ballast_operator.doctor import examine
+    from ballast_operator.commands.doctor import examine
 
     api, failed = Api(), False
     try:
@@ -316,14 +340,8 @@ async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
     return EXIT_UNHEALTHY if failed else 0
 
 
-def _service_name(text: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of an InferenceService")
-    return text
-
-
 def _history(arguments: argparse.Namespace) -> int:
-    from ballast_operator.history import history_lines
+    from ballast_operator.commands.history import history_lines
 
     lines = asyncio.run(_with_api(lambda api: history_lines(api, Ref(arguments.namespace, arguments.name))))
     sys.stdout.write("\n".join(lines) + "\n")
@@ -331,7 +349,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _undo(arguments: argparse.Namespace) -> int:
-    from ballast_operator.history import undo
+    from ballast_operator.commands.history import undo
 
     ref = Ref(arguments.namespace, arguments.name)
     number = asyncio.run(_with_api(lambda api: undo(api, ref, arguments.to_revision)))
@@ -351,100 +369,6 @@ async def _with_api(work: Callable[[Any], Awaitable[Result]]) -> Result:
         raise InputError(str(error)) from None
     finally:
         await api.close()
-
-
-def _namespace(text: str) -> str:
-    if not re.fullmatch(NAMESPACE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
-    return text
-
-
-def _quota(text: str) -> tuple[str, dict[str, str]]:
-    namespace, _, terms = text.partition(":")
-    limits = dict(term.partition("=")[::2] for term in terms.split(","))
-    if namespace != ANY_NAMESPACE:
-        _namespace(namespace)
-    for key, quantity in limits.items():
-        if key not in KEYS:
-            raise argparse.ArgumentTypeError(f"{key!r} in {text!r} has no quota: {', '.join(KEYS)} have")
-        try:
-            parse_count(quantity)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{key} in {text!r}: {error}") from None
-    return namespace, limits
-
-
-def _lease(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,62}", text):  # with a namespace, it fits the name of a field manager
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a Lease: up to 63 lower-case letters, digits, - and ."
-        )
-    return text
-
-
-def _image(text: str) -> str:
-    if not re.fullmatch(IMAGE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no reference of an image such as registry.example.org/name:tag")
-    return text
-
-
-def _image_prefix(text: str) -> str:
-    if not re.fullmatch(IMAGE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no image, nor what one begins with, such as registry.test/team/")
-    return text
-
-
-def _directory(text: str) -> str:
-    if not text.startswith("/") or ".." in text.split("/"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no absolute directory such as /srv/models")
-    return text
-
-
-def _variables(text: str) -> str:
-    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?\*?", text) or not text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
-        )
-    return text
-
-
-def _selector(text: str) -> dict[str, str]:
-    return dict(_label(term) for term in text.split(","))
-
-
-def _port(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
-    return int(text)
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not MIN_RESYNC_S <= seconds <= MAX_RESYNC_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {MIN_RESYNC_S} to {MAX_RESYNC_S}")
-    return seconds
-
-
-def _prometheus_duration(text: str) -> str:
-    if not re.fullmatch(r"([0-9]+(ms|s|m|h))+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 1m30s")
-    return text
-
-
-def _collector(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://collector.tracing.svc:4318")
-    return text
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
 
 
 def _terms(labels: Mapping[str, str]) -> str:
@@ -475,9 +399,9 @@ def _child_options(arguments: argparse.Namespace) -> ChildOptions:
 
 def _render(arguments: argparse.Namespace) -> int:
     children = []
-    documents = _read_documents(arguments.filename)
-    caches = {cache.ref: cache for cache in _caches_in(arguments.filename, documents)}
-    for service in _services_in(arguments.filename, documents):
+    documents = read_documents(arguments.filename)
+    caches = {cache.ref: cache for cache in caches_in(arguments.filename, documents)}
+    for service in services_in(arguments.filename, documents):
         try:
             children += rendered(service, _child_options(arguments), caches)
         except SpecError as error:
@@ -505,49 +429,6 @@ class _PlainDumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: object) -> bool:
         return True
-
-
-def _read_documents(filename: str) -> list[Any]:
-    try:
-        text = sys.stdin.read() if filename == "-" else Path(filename).read_text()
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{filename}: {error}") from None
-
-
-def _caches_in(filename: str, documents: list[Any]) -> Iterator[ModelCache]:
-    for document in documents:
-        if isinstance(document, dict) and document.get("kind") == CACHE_KIND:
-            _check_version(filename, document)
-            try:
-                yield ModelCache.from_api(document)
-            except (SpecError, KeyError, TypeError) as error:
-                raise InputError(f"{filename}: {CACHE_KIND}: {error}") from None
-
-
-def _check_version(filename: str, document: Mapping[str, Any]) -> None:
-    """Raises InputError unless the operator knows the document's version."""
-    version = document.get("apiVersion")
-    if version not in API_VERSIONS:
-        kind, known = document["kind"], " or ".join(API_VERSIONS)
-        raise InputError(f"{filename}: apiVersion {version!r} of {kind} is unknown; write {known}")
-
-
-def _services_in(filename: str, documents: list[Any]) -> list[InferenceService]:
-    services = []
-    for document in documents:
-        if not isinstance(document, dict) or document.get("kind") != KIND:
-            continue  # a file may hold other objects beside the service
-        _check_version(filename, document)
-        if not isinstance(document.get("metadata"), dict) or "name" not in document["metadata"]:
-            raise InputError(f"{filename}: metadata.name is missing")
-        try:
-            services.append(InferenceService.from_api(document, strict=True))
-        except SpecError as error:
-            raise InputError(f"{filename}: {document['metadata']['name']}: {error}") from None
-    if not services:
-        raise InputError(f"{filename}: no {KIND} of {API_VERSIONS[0]} in it")
-    return services
 
 
 def _crd(arguments: argparse.Namespace) -> int:

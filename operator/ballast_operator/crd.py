@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, made from the types of the API."""
+"""Makes a CustomResourceDefinition from the types of the API."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from typing import Any
 import yaml
 
 from ballast_operator.api.base import cel
-from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.api.status import InferenceServiceStatus
-from ballast_operator.names import (
-    GROUP,
-    KIND,
-    MAX_NAME_LENGTH,
-    NAME_PATTERN,
-    NAME_RULE,
-    PLURAL,
-    SERVED_VERSIONS,
-    VERSION,
-)
+from ballast_operator.names import GROUP, MAX_NAME_LENGTH, NAME_PATTERN, SERVED_VERSIONS, VERSION
 
 _KEPT = {
     "type",
@@ -37,31 +26,6 @@ _KEPT = {
     "format",
     "required",
 }
-
-
-def custom_resource_definition() -> dict[str, Any]:
-    """The whole definition of InferenceService, ready to be applied."""
-    columns = [
-        condition_column("Available", "Available", "status"),
-        condition_column("Ready", "Ready", "status"),
-        condition_column("Reason", "Ready", "reason"),
-        condition_column("NUMA", "NUMAPinned", "status"),
-        column("Device", "string", ".status.device.used"),
-        column("Replicas", "integer", ".status.replicas"),
-        column("Updated", "integer", ".status.updatedReplicas", priority=1),
-        column("Images", "string", ".status.image", priority=1),
-        column("Age", "date", ".metadata.creationTimestamp"),
-        column("URL", "string", ".status.url", priority=1),
-        column("External-URL", "string", ".status.externalURL", priority=1),
-        column("Node", "string", ".status.nodes", priority=1),
-        condition_column("Message", "Ready", "message", priority=1),
-    ]
-    scale = {
-        "specReplicasPath": ".spec.replicas",
-        "statusReplicasPath": ".status.replicas",
-        "labelSelectorPath": ".status.selector",
-    }
-    return definition(KIND, PLURAL, "bisvc", columns, _service_schema(), scale=scale)
 
 
 def definition(
@@ -114,16 +78,6 @@ def column(name: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
 def condition_column(name: str, condition: str, field: str, **more: Any) -> dict[str, Any]:
     """The column with a field of a condition."""
     return column(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', **more)
-
-
-def _service_schema() -> dict[str, Any]:
-    return root_schema(
-        KIND,
-        "A mixture-of-experts model that one GPU and a lot of host memory serve behind an OpenAI endpoint.",
-        NAME_RULE,
-        InferenceServiceSpec.model_json_schema(),
-        InferenceServiceStatus.model_json_schema(),
-    )
 
 
 def root_schema(

@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ballast_operator.allow_lists import why_cache_not_allowed, why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.refusals import why_cache_not_allowed, why_not_allowed
 from ballast_operator.names import Ref
-from ballast_operator.resources.cache_job import found_model
 from ballast_operator.resources.configmap import build_rules
 from ballast_operator.resources.httproute import build_http_route
 from ballast_operator.resources.inferencepool import build_inference_pool
@@ -20,7 +19,8 @@ from ballast_operator.resources.networkpolicy import build_network_policy
 from ballast_operator.resources.pdb import build_pdb
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.resources.podmonitor import build_pod_monitor
-from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy
+from ballast_operator.resources.pulling.cache_job import found_model
+from ballast_operator.resources.pulling.pull_job import build_pull_job, build_pull_policy
 from ballast_operator.resources.service import build_service
 
 OPTIONAL_CHILDREN = ("PodMonitor", "InferencePool", "HTTPRoute")

@@ -19,6 +19,7 @@ NOT_IN_PODS: Any = {
     "model": {
         "source": {
             "hugging_face": {"endpoint": True, "token_secret_ref": True},
+            "model_scope": {"token_secret_ref": True},
             "s3": {"credentials_secret_ref": True},
             "oci": {"pull_secret_ref": True},
         }

@@ -18,9 +18,11 @@ from support.cluster.service.api_versions import (
     NEW,
     OLD,
     define,
+    of_release_0_1,
     of_the_release_after,
     of_the_release_before,
     of_this_release,
+    serves,
     stored_versions,
 )
 from support.cluster.service.caching import model, model_cache
@@ -165,7 +167,7 @@ def restored(kube: Kube) -> Iterator[None]:
 
 
 def remove_definitions(kube: Kube) -> None:
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if serves(kube, f"{kind}{OLD}")):
         for body in kube.list(f"{kind}{OLD}"):  # those of ended namespaces may still be there
             metadata = body["metadata"]
             kube.merge(f"{kind}{OLD}", metadata["name"], {"metadata": {"finalizers": None}}, metadata["namespace"])
@@ -208,6 +210,28 @@ def test_definitions_of_the_releases_before_and_after_restart_and_write_nothing(
     assert stored == [["v1alpha1"], ["v1alpha1"], ["v1alpha1", "v1beta1"], ["v1alpha1", "v1beta1"]]
     assert (operator.is_running, operator.pid) == (True, pid)
     assert read_in_both(kube, "inferenceservices", "x", namespace)["status"] == before[0]["status"]
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_service_is_served_under_the_definition_of_release_0_1_until_that_is_replaced(
+    cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
+) -> None:
+    remove_definitions(kube)
+    define(kube, of_release_0_1())
+    kube.create(f"inferenceservices{OLD}", in_version(service("x"), "v1alpha1"), namespace)
+
+    def found() -> Object:
+        return kube.get(f"inferenceservices{OLD}", "x", namespace)
+
+    wait_for("the service to be ready", lambda: "Ready" in true_conditions(found()))
+    assert "device" not in found()["status"]
+    assert "the definition is of an earlier release; apply manifests/crd" in operator.log_path.read_text()
+    rests(cluster, operator)
+    pid, pods = operator.pid, kube.list("pods", namespace)
+    define(kube, of_this_release())
+    wait_for("the fields that it lacked", lambda: found()["status"].get("device"))
+    assert "Ready" in true_conditions(found())
+    assert (operator.pid, kube.list("pods", namespace)) == (pid, pods)
 
 
 def rests(cluster: Cluster, operator: OperatorProcess) -> None:

@@ -165,6 +165,15 @@ def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
+        ("modelScope", {"repo": "org/tiny", "quant": "Q8_0", "site": "modelscope.ai"}, None),
+        ("modelScope", {"repo": "org/tiny"}, "exactly one of quant and files"),
+        ("modelScope", {"repo": "org/tiny", "quant": "Q8_0", "site": "example.org"}, "Unsupported value"),
+        ("modelScope", {"repo": "org/tiny", "quant": "Q8_0", "pvc": None}, "exactly one of pvc and hostPath"),
+        (
+            "modelScope",
+            {"repo": "org/tiny", "quant": "Q8_0", "pvc": None, "hostPath": {"path": "/srv"}},
+            "kubernetes.io/hostname",
+        ),
         ("s3", {"bucket": "models", "prefix": "a/b", "quant": "Q8_0", "endpoint": "https://minio.test:9000"}, None),
         ("s3", {"bucket": "Models"}, "bucket"),
         ("s3", {"bucket": "models", "prefix": "/a"}, "prefix"),

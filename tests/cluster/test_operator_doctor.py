@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ballast_operator.doctor import judge_kubelet
+from ballast_operator.commands.doctor import judge_kubelet
 from support.cluster.cluster import Cluster
 from support.cluster.helm import CHART, Helm
 from support.cluster.service.api_versions import KINDS, define, of_the_release_before, of_this_release

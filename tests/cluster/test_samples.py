@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ballast_operator.doctor import judge_kubelet
+from ballast_operator.commands.doctor import judge_kubelet
 from support.cluster.cluster import Cluster
 from support.cluster.definitions import (
     HTTP_ROUTE,

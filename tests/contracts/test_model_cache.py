@@ -15,12 +15,12 @@ from ballast.hub.naming import read_name
 from ballast.tiny import write_tiny_model
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
-from ballast_operator.resources.cache_job import build_cache_pull, build_removal, folder_of, found_model
-from ballast_operator.resources.hub_pod import REPORT
 from ballast_operator.resources.pod import build_pod
-from support.servers.hub_server import hub_server
-from support.servers.oci_registry import TITLE, oci_registry
-from support.servers.s3_server import s3_server
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal, folder_of, found_model
+from ballast_operator.resources.pulling.source import REPORT
+from support.stores.hub_server import hub_server
+from support.stores.oci_registry import TITLE, oci_registry
+from support.stores.s3_server import s3_server
 
 OPTIONS = ChildOptions()
 

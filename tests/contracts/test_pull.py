@@ -16,12 +16,12 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.pull import Trouble, judge
 from ballast_operator.control.reporting.pull_findings import WAYS_OUT
 from ballast_operator.folders import MODEL_DIRECTORY, SCRATCH_DIRECTORY
-from ballast_operator.resources.hub_pod import REPORT
 from ballast_operator.resources.pod import build_pod
-from ballast_operator.resources.pull_job import build_pull_job
-from support.servers.hub_server import COMMIT, hub_server
-from support.servers.oci_registry import TITLE, docker_config, oci_registry
-from support.servers.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
+from ballast_operator.resources.pulling.pull_job import build_pull_job
+from ballast_operator.resources.pulling.source import REPORT
+from support.stores.hub_server import COMMIT, hub_server
+from support.stores.oci_registry import TITLE, docker_config, oci_registry
+from support.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
 
 
 def test_the_operator_knows_a_way_out_for_every_reason():

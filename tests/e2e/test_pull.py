@@ -19,7 +19,7 @@ from support.cluster.nodes.pulled import (
 )
 from support.cluster.nodes.served import NAMESPACE, engine_pods, remove, served
 from support.cluster.waiting import wait_for
-from support.servers.hub_server import BUILT_IN_NAME, COMMIT, HubServer
+from support.stores.hub_server import BUILT_IN_NAME, COMMIT, HubServer
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, OPTIONAL_KINDS
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.drift import stamped
 from ballast_operator.control.deciding.revisions import plan_history
 from ballast_operator.control.observing.installs import Installs
@@ -46,6 +47,7 @@ class FakeApi:
 
     def __init__(self, service, failures=None):
         self.objects, self.failures, self.writes = {}, failures or {}, []
+        self.schemas_by_kind = {}
         self.put(service)
 
     def put(self, body):
@@ -99,6 +101,9 @@ class FakeApi:
     async def knows(self, kind):
         return kind.name == "PodMonitor"
 
+    async def schemas(self, api_version):
+        return self.schemas_by_kind
+
     async def apply(self, kind, body, subresource=None, manager=None):
         self._fail("apply", kind)
         self.writes.append(("apply", kind.name, body))
@@ -137,4 +142,10 @@ class FakeProber:
 
 def reconciler(api, prober=None, *, known=OPTIONAL_KINDS):
     state, installs = OperatorState(known=frozenset(known)), Installs(api, Ref("system", "operator"), lambda: 0.0)
-    return Reconciler(api, prober or FakeProber(), OPTIONS, state, installs, lambda: NOW, lambda: 0.0)
+    return Reconciler(
+        api, prober or FakeProber(), OPTIONS, state, installs, writer(api, state), lambda: NOW, lambda: 0.0
+    )
+
+
+def writer(api, state=None):
+    return StatusWriter(api, state or OperatorState(), "system/operator", lambda: NOW)

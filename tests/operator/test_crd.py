@@ -9,14 +9,14 @@ import yaml
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.pod.scheduling import Scheduling
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.crd import custom_resource_definition, to_yaml
-from ballast_operator.definitions import DEFINITIONS, model_cache_definition
+from ballast_operator.crd import to_yaml
+from ballast_operator.definitions import DEFINITIONS, model_cache_definition, service_definition
 from ballast_operator.resources.pod import Attempt, build_pod
 from support.cluster.service.short_lists import SHORT_LISTS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
-SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SCHEMA = service_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 CACHE_SCHEMA = model_cache_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -110,6 +110,11 @@ ABSENT_OBJECTS = {
     ("spec.model.source.huggingFace", "tokenSecretRef"),
     ("spec.model.source.huggingFace", "pvc"),
     ("spec.model.source.huggingFace", "hostPath"),
+    ("spec.model.source", "modelScope"),
+    ("spec.model.source.modelScope", "files"),
+    ("spec.model.source.modelScope", "tokenSecretRef"),
+    ("spec.model.source.modelScope", "pvc"),
+    ("spec.model.source.modelScope", "hostPath"),
     ("spec.model.source", "s3"),
     ("spec.model.source.s3", "credentialsSecretRef"),
     ("spec.model.source.s3", "pvc"),
@@ -199,7 +204,7 @@ def test_two_spreads_of_one_key_are_refused(second):
 
 
 def test_names_and_columns_are_those_of_the_contract():
-    spec = custom_resource_definition()["spec"]
+    spec = service_definition()["spec"]
     assert (spec["group"], spec["names"]["shortNames"], spec["names"]["categories"]) == (
         "serving.ballast.dev",
         ["bisvc"],

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.crd import custom_resource_definition
+from ballast_operator.definitions import service_definition
 from ballast_operator.spec_hash import restarts, settings_hash, spec_hash
 
 # As the API server keeps it: with the defaults of the CRD under which it was written.
@@ -74,6 +74,7 @@ BESIDE = (
     *("resources.claims[].name", "resources.claims[].resourceClaimName"),
     *(
         "model.source.huggingFace",
+        "model.source.modelScope",
         "model.source.s3",
         "model.source.oci",
         "model.source.cache",
@@ -131,7 +132,7 @@ def changed(path, base=EVERYTHING):
     return spec
 
 
-SPEC_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+SPEC_SCHEMA = service_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 BESIDE_PODS = ("replicas", "rollout.", "numa.", "endpoint.service.", "endpoint.inferencePool.", "endpoint.route.")
 LEAVES = [path for path in leaves(SPEC_SCHEMA) if not path.startswith(BESIDE)]
 
@@ -156,10 +157,11 @@ def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
     [
         *("s3.bucket", "s3.prefix", "s3.quant", "s3.endpoint", "s3.region", "s3.pvc.claimName"),
         *("s3.credentialsSecretRef.name", "oci.reference", "oci.pullSecretRef.name", "oci.pvc.claimName"),
+        *("modelScope.repo", "modelScope.revision", "modelScope.tokenSecretRef.name", "modelScope.pvc.claimName"),
     ],
 )
 def test_credentials_of_a_store_restart_no_engine_and_its_address_does(name):
-    path, base = f"model.source.{name}", spec_of(name.partition(".")[0])
+    path, base = f"model.source.{name}", spec_of(name.partition(".")[0].replace("modelScope", "model-scope"))
     assert restarts(path) is ("Secret" not in name)
     for what in (spec_hash, settings_hash):
         assert (what(read(base)) != what(read(changed(path, base)))) is restarts(path)

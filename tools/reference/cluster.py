@@ -10,8 +10,7 @@ from tools.pages import metric_row, paragraph, table
 
 from ballast_operator.cli import _parser
 from ballast_operator.control.state import OperatorState
-from ballast_operator.crd import custom_resource_definition
-from ballast_operator.definitions import model_cache_definition
+from ballast_operator.definitions import model_cache_definition, service_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
 from ballast_operator.spec_hash import restarts
@@ -22,7 +21,7 @@ Schema = dict[str, Any]
 def resource_page() -> Iterator[str]:
     """Every field of an InferenceService."""
     yield from _page(
-        custom_resource_definition(),
+        service_definition(),
         "Other projects call their kind InferenceService too: write `bisvc`, or `{name}`. A field that is not listed "
         "is refused.",
         _spec_of_services,

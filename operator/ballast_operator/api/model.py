@@ -9,19 +9,19 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from ballast_operator.api.base import ApiType, ObjectName, RelativePath, cel, exactly_one, rules
 from ballast_operator.api.sources.cached_source import CachedSource
 from ballast_operator.api.sources.hugging_face import HuggingFaceSource
+from ballast_operator.api.sources.model_scope import ModelScopeSource
 from ballast_operator.api.sources.oci_model import OciSource
 from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.api.sources.s3_model import S3Source
 
-EXACTLY_ONE_SOURCE = (
-    "exactly one model source must be set: pvc, hostPath, image, huggingFace, s3, oci, cache or builtin"
-)
+PULLED_SOURCES = {"huggingFace": "hugging_face", "modelScope": "model_scope", "s3": "s3", "oci": "oci"}
+"""Sources that are pulled onto a volume, as written in YAML and here."""
+_SOURCES = ("pvc", "hostPath", "image", *PULLED_SOURCES, "cache", "builtin")
+EXACTLY_ONE_SOURCE = f"exactly one model source must be set: {', '.join(_SOURCES[:-1])} or {_SOURCES[-1]}"
 NAMED_BY_THE_HUB = (
-    "with source.huggingFace, s3, oci or cache, ggufPath and configPath must not be set: "
+    f"with source.{', '.join(PULLED_SOURCES)} or cache, ggufPath and configPath must not be set: "
     "the source's files are the model"
 )
-_PULLED = {"huggingFace": "hugging_face", "s3": "s3", "oci": "oci"}
-"""Sources that are pulled onto a volume, as written in YAML and here."""
 
 
 class PvcSource(ApiType):
@@ -59,12 +59,7 @@ class ModelSource(ApiType):
     """Where the model's files are. Exactly one field is set."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(
-            cel(
-                exactly_one("pvc", "hostPath", "image", *_PULLED, "cache", "builtin"),
-                EXACTLY_ONE_SOURCE,
-            )
-        )
+        json_schema_extra=rules(cel(exactly_one(*_SOURCES), EXACTLY_ONE_SOURCE)),
     )
 
     pvc: PvcSource | None = Field(default=None, description="A PersistentVolumeClaim.")
@@ -74,6 +69,9 @@ class ModelSource(ApiType):
         default=None,
         description="A model of a hub. A Job pulls it onto a claim or a node's directory first, once for all services "
         "that name the same; what was pulled stays when they go.",
+    )
+    model_scope: ModelScopeSource | None = Field(
+        default=None, description="A model of ModelScope's hub, pulled by a Job as huggingFace is."
     )
     s3: S3Source | None = Field(
         default=None,
@@ -94,18 +92,16 @@ class ModelSource(ApiType):
     @property
     def pulled(self) -> PulledSource | None:
         """The model that is pulled onto a volume; None for sources that need no pull of their own."""
-        return self.hugging_face or self.s3 or self.oci
+        return self.hugging_face or self.model_scope or self.s3 or self.oci
 
     @property
     def pulled_field(self) -> str:
         """The field of `pulled`."""
-        return next(written for written, name in _PULLED.items() if getattr(self, name) is not None)
+        return next(written for written, name in PULLED_SOURCES.items() if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelSource:
-        sources = ("pvc", "host_path", "image", "hugging_face", "s3", "oci", "cache", "builtin")
-        there = [name for name in sources if getattr(self, name) is not None]
-        if len(there) != 1:
+        if len(self.to_api()) != 1:
             raise ValueError(EXACTLY_ONE_SOURCE)
         return self
 
@@ -116,7 +112,7 @@ class Model(ApiType):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                f"!({' || '.join(f'has(self.source.{name})' for name in (*_PULLED, 'cache'))}) || "
+                f"!({' || '.join(f'has(self.source.{name})' for name in (*PULLED_SOURCES, 'cache'))}) || "
                 "(self.ggufPath == '.' && !has(self.configPath))",
                 NAMED_BY_THE_HUB,
             )

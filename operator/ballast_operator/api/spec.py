@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
 from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
-from ballast_operator.api.model import Model
+from ballast_operator.api.model import PULLED_SOURCES, Model
 from ballast_operator.api.pod.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
 from ballast_operator.api.pod.probes import Probes
 from ballast_operator.api.pod.scheduling import Scheduling
@@ -36,7 +36,7 @@ OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.joi
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
 HOSTNAME = "kubernetes.io/hostname"
 FOLDER_OF_A_NODE = (
-    f"hostPath of model.source.huggingFace, s3 and oci is of one node: scheduling.nodeSelector must have {HOSTNAME}"
+    f"hostPath of model.source.{', '.join(PULLED_SOURCES)} is of one node: scheduling.nodeSelector must have {HOSTNAME}"
 )
 
 
@@ -266,7 +266,7 @@ class InferenceServiceSpec(ApiType):
                     f"'{HOSTNAME}' in self.scheduling.nodeSelector",
                     FOLDER_OF_A_NODE,
                 )
-                for source in ("huggingFace", "s3", "oci")
+                for source in PULLED_SOURCES
             ),
             cel(
                 "self.sidecars.all(s, !has(s.volumeMounts) || "

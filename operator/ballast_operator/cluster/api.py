@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -59,6 +59,8 @@ class Api:
         self._count = count
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._schemas: dict[str, dict[str, Any]] = {}
+        """The last answer of `schemas`, by its URL, which changes with the answer."""
 
     async def connect(self) -> None:
         """Find out where the API server is, without asking it anything. Raises ConnectError."""
@@ -77,6 +79,17 @@ class Api:
         """Whether the cluster has this kind. Needs no permission on it: discovery is open to everyone."""
         found = await self._or_none("discover", "GET", f"/apis/{kind.api_version}")
         return found is not None and any(item["name"] == kind.plural for item in found["resources"])
+
+    async def schemas(self, api_version: str) -> Mapping[str, Any]:
+        """The schemas of the kinds of this API version, by kind. Needs no permission: discovery is open to everyone."""
+        index = await self.request("discover", "GET", "/openapi/v3")
+        url = index["paths"].get(f"apis/{api_version}", {}).get("serverRelativeURL")
+        if url is None:
+            return {}
+        if url not in self._schemas:
+            document = await self.request("discover", "GET", url)
+            self._schemas = {url: dict(_by_kind(document["components"]["schemas"].values(), api_version))}
+        return self._schemas[url]
 
     async def list_all(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
@@ -222,6 +235,13 @@ class Api:
         if self._connection is refused:
             self._connection = None
             await refused.retire()
+
+
+def _by_kind(schemas: Iterable[Mapping[str, Any]], api_version: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for schema in schemas:
+        for kind in schema.get("x-kubernetes-group-version-kind", ()):
+            if f"{kind['group']}/{kind['version']}" == api_version:
+                yield kind["kind"], schema
 
 
 def _message(payload: bytes) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.backoff import backoff_s
 from ballast_operator.child_options import ChildOptions
@@ -16,11 +15,11 @@ from ballast_operator.cluster.api import Api, ApiError, NamespaceEndsError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, NODE, NODE_TOPOLOGY, SERVICE
 from ballast_operator.control.applying.cached_pods import replace_waiting
 from ballast_operator.control.applying.children import apply_children
-from ballast_operator.control.applying.event_recorder import record
 from ballast_operator.control.applying.history import record_revision
 from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.applying.successor import end_image_check, why_not_startable
 from ballast_operator.control.deciding.live_endpoints import load_balancer_addresses, pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
@@ -36,13 +35,13 @@ from ballast_operator.control.observing.observe import Observed, observe, observ
 from ballast_operator.control.observing.pod_reports import gather_reports, reach_service
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.conditions import Finding
-from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.findings import find_available, spec_refused
 from ballast_operator.control.reporting.progress_findings import was_reported_as_failed
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
+from ballast_operator.limits.refusals import why_not_allowed
 from ballast_operator.names import LABEL_OWNER_UID, Ref, labels_of
 from ballast_operator.resources.pod import Attempt, build_pod, restart_of
 from ballast_operator.spec_hash import spec_hash
@@ -73,6 +72,7 @@ class Reconciler:
     options: ChildOptions
     state: OperatorState
     installs: Installs
+    statuses: StatusWriter
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
@@ -90,15 +90,15 @@ class Reconciler:
             return None
         try:
             if "deletionTimestamp" in body["metadata"]:
-                await self._let_go(ref, body)
+                await self._leave_to_garbage_collector(ref, body)
                 return None
-            return await self._bring_about(ref, body)
+            return await self._reconcile_existing(ref, body)
         except NamespaceEndsError:
             log.info("the namespace is being deleted or is gone, nothing more is written", extra={"service": str(ref)})
             self.state.of(ref).abandoned_uid = body["metadata"]["uid"]
             return None
 
-    async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
+    async def _reconcile_existing(self, ref: Ref, body: dict[str, Any]) -> float | None:
         """The pass over a service that exists. Raises ApiError as `reconcile` does."""
         rivalry = await self.installs.look(body)
         if not rivalry.acts:
@@ -151,7 +151,7 @@ class Reconciler:
         idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock(), is_pulling=is_pulling)
         return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
-    async def _let_go(self, ref: Ref, body: dict[str, Any]) -> None:
+    async def _leave_to_garbage_collector(self, ref: Ref, body: dict[str, Any]) -> None:
         """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
         held = [name for name in body["metadata"].get("finalizers") or () if name not in GARBAGE_COLLECTION]
         rivalry = await self.installs.look(body)
@@ -177,7 +177,7 @@ class Reconciler:
         known = before.get("conditions") or []
         seen = str(self.installs.own) in status_managers(body)
         if not seen or any(condition not in known for condition in status["conditions"]):
-            await self._apply_status(body, status)
+            await self.statuses.apply(INFERENCE_SERVICE, body, status)
 
     async def _act(self, service: InferenceService, seen: Observed, outcome: Outcome) -> Evidence:
         """Apply the children and the next step of the rollout, then gather the evidence for the status.
@@ -336,40 +336,10 @@ class Reconciler:
         return why_no_capacity(service.spec, topologies or [], nodes or [])
 
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any], gone: Sequence[str]) -> str:
-        """Write the status and its events if they differ from what is there. Returns the object's resource version.
-
-        `gone`: managers of installs that are no more, whose fields become ours or go.
-        """
+        """Write the status, as StatusWriter.write does, and keep its conditions."""
         metadata = body["metadata"]
         self.state.of(Ref(metadata["namespace"], metadata["name"])).conditions = status["conditions"]
-        if not gone and _without_order(status) == _without_order(body.get("status") or {}):
-            return str(metadata["resourceVersion"])
-        written = await self._apply_status(body, status)
-        for manager in gone:  # who applies nothing owns nothing, and what it owned alone is removed
-            head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-            named = {key: metadata[key] for key in ("name", "namespace", "uid")}
-            written = await self.api.apply(INFERENCE_SERVICE, {**head, "metadata": named}, "status", manager)
-        return str(written["metadata"]["resourceVersion"])
-
-    async def _apply_status(self, body: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
-        """Write these fields of the status under our own name, and the events. Returns the object."""
-        metadata = body["metadata"]
-        keys = (
-            "name",
-            "namespace",
-            "uid",
-            "resourceVersion",
-        )  # the API server refuses a status that was made from an older object
-        head = {key: body[key] for key in ("apiVersion", "kind")}
-        before = (body.get("status") or {}).get("conditions") or []
-        written = await self.api.apply(
-            INFERENCE_SERVICE,
-            {**head, "metadata": {key: metadata[key] for key in keys}, "status": status},
-            "status",
-            str(self.installs.own),
-        )
-        await record(self.api, written, events_between(before, status["conditions"]), self.now())
-        return written
+        return await self.statuses.write(INFERENCE_SERVICE, body, status, gone)
 
     def _remember(self, service: InferenceService, seen: Observed, version: str, evidence: Evidence) -> None:
         state = self.state.of(service.ref)
@@ -384,11 +354,6 @@ class Reconciler:
         pulls = evidence.pulled is not None and not evidence.pulled.holds
         since = self.clock() if state.pulling_since is None else state.pulling_since
         state.pulling_since = since if pulls else None
-
-
-def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
-    """The status with its conditions by type: where several wrote some, the API server keeps another order."""
-    return {**status, "conditions": {found["type"]: found for found in status.get("conditions") or ()}}
 
 
 def _next_look(

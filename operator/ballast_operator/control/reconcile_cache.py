@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ballast_operator.allow_lists import why_cache_not_allowed
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, NamespaceEndsError
 from ballast_operator.cluster.kinds import MODEL_CACHE
 from ballast_operator.control.applying.cache_jobs import (
-    apply_policy,
     begin_pull,
     forget,
     put_away,
     renew_pull,
     step_removal,
 )
-from ballast_operator.control.applying.cache_status import set_finalizer, write_cache_status
+from ballast_operator.control.applying.finalizer import set_finalizer
+from ballast_operator.control.applying.pull_objects import apply_policy
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.deciding.cache_copies import Copy
 from ballast_operator.control.deciding.cache_plan import Held, PlacePlan, Wanted, plan_place
 from ballast_operator.control.deciding.pull import next_look_s
@@ -37,9 +37,10 @@ from ballast_operator.control.reporting.cache_status import (
     last_used,
     refused_cache_status,
 )
+from ballast_operator.limits.refusals import why_cache_not_allowed
 from ballast_operator.names import Ref
 from ballast_operator.quantity import parse_bytes
-from ballast_operator.resources.cache_job import build_cache_policy, folder_of
+from ballast_operator.resources.pulling.cache_job import build_cache_policy, folder_of
 
 WAITS_S = 10.0
 """Seconds until the next pass over a cache that its users or the API server hold up."""
@@ -56,6 +57,7 @@ class CacheReconciler:
     prober: Prober
     options: ChildOptions
     installs: Installs
+    statuses: StatusWriter
     now: Callable[[], datetime]
     clock: Callable[[], float]
     _busy_since: dict[Ref, float] = field(default_factory=dict)
@@ -67,18 +69,18 @@ class CacheReconciler:
             self._busy_since.pop(ref, None)
             return None
         try:
-            return await self._bring_about(ref, body)
+            return await self._reconcile_existing(ref, body)
         except NamespaceEndsError:
             return WAITS_S  # its Jobs end with the namespace, and then the finalizer is taken away
 
-    async def _bring_about(self, ref: Ref, body: dict[str, Any]) -> float | None:
+    async def _reconcile_existing(self, ref: Ref, body: dict[str, Any]) -> float | None:
         rivalry = await self.installs.look(body)
         if not rivalry.acts:
             return WAITS_S
         before, generation = body.get("status") or {}, body["metadata"]["generation"]
 
         async def write(status: dict[str, Any]) -> None:
-            await write_cache_status(self.api, body, status, str(self.installs.own), rivalry.gone, self.now())
+            await self.statuses.write(MODEL_CACHE, body, status, rivalry.gone)
 
         try:
             cache = ModelCache.from_api(body)
@@ -128,7 +130,12 @@ class CacheReconciler:
             parse_bytes(cache.spec.capacity),
             [Wanted(folder, parse_bytes(model.size)) for folder, model in models.items()] if meant else [],
             {
-                folder: Held(parse_bytes(sizes[folder]), used.get((place, copy.model), ""), copy.leaving, copy.fails)
+                folder: Held(
+                    parse_bytes(sizes[folder]),
+                    used.get((place, copy.model), ""),
+                    fails=copy.fails,
+                    leaving=copy.leaving,
+                )
                 for folder, copy in copies.items()
             },
             seen.named,

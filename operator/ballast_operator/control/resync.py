@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,18 @@ from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import (
     ENDPOINT_SLICE,
     INFERENCE_SERVICE,
+    MODEL_CACHE,
     NODE,
     OPTIONAL_KINDS,
     POD,
     Kind,
 )
+from ballast_operator.control.deciding.declared_fields import undeclared_fields
 from ballast_operator.control.deciding.node_fingerprint import fingerprint
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.state import OperatorState, version_of
-from ballast_operator.names import LABEL_OWNER_UID, MANAGED_SELECTOR, Ref, labels_of
+from ballast_operator.definitions import DEFINITIONS
+from ballast_operator.names import API_VERSION, LABEL_OWNER_UID, MANAGED_SELECTOR, Ref, labels_of
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class Resync:
             raise ApiError(f"list {INFERENCE_SERVICE.plural}", 404, "the CustomResourceDefinition is not installed")
         services = {ref_of(body): body for body in found}
         await self._learn_kinds()
+        await self._learn_schemas()
         versions: defaultdict[str, dict[str, str]] = defaultdict(dict)
         pods = await self._list(POD, MANAGED_SELECTOR) or []
         for body in [*pods, *await self._children()]:
@@ -71,6 +75,26 @@ class Resync:
             self.state.known = known
             for ref in self.state.services:
                 self.enqueue(ref)
+
+    async def _learn_schemas(self) -> None:
+        """Learn which fields the installed definitions declare. New ones are missing in the statuses so far."""
+        schemas = await self.api.schemas(API_VERSION)
+        if schemas == self.state.schemas:
+            return
+        self.state.schemas = schemas
+        for kind in (INFERENCE_SERVICE, MODEL_CACHE):
+            definition = DEFINITIONS[kind.plural]()
+            wanted = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+            missing = list(undeclared_fields(wanted, schemas.get(kind.name, wanted)))
+            if missing:
+                log.warning(
+                    "the definition is of an earlier release; upgrade the chart's release with crds.install=true, or, where "
+                    "no chart installed it, apply manifests/crd of this one. Until then the fields that it lacks have no "
+                    "effect and are not in the status",
+                    extra={"definition": definition["metadata"]["name"], "lacks": ", ".join(missing)},
+                )
+        for ref in self.state.services:
+            self.enqueue(ref)
 
     async def _children(self) -> list[dict[str, Any]]:
         found = []
@@ -106,6 +130,6 @@ class Resync:
         return found
 
 
-def ref_of(body: dict[str, Any]) -> Ref:
-    """The namespace and name of an InferenceService."""
+def ref_of(body: Mapping[str, Any]) -> Ref:
+    """The namespace and name of an object."""
     return Ref(body["metadata"]["namespace"], body["metadata"]["name"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_operator.cluster.kinds import CHILD_KINDS, ENDPOINT_SLICE, INFERENCE_SERVICE, MODEL_CACHE, POD, Kind
+from ballast_operator.control.deciding.declared_fields import declared_part
 from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.deciding.progress import ProgressClock
 from ballast_operator.control.deciding.take_down import Observation
@@ -73,6 +74,8 @@ class OperatorState:
     services: dict[Ref, ServiceState] = field(default_factory=dict)
     known: frozenset[Kind] = frozenset()
     """The optional kinds that the cluster has."""
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The schemas of the installed definitions, by kind."""
     nodes_changed: float | None = None
     """The loop time at which a node last changed."""
     disturbed: float | None = None
@@ -92,6 +95,11 @@ class OperatorState:
             undisturbed_s=float("inf") if self.disturbed is None else now - self.disturbed,
             nodes_changed_s=None if self.nodes_changed is None else now - self.nodes_changed,
         )
+
+    def declared_status(self, kind: Kind, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a status that the installed definition of its kind declares."""
+        schema = self.schemas.get(kind.name, {}).get("properties", {}).get("status", {})
+        return dict(declared_part(status, schema))
 
     def child_kinds(self) -> tuple[Kind, ...]:
         """The kinds that services own beside pods and that the cluster has."""

@@ -6,13 +6,13 @@ With a list of images, all that is not known to be harmless is refused, in all c
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from ballast_operator.api.pod.container import EnvFrom, EnvVar, Sidecar, VolumeMount
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
+from ballast_operator.limits.paths import is_below
 
 CODE_VARIABLES = (
     # the dynamic loader and the C library
@@ -118,10 +118,10 @@ def _objects(field: str, sources: Sequence[EnvFrom], lists: AllowLists) -> Itera
 def _mounts(field: str, mounts: Sequence[VolumeMount], lists: AllowLists, *, bounded: bool) -> Iterator[Refusal]:
     for mount in mounts:
         path = mount.mount_path
-        if _is_below(path, lists.mount_paths):
+        if is_below(path, lists.mount_paths):
             continue
-        if any(_is_below(path, (own,)) or _is_below(own, (path,)) for own in CODE_PATHS) or (
-            bounded and not _is_below(path, HARMLESS_PATHS)
+        if any(is_below(path, (own,)) or is_below(own, (path,)) for own in CODE_PATHS) or (
+            bounded and not is_below(path, HARMLESS_PATHS)
         ):
             yield Refusal(field, path, "--allowed-mount-path", lists.mount_paths)
 
@@ -157,9 +157,3 @@ def _claims(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _is_below(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path of a container is one of the roots, or lies below one."""
-    normal = posixpath.normpath(path)
-    return any(normal == root or normal.startswith(f"{root}/") for root in map(posixpath.normpath, roots))

@@ -17,7 +17,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import ApiError
 from ballast_operator.cluster.kinds import INFERENCE_SERVICE, MODEL_CACHE, Kind
 from ballast_operator.control.applying.limited_api import LimitedApi
-from ballast_operator.control.deciding.ownership import controller_of, is_service
+from ballast_operator.control.applying.status_writer import StatusWriter
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.observing.probe import Prober
@@ -27,7 +27,8 @@ from ballast_operator.control.resync import Resync, ref_of
 from ballast_operator.control.state import OperatorState
 from ballast_operator.control.workqueue import WorkQueue
 from ballast_operator.errors import InputError
-from ballast_operator.names import LABEL_SERVICE, Ref, labels_of
+from ballast_operator.names import Ref
+from ballast_operator.process.event_targets import CacheUsers, service_of
 from ballast_operator.process.health import HealthServer
 from ballast_operator.process.leader import Election
 from ballast_operator.process.metrics import Metrics
@@ -66,10 +67,14 @@ class Operator:
         self._api = LimitedApi(process.quotas, self._requested)
         self._prober = Prober(process.probe_proxy)
         self._freshness = Freshness()
+        self._cache_users = CacheUsers()
         self._installs = installs = Installs(
             self._api, Ref(process.lease_namespace, process.lease_name), time.monotonic
         )
-        self._reconciler = Reconciler(self._api, self._prober, children, self._state, installs, _now, time.monotonic)
+        statuses = StatusWriter(self._api, self._state, str(installs.own), _now)
+        self._reconciler = Reconciler(
+            self._api, self._prober, children, self._state, installs, statuses, _now, time.monotonic
+        )
         self._queue: WorkQueue[Ref] = WorkQueue(
             self._reconcile,
             num_workers=NUM_WORKERS,
@@ -84,7 +89,9 @@ class Operator:
             clock=time.monotonic,
             on_done=self._metrics.reconciled,
         )
-        self._cache_reconciler = CacheReconciler(self._api, self._prober, children, installs, _now, time.monotonic)
+        self._cache_reconciler = CacheReconciler(
+            self._api, self._prober, children, installs, statuses, _now, time.monotonic
+        )
         self._resync = Resync(
             self._api,
             self._state,
@@ -192,6 +199,7 @@ class Operator:
         """Resync at an interval. The first one comes before the watches: it finds out which kinds there are."""
         watching, retry_s = False, FIRST_RETRY_S
         self._freshness.begin()
+        self._cache_users.clear()
         while True:
             self._mark_alive()
             kinds = self._state.watched_kinds()
@@ -252,36 +260,13 @@ class Operator:
 
     def _handle_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
         self._metrics.watched(kind.name)
-        if (cache := cache_of(kind, body)) is not None:
+        for cache in self._cache_users.caches_of(kind, body, gone=gone):
             self._caches.enqueue(cache)
         if kind == MODEL_CACHE:
             return
         self._freshness.watched(body, gone=gone)
         if (ref := service_of(kind, body)) is not None:
             self._queue.enqueue(ref)
-
-
-def cache_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
-    """The ModelCache that an object is, or whose model a service names."""
-    if kind == MODEL_CACHE:
-        return ref_of(dict(body))
-    if kind != INFERENCE_SERVICE:
-        return None
-    source = ((body.get("spec") or {}).get("model") or {}).get("source") or {}
-    named = (source.get("cache") or {}).get("name")
-    return None if named is None else Ref(body["metadata"]["namespace"], named)
-
-
-def service_of(kind: Kind, body: Mapping[str, Any]) -> Ref | None:
-    """The service that an object is or belongs to. The owner tells where somebody removed the label."""
-    if kind == INFERENCE_SERVICE:
-        return ref_of(dict(body))
-    metadata = body["metadata"]
-    name = labels_of(body).get(LABEL_SERVICE)
-    if name is None:
-        owner = controller_of(body)
-        name = owner["name"] if owner is not None and is_service(owner) else None
-    return None if name is None else Ref(metadata["namespace"], name)
 
 
 def _now() -> datetime:

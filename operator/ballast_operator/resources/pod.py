@@ -30,9 +30,9 @@ from ballast_operator.names import (
 )
 from ballast_operator.quantity import parse_bytes
 from ballast_operator.resources.command import engine_arguments
-from ballast_operator.resources.hub_pod import store_env
 from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.node_affinity import on_nodes
+from ballast_operator.resources.pulling.source import store_env
 from ballast_operator.resources.security import container_security, engine_security
 from ballast_operator.resources.sidecars import as_containers
 from ballast_operator.resources.volumes import mounts, volumes

@@ -100,3 +100,36 @@ def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path)
 def test_without_any_credentials_the_sentence_says_what_to_set(credentials: Path) -> None:
     with pytest.raises(ConnectError, match=f"{credentials.name}: there is no such file; set KUBECONFIG"):
         asyncio.run(Api().connect())
+
+
+def test_schemas_are_read_again_only_if_the_cluster_publishes_others(credentials: Path) -> None:
+    asked, marks = [], ["1", "1", "2"]
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(str(request.rel_url))
+        if request.path == "/openapi/v3":
+            url = f"/openapi/v3/apis/serving.ballast.dev/v1alpha1?hash={marks.pop(0)}"
+            return web.json_response({"paths": {"apis/serving.ballast.dev/v1alpha1": {"serverRelativeURL": url}}})
+        kind = {"group": "serving.ballast.dev", "version": "v1alpha1", "kind": "InferenceService"}
+        others = {"group": "", "version": "v1", "kind": "DeleteOptions"}
+        schema = {"x-kubernetes-group-version-kind": [kind], "title": request.query["hash"]}
+        schemas = {"a": schema, "b": {"x-kubernetes-group-version-kind": [others]}, "c": {}}
+        return web.json_response({"components": {"schemas": schemas}})
+
+    async def scene() -> list[object]:
+        runner, port = await serve(answer)
+        write_credentials(credentials, port, "one")
+        api = Api()
+        try:
+            return [await api.schemas("serving.ballast.dev/v1alpha1") for _ in range(3)]
+        finally:
+            await api.close()
+            await runner.cleanup()
+
+    found = asyncio.run(scene())
+    assert [{kind: schema["title"] for kind, schema in each.items()} for each in found] == [
+        {"InferenceService": "1"},
+        {"InferenceService": "1"},
+        {"InferenceService": "2"},
+    ]
+    assert [url.rpartition("?")[2] for url in asked if "?" in url] == ["hash=1", "hash=2"]

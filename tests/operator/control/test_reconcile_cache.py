@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from builders import NOW
 from caching import cache_body, cached, model_cache
-from fakes import FakeApi, FakeProber, custom_resource, live
+from fakes import FakeApi, FakeProber, custom_resource, live, writer
 
-from ballast_operator.allow_lists import AllowLists
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.observing.installs import Installs
 from ballast_operator.control.reconcile_cache import WAITS_S, CacheReconciler
+from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.names import FINALIZER_CACHE, Ref
-from ballast_operator.resources.cache_job import build_cache_pull, folder_of
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, folder_of
 
 OPTIONS = ChildOptions(allowed=AllowLists(host_paths=("/srv",)))
 CACHE = Ref("ns", "models")
@@ -39,7 +39,7 @@ def with_model(api, name, place="n1", **status):
 
 def run(api, options=OPTIONS):
     installs = Installs(api, Ref("system", "operator"), lambda: 0.0)
-    reconciler = CacheReconciler(api, FakeProber(), options, installs, lambda: NOW, lambda: 0.0)
+    reconciler = CacheReconciler(api, FakeProber(), options, installs, writer(api), lambda: NOW, lambda: 0.0)
     return asyncio.run(reconciler.reconcile(CACHE))
 
 
@@ -100,6 +100,27 @@ def test_an_eviction_is_announced_before_it_begins():
     run(api)
     [job] = api.written("create", "Job")
     assert job["metadata"]["name"].endswith("-remove")
+
+
+FAILED = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+
+
+def test_a_pull_that_fails_makes_room_for_a_model_that_a_service_names():
+    api = api_with(cached("old"), cached("new"))
+    with_model(api, "old", conditions=FAILED)
+    name_it(api, "new")
+    run(api)
+    run(api)
+    assert states(api) == {"old": "Removing", "new": "Waiting"}
+    assert [name.endswith("-remove") for name in jobs_created(api)] == [True]
+
+
+def test_a_deleted_cache_removes_the_files_of_a_pull_that_fails():
+    api = api_with(cached(), deleting=True)
+    with_model(api, "tiny", conditions=FAILED)
+    run(api)
+    run(api)
+    assert [name.endswith("-remove") for name in jobs_created(api)] == [True]
 
 
 def test_a_service_that_found_the_model_before_the_announcement_keeps_it():

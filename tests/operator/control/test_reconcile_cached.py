@@ -7,10 +7,10 @@ from builders import pod, service
 from caching import cache_body, cached
 from fakes import OPTIONS, REF, FakeApi, custom_resource, reconciler
 
-from ballast_operator.allow_lists import AllowLists
 from ballast_operator.api.sources.cached_source import FoundModel
 from ballast_operator.control.applying.cached_pods import replace_waiting
 from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.resources.node_affinity import on_nodes
 
 SOURCE = {"source": {"cache": {"name": "models", "model": "tiny"}}}

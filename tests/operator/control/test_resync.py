@@ -6,9 +6,11 @@ import pytest
 from fakes import REF, FakeApi, custom_resource
 
 from ballast_operator.cluster.api import ApiError
+from ballast_operator.cluster.kinds import INFERENCE_SERVICE
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.resync import Resync
 from ballast_operator.control.state import OperatorState
+from ballast_operator.definitions import DEFINITIONS
 
 
 def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
@@ -19,3 +21,25 @@ def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
     api.failures = {("list", "PodMonitor"): 500}
     with pytest.raises(ApiError):
         asyncio.run(look.run_once())
+
+
+def test_a_definition_that_is_replaced_is_noticed_and_services_are_looked_at_again(caplog):
+    api, enqueued = FakeApi(custom_resource()), []
+    state = OperatorState()
+    look = Resync(api, state, Freshness(), enqueued.append, lambda: 0.0)
+    earlier = {"InferenceService": {"properties": {"status": {"properties": {"url": {"type": "string"}}}}}}
+    api.schemas_by_kind = earlier
+    asyncio.run(look.run_once())
+    assert "the definition is of an earlier release; apply manifests/crd" in caplog.text
+    assert "status.conditions" in caplog.records[-1].lacks
+    assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s", "replicas": 1}) == {"url": "http://s"}
+    state.of(REF).versions = {api.objects["InferenceService", "s"]["metadata"]["uid"]: "1"}
+    caplog.clear()
+    enqueued.clear()
+    asyncio.run(look.run_once())
+    assert (enqueued, caplog.text) == ([], "")
+    definition = DEFINITIONS[INFERENCE_SERVICE.plural]()
+    api.schemas_by_kind = {"InferenceService": definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]}
+    asyncio.run(look.run_once())
+    assert (enqueued, caplog.text) == ([REF], "")
+    assert state.declared_status(INFERENCE_SERVICE, {"replicas": 1}) == {"replicas": 1}

@@ -3,8 +3,8 @@
 import pytest
 from builders import service
 
-from ballast_operator.allow_lists import why_not_allowed
 from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.refusals import why_not_allowed
 
 ANY_IMAGE, LISTED = AllowLists(), AllowLists(images=("r.test/team",))
 VOLUME = {"volumes": [{"name": "v", "configMap": {"name": "v"}}]}

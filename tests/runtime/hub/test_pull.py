@@ -31,7 +31,7 @@ from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
 from ballast.tiny import write_tiny_model
 from ballast.weights.header import is_whole
-from support.servers.hub_server import COMMIT, HubServer, hub_server
+from support.stores.hub_server import COMMIT, HubServer, hub_server
 
 NAME = HubName("org/tiny", "Q8_0")
 

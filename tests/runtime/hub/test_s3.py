@@ -26,8 +26,8 @@ from ballast.hub.pull import Found, find, pull
 from ballast.hub.remote import Hub, all_caches, cache_of
 from ballast.hub.s3 import S3Store
 from ballast.tiny import BUILT_IN
-from support.servers.cut_proxy import cut_proxy
-from support.servers.s3_server import S3Server, s3_server
+from support.stores.cut_proxy import cut_proxy
+from support.stores.s3_server import S3Server, s3_server
 
 WEIGHTS = bytes(range(256)) * 24_000
 FOLDER = "team a/tiny+v1"

@@ -109,8 +109,9 @@ class GuestNode:
 
     def given(self, pod_uid: str) -> Given:
         """What the kubelet's own records say that a pod has."""
-        cpus = self._record(CPU_STATE)["entries"].get(pod_uid, {})
-        memory = self._record(MEMORY_STATE)["entries"].get(pod_uid, {})
+        # A kubelet that has given nothing to any pod leaves the entries out.
+        cpus = self._record(CPU_STATE).get("entries", {}).get(pod_uid, {})
+        memory = self._record(MEMORY_STATE).get("entries", {}).get(pod_uid, {})
         devices = self._record(DEVICE_STATE)["Data"]["PodDeviceEntries"] or []
         return Given(
             cpus=next(iter(cpus.values()), ""),

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from ballast_operator.api.base import rules
 from ballast_operator.api.sources.hub_model import QUANT_OR_FILES_RULE, HubModel, Revision
+from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, KeptOnVolume
 
 
 class ModelScopeModel(HubModel):
@@ -26,3 +27,9 @@ class ModelScopeModel(HubModel):
     def name(self) -> str:
         """The model's name, as `ballast pull` and `ballast serve` take it."""
         return f"{self.site}/{super().name}"
+
+
+class ModelScopeSource(ModelScopeModel, KeptOnVolume):
+    """Which model of ModelScope, and where it is kept."""
+
+    model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE, CLAIM_OR_FOLDER_RULE))

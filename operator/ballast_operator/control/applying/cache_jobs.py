@@ -9,16 +9,14 @@ from typing import Any
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
+from ballast_operator.cluster.kinds import JOB, POD
 from ballast_operator.control.applying.outcome import REFUSED
+from ballast_operator.control.applying.pull_objects import create_job, delete_job
 from ballast_operator.control.deciding.cache_copies import OVER, Copy
 from ballast_operator.control.deciding.pull import is_outdated
-from ballast_operator.resources.cache_job import build_cache_pull, build_removal
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal
 
 log = logging.getLogger(__name__)
-
-GONE = "Background"
-"""Deleting a Job deletes its pods."""
 
 
 async def begin_pull(api: Api, cache: ModelCache, model_name: str, place: str, options: ChildOptions) -> str | None:
@@ -27,7 +25,7 @@ async def begin_pull(api: Api, cache: ModelCache, model_name: str, place: str, o
     assert model is not None
     job = build_cache_pull(cache, model, place, options)
     if (refusal := await _why_refused(api, cache, job)) is None:
-        await _create(api, cache, job)
+        await create_job(api, job)
         log.info("pull begun", extra={"cache": str(cache.ref), "model": model_name, "place": place})
     return refusal
 
@@ -38,7 +36,7 @@ async def renew_pull(api: Api, cache: ModelCache, copy: Copy, options: ChildOpti
     if model is None or copy.job is None or copy.leaving:
         return
     if is_outdated(copy.job, build_cache_pull(cache, model, copy.place, options), copy.pull):
-        await api.delete(JOB, copy.job, propagation=GONE)
+        await delete_job(api, copy.job)
         log.info("pull Job replaced", extra={"cache": str(cache.ref), "model": copy.model, "place": copy.place})
 
 
@@ -58,7 +56,7 @@ async def step_removal(api: Api, cache: ModelCache, copy: Copy, options: ChildOp
         if any((pod.get("status") or {}).get("phase") not in OVER for pod in copy.pods):
             return  # it may still write
     job = build_removal(cache, copy.place, copy.folder, copy.model, copy.size, options)
-    await _create(api, cache, job)
+    await create_job(api, job)
     log.info("removal begun", extra={"cache": str(cache.ref), "model": copy.model, "place": copy.place})
 
 
@@ -66,7 +64,7 @@ async def forget(api: Api, copy: Copy) -> None:
     """Delete the Jobs of a copy."""
     for job in (copy.job, copy.removal):
         if job is not None:
-            await api.delete(JOB, job, propagation=GONE)
+            await delete_job(api, job)
 
 
 async def put_away(api: Api, copy: Copy) -> None:
@@ -74,12 +72,6 @@ async def put_away(api: Api, copy: Copy) -> None:
     if copy.present:
         for pod in copy.pods:
             await api.delete(POD, pod)
-
-
-async def apply_policy(api: Api, policy: Mapping[str, Any], live: Mapping[str, Any] | None) -> None:
-    """Apply the NetworkPolicy if its rules differ."""
-    if live is None or live["spec"].get("egress") != policy["spec"]["egress"]:
-        await api.apply(NETWORK_POLICY, policy)
 
 
 async def _why_refused(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> str | None:
@@ -94,11 +86,3 @@ async def _why_refused(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> s
             raise
         return error.message
     return None
-
-
-async def _create(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> None:
-    try:
-        await api.create(JOB, job, cache.ref.namespace)
-    except ApiError as error:
-        if error.status != 409:  # it is there already
-            raise

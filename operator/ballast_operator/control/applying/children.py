@@ -34,14 +34,14 @@ async def apply_children(
             outcome.delays.append(waits_for_finalizers(live))
         elif live is None or has_drifted(child, live):
             try:
-                await _bring_about(api, kind, child, live)
+                await _apply_child(api, kind, child, live)
                 log.info("applied", extra={"kind": kind.name, "object": name, "service": str(service.ref)})
             except ApiError as error:
                 outcome.child_failed(kind, name, error)
     await _delete_unwanted(api, service, names, seen, outcome)
 
 
-async def _bring_about(api: Api, kind: Kind, child: dict[str, Any], live: Mapping[str, Any] | None) -> None:
+async def _apply_child(api: Api, kind: Kind, child: dict[str, Any], live: Mapping[str, Any] | None) -> None:
     """Create the child, or make the live object equal to it. Raises ApiError."""
     if live is None:
         await api.apply(kind, child)

@@ -10,7 +10,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.control.applying.outcome import Outcome
-from ballast_operator.control.deciding.acceptance import tells_nothing
+from ballast_operator.control.deciding.acceptance import is_inconclusive
 from ballast_operator.control.deciding.live_pod import Pod, pod_patch
 from ballast_operator.control.deciding.ownership import conflict, is_ours
 from ballast_operator.control.deciding.rollout import Rollout
@@ -45,7 +45,7 @@ async def is_acceptable(
     try:
         await api.try_create(POD, successor, service.ref.namespace)
     except ApiError as error:
-        if tells_nothing(error.status, error.message):
+        if is_inconclusive(error.status, error.message):
             return True
         outcome.failed(f"the pod that would follow {pod.name}, which therefore stays", error)
         return False

@@ -12,12 +12,13 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import JOB, NETWORK_POLICY, POD
 from ballast_operator.control.applying.outcome import Outcome
+from ballast_operator.control.applying.pull_objects import apply_policy, create_job, delete_job
 from ballast_operator.control.deciding.pull import Pull, Trouble, is_ours, is_outdated, judge, owners
 from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.observing.pull_objects import PullObjects, observe_pull, with_progress
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.pull_findings import find_pull
-from ballast_operator.resources.pull_job import (
+from ballast_operator.resources.pulling.pull_job import (
     ANNOTATION_PULLED,
     build_pull_job,
     build_pull_policy,
@@ -40,7 +41,7 @@ async def pull_model(
     name = pull_name(service.spec, source)
     try:
         seen = await observe_pull(api, service, source)
-        pull = await _bring_about(api, service, source, options, seen, outcome)
+        pull = await _advance(api, service, source, options, seen, outcome)
     except ApiError as error:
         outcome.failed(f"Job {name}", error)
         outcome.holds_pods = True
@@ -50,7 +51,7 @@ async def pull_model(
     return found
 
 
-async def _bring_about(
+async def _advance(
     api: Api,
     service: InferenceService,
     source: PulledSource,
@@ -61,7 +62,7 @@ async def _bring_about(
     if source.pvc is not None and (seen.claim is None or "deletionTimestamp" in seen.claim["metadata"]):
         how = "does not exist" if seen.claim is None else "is being deleted"
         if seen.job is not None and is_ours(seen.job) and seen.pods:  # which the claim waits for
-            await api.delete(JOB, seen.job, propagation="Background")
+            await delete_job(api, seen.job)
         return Pull(trouble=Trouble("ClaimMissing", f"PersistentVolumeClaim {source.pvc.claim_name} {how}"))
     for kind, live in ((JOB.name, seen.job), (NETWORK_POLICY.name, seen.policy)):
         if live is not None and not is_ours(live):
@@ -71,15 +72,14 @@ async def _bring_about(
     if pull.done:
         await _put_away(api, service, pull, seen)
         return pull
-    policy = build_pull_policy(service, source, options, seen.claim)
-    if seen.policy is None or seen.policy["spec"].get("egress") != policy["spec"].get("egress"):  # a proxy was named
-        await api.apply(NETWORK_POLICY, policy)
+    await apply_policy(api, build_pull_policy(service, source, options, seen.claim), seen.policy)
     if seen.job is None:
-        await _create(api, service, job)
+        if await create_job(api, job):
+            log.info("pull begun", extra={"model": source.name, "service": str(service.ref)})
     elif "deletionTimestamp" in seen.job["metadata"]:
         pass  # the next look makes another
     elif is_outdated(seen.job, job, pull):
-        await api.delete(JOB, seen.job, propagation="Background")
+        await delete_job(api, seen.job)
         log.info("pull is made anew", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
     else:
         await _hand_over(api, seen.job, owners(seen.job, owner_service(service), owner_claim(seen.claim)))
@@ -104,12 +104,3 @@ async def _hand_over(api: Api, job: Mapping[str, Any], to: list[Any]) -> None:
     metadata = job["metadata"]
     if (metadata.get("ownerReferences") or []) != to:
         await api.merge(JOB, metadata["namespace"], metadata["name"], {"metadata": {"ownerReferences": to}})
-
-
-async def _create(api: Api, service: InferenceService, job: dict[str, object]) -> None:
-    try:
-        await api.create(JOB, job, service.ref.namespace)
-        log.info("pull begun", extra={"model": service.spec.model.source.to_api(), "service": str(service.ref)})
-    except ApiError as error:
-        if error.status != 409:  # a service that names the same was first
-            raise

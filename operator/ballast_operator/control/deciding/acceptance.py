@@ -8,6 +8,6 @@ OVER_QUOTA = "exceeded quota"
 """What it says where a quota is used up, which the pod that would go may be the cause of."""
 
 
-def tells_nothing(status: int, message: str) -> bool:
+def is_inconclusive(status: int, message: str) -> bool:
     """Whether a refused dry run says nothing of the object: it could not be tried, or another holds its room."""
     return (status == 400 and NO_DRY_RUN in message) or (status == 403 and OVER_QUOTA in message)

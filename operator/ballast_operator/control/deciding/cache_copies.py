@@ -11,7 +11,7 @@ from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.control.deciding.pull import Pull, judge
 from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import ENGINE_CONTAINER, labels_of
-from ballast_operator.resources.cache_job import (
+from ballast_operator.resources.pulling.cache_job import (
     ANNOTATION_FOLDER,
     ANNOTATION_MODEL,
     ANNOTATION_PLACE,
@@ -21,7 +21,7 @@ from ballast_operator.resources.cache_job import (
     pull_job_name,
     removal_job_name,
 )
-from ballast_operator.resources.hub_pod import LABEL_PULL
+from ballast_operator.resources.pulling.job_pod import LABEL_PULL
 
 OVER = ("Succeeded", "Failed")
 

@@ -7,7 +7,7 @@ the one that was used longest ago first; they never give way to an unused model.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Held:
     num_bytes: int
     last_used: str = ""
     """When it was last used, in a form that sorts by time; empty while it is not there yet, or has been in use."""
+    _: KW_ONLY
     fails: bool = False
     """Its pull gets nowhere: it gives way before all others."""
     leaving: bool = False

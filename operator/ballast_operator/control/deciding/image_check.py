@@ -6,19 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ballast_operator.control.deciding.live_pod import Pod
+from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES, STARTING
 from ballast_operator.resources.image_check import images_of
-
-PULL_FAILURES = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "ImageInspectError",
-    "RegistryUnavailable",
-    "SignatureValidationFailed",
-)
-"""Reasons for which a container waits whose image cannot be pulled."""
-STARTING = ("", "ContainerCreating", "PodInitializing")
 
 
 def unproved_images(successor: Mapping[str, Any], pods: Sequence[Pod]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.control.deciding.waiting_reasons import STARTING
 from ballast_operator.names import (
     ANNOTATION_ATTEMPT,
     ANNOTATION_FAILURES,
@@ -170,7 +171,7 @@ def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Po
     }
 
 
-def judged_by(service: InferenceService, pod: Pod) -> Pod:
+def with_current_hash(service: InferenceService, pod: Pod) -> Pod:
     """The pod with today's spec hash where it was made from this very spec; with none where it is to be replaced.
 
     A pod that was not started for the last restart that was asked for is replaced. One that was stays, also where
@@ -304,7 +305,7 @@ def _number(text: str | None) -> int:
 def _blocked(status: Mapping[str, Any]) -> tuple[str, str] | None:
     for one in status.get("initContainerStatuses") or []:
         waiting = (one.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason", "") not in ("", "ContainerCreating", "PodInitializing"):
+        if waiting.get("reason", "") not in STARTING:
             ended = _container_exit(one.get("lastState") or {})
             last_words = f"; last: exit code {ended.exit_code} {ended.message.strip()[-500:]}" if ended else ""
             return one["name"], f"{waiting['reason']}: {waiting.get('message', '')}{last_words}"

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_operator.resources.hub_pod import ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
-from ballast_operator.resources.pull_job import ANNOTATION_PULLED
+from ballast_operator.control.deciding.waiting_reasons import BACKING_OFF, STARTING
+from ballast_operator.resources.pulling.job_pod import ANNOTATION_TEMPLATE, LABEL_PULL, PULL_CONTAINER
+from ballast_operator.resources.pulling.pull_job import ANNOTATION_PULLED
 
-STARTING = ("", "ContainerCreating", "PodInitializing")
-"""Reasons for which a container waits that come with every start."""
-BACKING_OFF = "CrashLoopBackOff"
 FIRST_LOOK_S, LAST_LOOK_S = 1.0, 10.0
 LATE_SHARE = 0.25
 """Of how long a pull took, by which its end may be noticed late."""

@@ -39,7 +39,7 @@ class Installs:
     _seen: dict[Ref, _Sight] = field(default_factory=dict)
     _listed_at: float = field(default=float("-inf"))
     _may_list: bool = field(default=True)
-    _told: frozenset[Ref] = frozenset()
+    _logged: frozenset[Ref] = frozenset()
     _led_since: float = field(default=float("-inf"))
 
     def begin(self) -> None:
@@ -57,9 +57,9 @@ class Installs:
         gone = [*nameless, *(str(ref) for ref in written if ref not in alive)]
         if not alive:
             return Rivalry(gone=tuple(gone))
-        if new := alive.keys() - self._told:
+        if new := alive.keys() - self._logged:
             log.warning("another operator looks after our services", extra={"lease": ", ".join(map(str, sorted(new)))})
-        self._told = self._told | alive.keys()
+        self._logged = self._logged | alive.keys()
         mine = await self._created(self.own)
         found = rivalry(self.own, alive if mine is None else {**alive, self.own: mine}, gone)
         return replace(found, acts=found.acts and self.clock() - self._led_since >= HANDOVER_S)

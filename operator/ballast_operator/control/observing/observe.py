@@ -11,7 +11,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import CONFIG_MAP, ENDPOINT_SLICE, POD, Kind
 from ballast_operator.control.deciding.live_endpoints import pods_behind
-from ballast_operator.control.deciding.live_pod import Pod, judged_by
+from ballast_operator.control.deciding.live_pod import Pod, with_current_hash
 from ballast_operator.control.deciding.ownership import controller_of, has_earlier_owner, is_ours
 from ballast_operator.names import LABEL_OF_SLICES, Ref, pod_selector, selector_text
 from ballast_operator.resources.configmap import rules_name
@@ -107,7 +107,7 @@ def sort_pods(
         if named is None or named[0] != service.ref.name:
             continue
         if is_ours(body, service):
-            ours.append(judged_by(service, Pod.from_api(body)))
+            ours.append(with_current_hash(service, Pod.from_api(body)))
         elif has_earlier_owner(body, service):
             earlier_owner_pods.append(Pod.from_api(body))
         else:

@@ -13,8 +13,8 @@ from ballast_operator.cluster.api import Api
 from ballast_operator.cluster.kinds import CLAIM, JOB, NETWORK_POLICY, POD
 from ballast_operator.control.deciding.pull import Pull
 from ballast_operator.control.observing.probe import ProbeError, Prober
-from ballast_operator.resources.hub_pod import LABEL_PULL
-from ballast_operator.resources.pull_job import pull_name
+from ballast_operator.resources.pulling.job_pod import LABEL_PULL
+from ballast_operator.resources.pulling.pull_job import pull_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ballast_operator.api.model_cache_status import ModelState
 from ballast_operator.control.deciding.cache_copies import Copy
 from ballast_operator.control.deciding.cache_plan import PlacePlan
 from ballast_operator.control.deciding.pull import Pull
-from ballast_operator.control.reporting.pull_findings import how_far, reason_of, told
+from ballast_operator.control.reporting.pull_findings import described, how_far, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def report_copy(found: CopyReport, copy: Copy, plan: PlacePlan, pull: Pull) -> C
     assert copy.job is not None
     job = f"Job {copy.job['metadata']['name']}"
     if pull.trouble is not None and not pull.running:
-        message = f"{job}: {told(pull.trouble)}"
+        message = f"{job}: {described(pull.trouble)}"
         return replace(found, state="Failed", reason=reason_of(pull.trouble), message=message)
     if pull.running:
         return replace(found, state="Pulling", message=f"{job} pulls it{how_far(pull)}")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.api.status import ConditionStatus
-from ballast_operator.control.deciding.image_check import PULL_FAILURES
 from ballast_operator.control.deciding.live_pod import ContainerExit, Pod, current_pods
+from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES, STARTING
 from ballast_operator.control.reporting import conditions as names
 from ballast_operator.control.reporting.conditions import Finding, worst
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
@@ -229,7 +229,7 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
     if pod.last_exit is not None and not pod.running:
         reason, message = explain(pod.last_exit)
         return Finding("False", reason, f"{pod.name}: {message}{_runtime_class_hint(service, pod.last_exit)}")
-    if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+    if pod.waiting is not None and pod.waiting[0] not in STARTING:
         return Finding("False", pod.waiting[0], f"{pod.name}: {pod.waiting[1] or pod.waiting[0]}")
     if pod.node is None:
         reason = "WaitingForScheduler" if pod.unschedulable is None else "Unschedulable"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.control.deciding.pull import Pull, Trouble
+from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES
 from ballast_operator.control.reporting.conditions import Finding
 
 WAYS_OUT = {
@@ -28,7 +29,7 @@ REASONS = {
     "OutOfMemory": "PullOutOfMemory",
     "Unschedulable": "PullUnschedulable",
     "CreateContainerConfigError": "TokenMissing",
-    **dict.fromkeys(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"), "ImagePullFailed"),
+    **dict.fromkeys(PULL_FAILURES, "ImagePullFailed"),
 }
 """What is seen → the condition's reason. Whatever else is seen is PullFailed."""
 
@@ -39,8 +40,8 @@ def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
     if pull.done:
         return Finding("True", "Pulled", f"{pull.report or source.name}: on {where}, by Job {job}")
     if pull.trouble is not None and not pull.running:
-        return Finding("False", reason_of(pull.trouble), f"Job {job}: {told(pull.trouble)}")
-    before = "" if pull.trouble is None else f", after {told(pull.trouble)}"
+        return Finding("False", reason_of(pull.trouble), f"Job {job}: {described(pull.trouble)}")
+    before = "" if pull.trouble is None else f", after {described(pull.trouble)}"
     if not pull.running:
         return Finding("False", "PullStarting", f"{source.name}: Job {job} is being started")
     return Finding("False", "Pulling", f"{source.name}: Job {job} pulls it onto {where}{how_far(pull)}{before}")
@@ -56,7 +57,7 @@ def reason_of(trouble: Trouble) -> str:
     return REASONS.get(trouble.reason, "PullFailed")
 
 
-def told(trouble: Trouble) -> str:
+def described(trouble: Trouble) -> str:
     """What was seen, and the way out."""
     way_out = WAYS_OUT.get(trouble.reason)
     return f"{trouble.message or trouble.reason}{f' ({way_out})' if way_out else ''}"

@@ -73,10 +73,10 @@ def refused_status(
     """The status for a spec that is not acted on: the conditions and what the pods are. The rest stays as `before`."""
     conditions = merge(refused, before.get("conditions") or [], generation, now)
     found = InferenceServiceStatus(**_of_pods(pods)).to_api()
-    told = ("replicas", "readyReplicas", "images", "image", "nodes")
+    of_pods = ("replicas", "readyReplicas", "images", "image", "nodes")
     return {
-        **{name: value for name, value in before.items() if name not in told},
-        **{name: found[name] for name in told if name in found},
+        **{name: value for name, value in before.items() if name not in of_pods},
+        **{name: found[name] for name in of_pods if name in found},
         "observedGeneration": generation,
         "conditions": [condition.to_api() for condition in conditions],
     }

@@ -6,7 +6,7 @@ from caching import cached, model_cache
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.cache_copies import copies_of, mounted_folders, named_folders
 from ballast_operator.control.deciding.cache_places import places_of
-from ballast_operator.resources.cache_job import build_cache_pull, build_removal, folder_of
+from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal, folder_of
 
 CACHE = model_cache(cached())
 [TINY] = CACHE.spec.models

@@ -71,11 +71,12 @@ def test_a_smaller_capacity_removes_what_no_longer_fits():
 
 SIZES = st.integers(1, 60)
 NAMES = st.sampled_from("abcdef")
+HELD = st.builds(Held, SIZES, st.sampled_from(("", "1", "2", "3")), fails=st.booleans(), leaving=st.booleans())
 
 
 @given(
     st.dictionaries(NAMES, SIZES),
-    st.dictionaries(NAMES, st.builds(Held, SIZES, st.sampled_from(("", "1", "2", "3")), st.booleans(), st.booleans())),
+    st.dictionaries(NAMES, HELD),
     st.sets(NAMES),
     st.sets(NAMES),
 )

@@ -4,7 +4,7 @@ import pytest
 from builders import live_pod, pod, service
 
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.control.deciding.live_pod import Pod, image_in_use, judged_by, pod_patch
+from ballast_operator.control.deciding.live_pod import Pod, image_in_use, pod_patch, with_current_hash
 from ballast_operator.names import ANNOTATION_RESTARTED_AT, ANNOTATION_SPEC_HASH, ENV_SPEC_HASH, LABEL_REPLICA
 from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import settings_hash, spec_hash
@@ -104,7 +104,7 @@ def test_a_running_pod_takes_labels_annotations_and_tolerations_in_place():
         scheduling={"tolerations": [toleration]},
     )
     want = build_pod(changed, ChildOptions(), Attempt(0))
-    found = judged_by(changed, Pod.from_api(running(body)))
+    found = with_current_hash(changed, Pod.from_api(running(body)))
     assert found.spec_hash == spec_hash(changed.spec)
     patch = pod_patch(found, want)
     assert patch["metadata"]["labels"] == {"team": "b", "old": None}
@@ -116,9 +116,9 @@ def test_a_running_pod_takes_labels_annotations_and_tolerations_in_place():
 def test_a_pod_whose_engine_does_not_run_is_replaced_for_what_a_running_one_does_without():
     made, changed = service(), service(imagePullSecrets=[{"name": "registry"}])
     waiting = Pod.from_api(live_pod_of(made))
-    assert judged_by(changed, waiting).spec_hash != spec_hash(changed.spec)
-    assert judged_by(made, waiting).spec_hash == spec_hash(made.spec)
-    assert judged_by(changed, Pod.from_api(running(live_pod_of(made)))).spec_hash == spec_hash(changed.spec)
+    assert with_current_hash(changed, waiting).spec_hash != spec_hash(changed.spec)
+    assert with_current_hash(made, waiting).spec_hash == spec_hash(made.spec)
+    assert with_current_hash(changed, Pod.from_api(running(live_pod_of(made)))).spec_hash == spec_hash(changed.spec)
 
 
 def test_a_pod_of_an_operator_that_hashed_more_fields_is_current():
@@ -126,9 +126,9 @@ def test_a_pod_of_an_operator_that_hashed_more_fields_is_current():
     body = live_pod_of(asked)
     (of_hash,) = [item for item in body["spec"]["containers"][0]["env"] if item["name"] == ENV_SPEC_HASH]
     of_hash["value"] = settings_hash(asked.spec)
-    assert judged_by(asked, Pod.from_api(running(body))).spec_hash == spec_hash(asked.spec)
+    assert with_current_hash(asked, Pod.from_api(running(body))).spec_hash == spec_hash(asked.spec)
     other = service(image="other")
-    assert judged_by(other, Pod.from_api(running(body))).spec_hash != spec_hash(other.spec)
+    assert with_current_hash(other, Pod.from_api(running(body))).spec_hash != spec_hash(other.spec)
 
 
 def live_pod_of(made):
@@ -160,7 +160,7 @@ def test_a_restart_that_is_asked_for_replaces_each_pod_once():
 
     def is_current(of, made):
         found = Pod.from_api(running(live_pod_of(made)))
-        return judged_by(of, found).spec_hash == spec_hash(of.spec)
+        return with_current_hash(of, found).spec_hash == spec_hash(of.spec)
 
     assert is_current(asked("1"), asked("1"))
     assert not is_current(asked("1"), service())

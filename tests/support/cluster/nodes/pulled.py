@@ -13,7 +13,7 @@ from support.cluster.nodes.installed import InstalledNode
 from support.cluster.nodes.real import ADDRESS
 from support.cluster.nodes.served import NAMESPACE, address_of, sample
 from support.cluster.waiting import wait_for
-from support.servers.hub_server import BUILT_IN_NAME, HubServer, built_in_files, hub_server
+from support.stores.hub_server import BUILT_IN_NAME, HubServer, built_in_files, hub_server
 
 CLAIM = "pulled"
 PULL_LABEL = "serving.ballast.dev/pull"

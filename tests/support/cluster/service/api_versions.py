@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from support.cluster.kube import Kube, Object, documents, path_of
-from support.cluster.service.operator import CRDS
+from support.cluster.service.operator import CRD, CRDS, ROOT
 from support.cluster.waiting import wait_for
 
 OLD, NEW = ".v1alpha1", ""
 """Endings of the resources' names in `Kube`."""
+RELEASE_0_1 = ROOT / "tests/cluster/release-0.1" / CRD.name
 KINDS = ("inferenceservices", "modelcaches")
 
 
 def of_this_release() -> list[Object]:
     return [document for path in CRDS for document in documents(path)]
+
+
+def of_release_0_1() -> list[Object]:
+    """Without ModelCache, and without many fields of specs and statuses."""
+    return list(documents(RELEASE_0_1))
 
 
 def of_the_release_before() -> list[Object]:

@@ -8,15 +8,15 @@ from caching import cached, model_cache
 
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
-from ballast_operator.resources.cache_job import (
+from ballast_operator.resources.node_affinity import admitted_nodes, on_nodes
+from ballast_operator.resources.pod import build_pod
+from ballast_operator.resources.pulling.cache_job import (
     build_cache_policy,
     build_cache_pull,
     build_removal,
     folder_of,
     found_model,
 )
-from ballast_operator.resources.node_affinity import admitted_nodes, on_nodes
-from ballast_operator.resources.pod import build_pod
 
 OPTIONS = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-cpu")
 SCOPE = {"name": "tiny", "size": "1Gi", "source": {"modelScope": {"repo": "org/tiny", "quant": "Q8_0"}}}

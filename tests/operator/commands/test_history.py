@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from ballast_operator.commands.history import undo
 from ballast_operator.errors import InputError
-from ballast_operator.history import undo
 from ballast_operator.names import Ref
 
 

@@ -16,18 +16,10 @@ from ballast_operator.api.spec import HOSTNAME, InferenceServiceSpec
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
 from ballast_operator.names import GROUP
-from ballast_operator.resources.hub_pod import (
-    ANNOTATION_TEMPLATE,
-    LABEL_PULL,
-    hub_container,
-    hub_job_spec,
-    proxies_of,
-    pull_arguments,
-    pull_env,
-    pull_policy,
-    registry_login,
-)
 from ballast_operator.resources.pod import runtime_image
+from ballast_operator.resources.pulling.job_pod import ANNOTATION_TEMPLATE, LABEL_PULL, hub_container, hub_job_spec
+from ballast_operator.resources.pulling.policy import pull_policy
+from ballast_operator.resources.pulling.source import proxies_of, pull_arguments, pull_env, registry_login
 from ballast_operator.resources.volumes import pulled_volume
 from ballast_operator.spec_hash import short_hash
 

@@ -15,19 +15,10 @@ from ballast_operator.api.sources.cached_source import FoundModel
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
 from ballast_operator.names import GROUP, LABEL_CACHE
-from ballast_operator.resources.hub_pod import (
-    ANNOTATION_TEMPLATE,
-    LABEL_PULL,
-    hub_container,
-    hub_job_spec,
-    proxies_of,
-    pull_arguments,
-    pull_env,
-    pull_policy,
-    registry_login,
-    store_env,
-)
 from ballast_operator.resources.node_affinity import on_nodes
+from ballast_operator.resources.pulling.job_pod import ANNOTATION_TEMPLATE, LABEL_PULL, hub_container, hub_job_spec
+from ballast_operator.resources.pulling.policy import pull_policy
+from ballast_operator.resources.pulling.source import proxies_of, pull_arguments, pull_env, registry_login, store_env
 from ballast_operator.spec_hash import short_hash
 
 ANNOTATION_PLACE = f"{GROUP}/place"

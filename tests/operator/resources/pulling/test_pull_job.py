@@ -6,7 +6,7 @@ from builders import service
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.resources.pod import Attempt, build_pod
-from ballast_operator.resources.pull_job import build_pull_job, build_pull_policy, pull_name
+from ballast_operator.resources.pulling.pull_job import build_pull_job, build_pull_policy, pull_name
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
 CLAIM = {"metadata": {"name": "models", "uid": "claim-uid"}}
@@ -147,6 +147,7 @@ def stored(kind, **fields):
 @pytest.mark.parametrize(
     ("kind", "fields", "ports"),
     [
+        ("modelScope", {"repo": "org/tiny", "quant": "Q8_0"}, [443]),
         ("s3", {"bucket": "models"}, [443]),
         ("s3", {"bucket": "models", "endpoint": "http://minio.store:9000"}, [443, 9000]),
         ("s3", {"bucket": "models", "endpoint": "http://minio.store"}, [80, 443]),

@@ -1,15 +1,14 @@
-"""What services may ask for beyond their own namespace: lists that whoever installs the operator gives. Pure."""
+"""Refuses specs that ask for more than the operator's options allow. Pure."""
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Iterator, Mapping
 
 from ballast_operator.api.model_cache_spec import ModelCacheSpec
 from ballast_operator.api.spec import InferenceServiceSpec
 from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
 from ballast_operator.limits.code_sources import code_refusals
+from ballast_operator.limits.paths import is_below
 
 
 def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:
@@ -27,7 +26,7 @@ def _refusals(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Refusal
         if lists.images and not any(is_of(sidecar.image, prefix) for prefix in prefixes):
             yield Refusal(f"sidecars[{sidecar.name}].image", sidecar.image, "--allowed-image", prefixes)
     for field, path in _host_paths(spec):
-        if not any(_is_below(path, root) for root in lists.host_paths):
+        if not is_below(path, lists.host_paths):
             yield Refusal(field, path, "--allowed-host-path", lists.host_paths)
     priority = scheduling.priority_class_name
     if priority is not None and lists.priority_classes and priority not in lists.priority_classes:
@@ -43,7 +42,7 @@ def why_cache_not_allowed(spec: ModelCacheSpec, lists: AllowLists) -> str | None
 
 def _cache_refusals(spec: ModelCacheSpec, lists: AllowLists) -> Iterator[Refusal]:
     folder = spec.storage.host_path
-    if folder is not None and not any(_is_below(folder.path, root) for root in lists.host_paths):
+    if folder is not None and not is_below(folder.path, lists.host_paths):
         yield Refusal("storage.hostPath.path", folder.path, "--allowed-host-path", lists.host_paths)
     for model in spec.models:
         artifact = model.source.oci
@@ -81,16 +80,6 @@ def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
     for volume in spec.volumes:
         if volume.host_path is not None:
             yield f"volumes[{volume.name}].hostPath.path", volume.host_path.path
-
-
-def _is_below(path: str, root: str) -> bool:
-    """Whether a directory is `root` or below it, however the two are written."""
-    inside, outside = _normal(path), _normal(root)
-    return inside == outside or inside.startswith(f"{outside.rstrip('/')}/")
-
-
-def _normal(path: str) -> str:
-    return posixpath.normpath(re.sub("/+", "/", path))
 
 
 def _selector_text(labels: Mapping[str, str]) -> str:

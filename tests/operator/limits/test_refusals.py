@@ -2,8 +2,8 @@ import pytest
 from builders import service
 from caching import model_cache
 
-from ballast_operator.allow_lists import why_cache_not_allowed, why_not_allowed
 from ballast_operator.limits.allowed import AllowLists
+from ballast_operator.limits.refusals import why_cache_not_allowed, why_not_allowed
 
 
 def host_path(path):

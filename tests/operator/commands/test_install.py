@@ -9,8 +9,8 @@ from ballast_operator.cli import main
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES, each_permission
 from ballast_operator.version import __version__
 
-FILE = Path(__file__).parents[2] / "manifests/operator/operator.yaml"
-DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
+FILE = Path(__file__).parents[3] / "manifests/operator/operator.yaml"
+DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
 
 
 def test_the_file_is_what_the_command_prints(capsys):

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from builders import NOW, UID
 
+from ballast_operator.commands.why import Seen, explain, is_ready
 from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL
-from ballast_operator.why import Seen, explain, is_ready
 
 WIDTH = 120
 

@@ -1,0 +1,1 @@
+"""What the commands of `ballast-operator` besides `run` do."""

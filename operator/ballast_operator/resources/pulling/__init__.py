@@ -1,0 +1,1 @@
+"""The Jobs that pull and remove models, and their policies; pure."""

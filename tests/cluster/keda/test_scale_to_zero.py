@@ -72,12 +72,7 @@ def apply_sample(
     for body in sample.values():
         cluster.kube.create(cluster.resource_of(body), body, namespace)
     wait_condition(cluster.kube, namespace, NAME, "Ready", "False", "ScaledToZero")
-    wait_for("KEDA to watch the route", lambda: is_watched(cluster.kube, namespace))
-
-
-def is_watched(kube: Kube, namespace: str) -> bool:
-    conditions = kube.get("scaledobjects", NAME, namespace).get("status", {}).get("conditions", [])
-    return any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
+    wait_for("KEDA to watch the route", lambda: scaling.watches(namespace, NAME))
 
 
 def host(namespace: str) -> str:

@@ -58,6 +58,11 @@ class Engines:
         """A SOCKS proxy that reaches the same."""
         return self._socks.url
 
+    @property
+    def num_running(self) -> int:
+        """Number of servers that have not ended."""
+        return len(self._running)
+
     def start(self) -> None:
         self._kubelet.start()
         self._network.start()
@@ -92,9 +97,10 @@ class Engines:
 
     def _end(self, uid: str) -> None:
         del self._pods[uid]
-        server = self._running.pop(uid)
+        server = self._running[uid]
         server.send_signal(signal.SIGTERM)
         server.wait()
+        del self._running[uid]
 
     def _options(self, arguments: list[str]) -> list[str]:
         """The arguments of a pod with free ports and the folders of this machine."""

@@ -74,6 +74,12 @@ class Keda:
             process.kill()
         self._cluster.kube.delete("namespaces", NAMESPACE)
 
+    def watches(self, namespace: str, name: str) -> bool:
+        """Whether the operator and the scaler use this ScaledObject."""
+        found = self._cluster.kube.get("scaledobjects", name, namespace)
+        conditions = found.get("status", {}).get("conditions", [])
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
     def check(self) -> None:
         """Raise if one of the programs has ended."""
         for process in self._processes:

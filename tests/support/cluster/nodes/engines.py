@@ -1,8 +1,8 @@
-"""Engines for made-up pods: plays the kubelet, which starts a pod's process, and the network, which leads to it.
+"""Real engines for made-up pods, in place of the kubelet that starts a pod's process and the network that reaches it.
 
-Pods of made-up nodes with the behaviour "loading" run and are not ready. For each of them that belongs to an
-InferenceService, `ballast serve` is started with the pod's own arguments. The pod becomes ready when this server is,
-and the server ends with the pod.
+kwok leaves pods with the behaviour "loading" running and not ready. For each such pod of an InferenceService,
+`Engines` starts `ballast serve` with the pod's own arguments, and reports the pod as ready when the server is. The
+server ends with the pod.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Engines:
             self._kube.merge("pods", name, {"status": status}, namespace, "status")
 
     def _find(self, host: str, port: int) -> tuple[str, int] | None:
-        """Where a request to this host and port goes on this machine."""
+        """The address on this machine that serves a host and port of the cluster; None if there is none."""
         if host in self._hosts:
             return "127.0.0.1", port
         try:

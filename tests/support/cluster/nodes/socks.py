@@ -1,5 +1,5 @@
-"""A SOCKS proxy (RFC 1928) that leads names of a cluster to this machine. Unlike an HTTP proxy, it learns the address
-that is dialled where the Host header says something else."""
+"""A SOCKS proxy (RFC 1928) that maps hosts of a cluster to this machine. Unlike an HTTP proxy, it gets the address that
+the client dials even if the Host header names another one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUCCEEDED, UNREACHABLE = b"\x05\x00", b"\x05\x04"
 _NO_ADDRESS = b"\x00\x01" + bytes(6)
 
 Find = Callable[[str, int], "tuple[str, int] | None"]
-"""Where a host and port of the cluster are on this machine; None: nowhere."""
+"""Maps a host and port of the cluster to an address on this machine, or None."""
 
 
 class SocksProxy:
@@ -81,7 +81,7 @@ def _destination(stream: BufferedIOBase) -> tuple[str, int]:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, and tell the target."""
+    """Copy until the source ends, then end the target's input."""
     with suppress(OSError):
         while chunk := source.recv(CHUNK_BYTES):
             target.sendall(chunk)

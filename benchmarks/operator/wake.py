@@ -82,11 +82,15 @@ class Asleep:
     engines: Engines
     url: str
     """Of the interceptor's proxy."""
+    is_packed: bool
+    """Whether packed weights are kept."""
 
     def wake_s(self) -> tuple[float, float]:
         """Seconds to the first token of a request that wakes the service, and of the next one. The service is at zero
         again when this returns."""
         seconds = round(self._first_token_s(), 2), round(self._first_token_s(), 2)
+        if self.is_packed:  # a copy on a disk is written while the engine serves, and lost if it ends before
+            wait_for("packed weights", lambda: self._first_token_s() and self._has_packed_weights())
         self.wait()
         return seconds
 
@@ -94,6 +98,10 @@ class Asleep:
         """Return when no pod and no engine is left."""
         wait_condition(self.cluster.kube, NAMESPACE, NAME, "Ready", "False", "ScaledToZero")
         wait_for("the engine to end", lambda: not self.engines.num_running)
+
+    def _has_packed_weights(self) -> bool:
+        engine = self.engines.started[-1]
+        return any(engine.has_logged(f"packed weights {use}") for use in ("kept", "mapped", "read"))
 
     def _first_token_s(self) -> float:
         began = time.perf_counter()
@@ -131,7 +139,7 @@ def service(model: Path, packed: Path | None) -> Iterator[Asleep]:
             stack.enter_context(bound_claim(cluster.kube, NAMESPACE, CLAIM, "ReadWriteOnce"))
         for body in bodies(model, scaling, packed is not None):
             cluster.kube.create(cluster.resource_of(body), body, NAMESPACE)
-        asleep = Asleep(cluster, engines, scaling.url)
+        asleep = Asleep(cluster, engines, scaling.url, packed is not None)
         asleep.wait()
         wait_for("KEDA to watch the route", lambda: scaling.watches(NAMESPACE, NAME))
         yield asleep

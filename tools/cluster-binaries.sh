@@ -4,6 +4,7 @@
 #   cluster-binaries.sh node            kubelet kube-proxy device-plugin
 #   cluster-binaries.sh charts          helm
 #   cluster-binaries.sh gitops          health
+#   cluster-binaries.sh keda            keda-operator, keda-interceptor and keda-scaler of the HTTP add-on; definitions, roles
 #   cluster-binaries.sh stores          versitygw registry
 # Prints the folder that holds them. Quick when they are there; the first time takes some minutes and 4 GB of disk.
 # With --cached after the name nothing is built: they are there, or it is an error.
@@ -30,11 +31,15 @@ case ${1:-} in
     programs=
     inputs="$sources/gitops"
     ;;
+  keda)
+    programs=
+    inputs="$sources/keda"
+    ;;
   stores)
     programs=
     inputs="$sources/stores"
     ;;
-  *) stop "say which: controlplane, node, charts, gitops or stores" ;;
+  *) stop "say which: controlplane, node, charts, gitops, keda or stores" ;;
 esac
 key=$(find $inputs tools/cluster-binaries.sh -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ballast
@@ -43,7 +48,7 @@ if [ -d "$folder" ]; then
   echo "$folder"
   exit
 fi
-[ "${2:-}" != --cached ] || stop "$1 is not built for these sources; run: make cluster-binaries"
+[ "${2:-}" != --cached ] || stop "$1 is not built for these sources; run: tools/cluster-binaries.sh $1"
 
 mkdir -p "$cache/cluster"
 exec 9>"$cache/cluster/.lock"
@@ -90,6 +95,19 @@ if [ "$1" = charts ]; then
 elif [ "$1" = gitops ]; then
   build gitops . ""
   mv "$making/gitops" "$making/health"
+elif [ "$1" = keda ]; then
+  keda=github.com/kedacore/keda/v2 http=github.com/kedacore/http-add-on
+  for package in $keda/cmd/operator $http/interceptor $http/scaler; do
+    build keda $package ""
+    mv "$making/${package##*/}" "$making/keda-${package##*/}"
+  done
+  folder_of() { GOTOOLCHAIN=local "$go" list -C "$sources/keda" -mod=readonly -m -f '{{.Dir}}' "$1"; }
+  keda=$(folder_of $keda) http=$(folder_of $http)
+  install -m 644 -D -t "$making/definitions" "$keda"/config/crd/bases/*.yaml "$http"/config/crd/bases/*.yaml
+  install -m 644 -D "$keda/config/rbac/role.yaml" "$making/roles/keda-operator.yaml"
+  for part in interceptor scaler; do
+    install -m 644 -D "$http/config/$part/role.yaml" "$making/roles/keda-$part.yaml"
+  done
 elif [ "$1" = stores ]; then
   build stores github.com/versity/versitygw/cmd/versitygw ""
   build stores github.com/distribution/distribution/v3/cmd/registry ""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests on a real node: kubelet, containerd and the project's own images. Linux and root; says what else is missing.
-#   e2e.sh [PYTEST ARGUMENTS]              the operator, with the image for services without GPUs
+#   e2e.sh [PYTEST ARGUMENTS]              the operator, with the image for services without GPUs; KEDA, on made-up nodes
 #   e2e.sh gpu-image [PYTEST ARGUMENTS]    the images with CUDA's libraries, one after the other; 35 GB of disk meanwhile
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +27,9 @@ tested() { # the runtime's variant, then what pytest is given
 }
 
 if [ "${1:-}" != gpu-image ]; then
-  tested cpu tests/e2e --ignore tests/e2e/gpu_image "$@"
+  say "KEDA; minutes when it is built for the first time"
+  tools/cluster-binaries.sh keda > /dev/null
+  tested cpu tests/e2e tests/cluster/keda --ignore tests/e2e/gpu_image "$@"
   exit
 fi
 shift

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,8 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """The control plane ends with the last test here, not with the session: at rest it takes a tenth of a processor."""
     yield
-    if nextitem is not None and nextitem.path.parent != item.path.parent and _CLUSTER in item.config.stash:
+    has_left = nextitem is not None and not nextitem.path.is_relative_to(Path(__file__).parent)
+    if has_left and _CLUSTER in item.config.stash:
         item.config.stash[_CLUSTER].stop()
 
 

@@ -225,7 +225,7 @@ def test_a_service_is_served_under_the_definition_of_release_0_1_until_that_is_r
 
     wait_for("the service to be ready", lambda: "Ready" in true_conditions(found()))
     assert "device" not in found()["status"]
-    assert "the definition is of an earlier release; apply manifests/crd" in operator.log_path.read_text()
+    assert "the definition is of an earlier release; upgrade the chart's release" in operator.log_path.read_text()
     rests(cluster, operator)
     pid, pods = operator.pid, kube.list("pods", namespace)
     define(kube, of_this_release())

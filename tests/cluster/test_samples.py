@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from support.cluster.definitions import (
     SCALED_OBJECT,
 )
 from support.cluster.kube import Kube, Object, documents
+from support.cluster.service.claims import bound_claim
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import wait_condition, wait_ready
 from support.cluster.waiting import wait_for
@@ -39,24 +40,6 @@ def kinds(cluster: Cluster) -> Iterator[None]:
     with cluster.kinds(*NEEDED):
         yield
     cluster.kube.delete("runtimeclasses", "nvidia")
-
-
-@contextmanager
-def models(kube: Kube, namespace: str) -> Iterator[None]:
-    """The claim that samples call "models", bound."""
-    common: Object = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
-    size = {"storage": "1Ti"}
-    claim = {"metadata": {"name": "models"}, "spec": {**common, "resources": {"requests": size}}}
-    uid = kube.create("persistentvolumeclaims", claim, namespace)["metadata"]["uid"]
-    owner = {"name": "models", "namespace": namespace, "uid": uid}
-    volume = {**common, "hostPath": {"path": "/models"}, "capacity": size, "claimRef": owner}
-    kube.create("persistentvolumes", {"metadata": {"name": uid}, "spec": volume})
-    wait_for(
-        "the claim to be bound",
-        lambda: kube.get("persistentvolumeclaims", "models", namespace)["status"]["phase"] == "Bound",
-    )
-    yield
-    kube.delete("persistentvolumes", uid)
 
 
 def pinned_to(service: Object, answers: PodAnswers) -> None:
@@ -80,7 +63,8 @@ def test_a_sample_is_accepted_and_becomes_ready(
     pinned_to(services[0], answers)
     for body in bodies:
         kube.apply(cluster.resource_of(body), body, namespace)
-    with models(kube, namespace) if "claimName: models" in sample.read_text() else nullcontext():
+    claim = bound_claim(kube, namespace, "models", "ReadOnlyMany")
+    with claim if "claimName: models" in sample.read_text() else nullcontext():
         for service in services:
             wait_ready(kube, namespace, service["metadata"]["name"])
 

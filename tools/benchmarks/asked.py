@@ -782,6 +782,36 @@ CHAT_PAGE = Question(
     command="python benchmarks/serving/chat_page.py",
 )
 
+WAKE = Question(
+    name="wake",
+    title="Waking a service from zero",
+    about=(
+        "From a request to the first token of a service at zero, which KEDA's HTTP add-on wakes; V2-Lite's shape, "
+        "eight layers in Q4_K_M, a file of 3.3 GB that is in the page cache, 2 cores that the control plane and KEDA "
+        "share. Pods are processes here: no container is made and no image is pulled. Others used the machine, with "
+        "a lower priority. Most of a later start is KEDA, the operator, the program's start and its measurement of "
+        "steps; a copy on a disk is read past the page cache. "
+        "[Scale to zero](howto/scale-to-zero.md) says how to set it up."
+    ),
+    file="operator_wake.jsonl",
+    rows=tuple(
+        Row(name, "v2-lite-8.gguf: request to first token", {"kept_in": kind})
+        for name, kind in (
+            ("no packed weights", "nothing"),
+            ("packed weights on a disk", "disk"),
+            ("packed weights in a tmpfs", "tmpfs"),
+        )
+    ),
+    columns=(
+        Column("first start, s", "first_s", digits=1),
+        Column("later starts, s", "later_s", digits=1, spread=True),
+        Column("awake, s", "awake_s", digits=2),
+    ),
+    command="python benchmarks/operator/wake.py v2-lite-8.gguf\n"
+    "python benchmarks/operator/wake.py v2-lite-8.gguf --disk DIR\n"
+    "python benchmarks/operator/wake.py v2-lite-8.gguf --memory /dev/shm/packed",
+)
+
 OPERATOR = Question(
     name="operator",
     title="The operator under faults",
@@ -900,6 +930,7 @@ MEASURED = (
     MANY_ON_A_CPU,
     HTTP,
     CHAT_PAGE,
+    WAKE,
     OPERATOR,
 )
 

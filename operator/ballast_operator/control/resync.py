@@ -88,8 +88,8 @@ class Resync:
             missing = list(undeclared_fields(wanted, schemas.get(kind.name, wanted)))
             if missing:
                 log.warning(
-                    "the definition is of an earlier release; upgrade the chart's release with crds.install=true, or, where "
-                    "no chart installed it, apply manifests/crd of this one. Until then the fields that it lacks have no "
+                    "the definition is of an earlier release; upgrade the chart's release with crds.install=true, "
+                    "or apply manifests/crd where no chart installed it. Until then the fields that it lacks have no "
                     "effect and are not in the status",
                     extra={"definition": definition["metadata"]["name"], "lacks": ", ".join(missing)},
                 )

@@ -30,7 +30,7 @@ def test_a_definition_that_is_replaced_is_noticed_and_services_are_looked_at_aga
     earlier = {"InferenceService": {"properties": {"status": {"properties": {"url": {"type": "string"}}}}}}
     api.schemas_by_kind = earlier
     asyncio.run(look.run_once())
-    assert "the definition is of an earlier release; apply manifests/crd" in caplog.text
+    assert "the definition is of an earlier release; upgrade the chart's release" in caplog.text
     assert "status.conditions" in caplog.records[-1].lacks
     assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s", "replicas": 1}) == {"url": "http://s"}
     state.of(REF).versions = {api.objects["InferenceService", "s"]["metadata"]["uid"]: "1"}

@@ -128,7 +128,7 @@ SCALED_OBJECT = definition(
         triggers=several(record(("type", "metadata"), type=TEXT, metadata=LABELS)),
     ),
 )
-# KEDA's HTTP add-on 1.0.
+# KEDA's HTTP add-on 0.15.
 INTERCEPTOR_ROUTE = definition(
     "http.keda.sh",
     "v1beta1",

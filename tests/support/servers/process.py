@@ -102,6 +102,10 @@ class ServerProcess:
         """Wait for the first log event of that name. Raises AssertionError with the log if it does not come."""
         return self.wait_for_events(lambda event: event["event"] == name, 1, timeout_s)[0]
 
+    def has_logged(self, name: str) -> bool:
+        """Whether it has logged an event of that name."""
+        return any(event["event"] == name for event in self.events)
+
     def wait_for_events(
         self, matches: Callable[[dict[str, Any]], bool], count: int, timeout_s: float = START_TIMEOUT_S
     ) -> list[dict[str, Any]]:

@@ -1,0 +1,26 @@
+"""PersistentVolumeClaims that are bound, without storage behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from support.cluster.kube import Kube, Object
+from support.cluster.waiting import wait_for
+
+
+@contextmanager
+def bound_claim(kube: Kube, namespace: str, name: str, access_mode: str) -> Iterator[None]:
+    common: Object = {"accessModes": [access_mode], "storageClassName": ""}
+    size = {"storage": "1Ti"}
+    claim = {"metadata": {"name": name}, "spec": {**common, "resources": {"requests": size}}}
+    uid = kube.create("persistentvolumeclaims", claim, namespace)["metadata"]["uid"]
+    owner = {"name": name, "namespace": namespace, "uid": uid}
+    volume = {**common, "hostPath": {"path": f"/{name}"}, "capacity": size, "claimRef": owner}
+    kube.create("persistentvolumes", {"metadata": {"name": uid}, "spec": volume})
+    wait_for(
+        f"the claim {name} to be bound",
+        lambda: kube.get("persistentvolumeclaims", name, namespace)["status"]["phase"] == "Bound",
+    )
+    yield
+    kube.delete("persistentvolumes", uid)

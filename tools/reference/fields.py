@@ -39,6 +39,8 @@ KINDS: Mapping[str, type[StrictModel]] = {
 
 COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion", "/api/generate": "/api/chat"}
 """Path → that whose fields it has as well; only what differs is listed again."""
+FIRST = "/v1/chat/completions"
+"""Its fields are listed in full. Other paths name those that are the same."""
 
 Describe = Callable[[dict[str, Any]], str]
 
@@ -62,15 +64,27 @@ def request_fields(describe: Describe) -> Iterator[str]:
         "for a template without it. It also names parts of a tool's result that are not text; the model reads a note "
         "instead."
     )
+    first: set[tuple[str, ...]] = set()
     for path, kind in KINDS.items():
         yield ""
         yield f"## {path}"
         yield ""
         before = COMMON_TO.get(path)
         if before is not None:
-            yield from paragraph(f"All fields of [{before}](#{before.replace('/', '')}), and:")
+            yield from paragraph(f"All fields of {_link(before)}, and:")
             yield ""
-        yield from table(("field", "value", "handling", "remarks"), _rows(kind, describe, KINDS.get(before or "")))
+        rows = list(_rows(kind, describe, KINDS.get(before or "")))
+        same = [title for title, *rest in rows if (title, *rest) in first and "." not in title]
+        if same:
+            yield from paragraph(f"These fields are the same as for {_link(FIRST)}: {', '.join(same)}.")
+            yield ""
+        yield from table(("field", "value", "handling", "remarks"), [row for row in rows if row not in first])
+        if path == FIRST:
+            first.update(rows)
+
+
+def _link(path: str) -> str:
+    return f"[{path}](#{path.replace('/', '')})"
 
 
 def _rows(kind: type[StrictModel], describe: Describe, besides: type[StrictModel] | None) -> Iterator[tuple[str, ...]]:

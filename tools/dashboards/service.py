@@ -264,7 +264,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Prefix cache hits",
                     "Share of prompt tokens that need no computation. Low with chats over several replicas: route sessions "
-                    "to the pod that knows them (docs/howto/scale-out.md).",
+                    "to the pod that knows them (docs/kubernetes/scaling.md).",
                     (
                         Query(
                             f"{rate('ballast_prefix_cache_hit_tokens_total')} / "

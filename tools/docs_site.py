@@ -53,6 +53,8 @@ def gather(folder: Path) -> None:
             text = text.replace(f"]({other}", f"]({other.lower()}")
         (folder / name.lower()).write_text(text, encoding="utf-8")
     _list_decisions(folder / "decisions")
+    architecture = folder / "architecture.md"  # for contributors: readers who search look for other pages
+    architecture.write_text(OUT_OF_SEARCH + architecture.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _way_up(page: Path, folder: Path) -> str:

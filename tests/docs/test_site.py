@@ -77,6 +77,14 @@ def test_the_readme_pushes_the_images_that_are_built() -> None:
     ]
 
 
+def test_images_in_the_documentation_have_the_version_of_the_project() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    pages = [page.read_text() for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
+    named = [tag for page in pages for tag in re.findall(r"ballast-(?:runtime|operator):(\d+\.\d+\.\d+)", page)]
+    assert len(named) > 10
+    assert set(named) == {version}
+
+
 def test_the_models_page_lists_every_type_that_is_read() -> None:
     page = (ROOT / "docs/reference/models.md").read_text()
     listed = set(

@@ -149,6 +149,8 @@ lock: ## pin all dependencies anew from pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["operator"], sep="\n")' \
 	  | $(COMPILE) - -o requirements/operator.txt
 	$(COMPILE) pyproject.toml --extra runtime --extra s3 --extra operator --group dev --overrides requirements/dev-overrides.in -o requirements/dev.txt
+	cp requirements/dev.txt requirements/dev-cuda.txt  # so that both have the same versions
+	$(COMPILE) pyproject.toml --extra cuda --extra s3 --extra operator --group dev --overrides requirements/dev-overrides.in -o requirements/dev-cuda.txt
 	for client in requirements/clients/*.in; do $(COMPILE) $$client -o $${client%.in}.txt || exit 1; done
 
 clean: ## remove everything that the other targets made

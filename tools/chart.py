@@ -78,7 +78,7 @@ class Value:
 
 def readme() -> Iterator[str]:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    yield "# The chart `ballast`"
+    yield "# Helm chart `ballast`"
     yield ""
     versions = f"Version {chart['version']}, for Kubernetes {chart['kubeVersion'].removesuffix('-0')}."
     yield f"{chart['description']} {versions}"
@@ -87,10 +87,10 @@ def readme() -> Iterator[str]:
     yield "helm install ballast charts/ballast --namespace ballast-system --create-namespace --wait"
     yield "```"
     yield ""
-    yield "Tutorial: `docs/tutorial.md`. Upgrades and removal: `docs/howto/upgrade.md`. Wrong values are refused by"
-    yield "`values.schema.json` with the key's name."
+    yield "Quick start: `docs/quickstart-kubernetes.md`. Upgrade and uninstall: `docs/kubernetes/upgrade.md`."
+    yield "`values.schema.json` rejects wrong values and names the key."
     yield ""
-    yield "As a dependency of another chart it takes `condition: ballast.enabled`, and has the values in `global`."
+    yield "As a dependency of another chart it supports `condition: ballast.enabled` and the values in `global`."
     yield ""
     yield "## Values"
     yield ""

@@ -54,6 +54,8 @@ def gather(folder: Path) -> None:
         (folder / name.lower()).write_text(text, encoding="utf-8")
     for record in (folder / "decisions").glob("[0-9]*.md"):
         record.write_text(OUT_OF_SEARCH + record.read_text(encoding="utf-8"), encoding="utf-8")
+    architecture = folder / "architecture.md"  # for contributors: readers who search look for other pages
+    architecture.write_text(OUT_OF_SEARCH + architecture.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _way_up(page: Path, folder: Path) -> str:

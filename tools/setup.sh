@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies and the compiled package. Quick when nothing changed.
+# With an NVIDIA GPU, it installs flashinfer too. The driver lists GPUs in NVIDIA_GPUS, /proc/driver/nvidia/gpus unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,11 +39,13 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1 ||
 fi
 
 stamp() { cat "$@" | sha256sum | cut -d' ' -f1; }
-want=$(stamp requirements/build.txt requirements/dev.txt requirements/tokenizer-v2.txt)
+packages=requirements/dev.txt
+if compgen -G "${NVIDIA_GPUS:-/proc/driver/nvidia/gpus}/*" > /dev/null; then packages=requirements/dev-cuda.txt; fi
+want=$(stamp requirements/build.txt "$packages" requirements/tokenizer-v2.txt)
 if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt ||
     stop "uv could not be installed from the package index; the lines above say why"
-  .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt requirements/dev.txt ||
+  .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt "$packages" ||
     stop "the dependencies could not be installed; the lines above say why"
   # DeepSeek's tokenizers of V2 and V3 are releases of one package, so V2's gets a folder of its own.
   rm -rf .venv/tokenizer-v2

@@ -9,7 +9,7 @@ that makes the same choices where scores are nearly equal, so that what is left 
 
 Random models get random tokens, the built-in one a text, which it was not trained on.
 
-python benchmarks/hybrid/cache_precision.py [--prompts 4] [--seed 11] [--text docs/explanation/hybrid.md]
+python benchmarks/hybrid/cache_precision.py [--prompts 4] [--seed 11] [--text docs/about/how-it-works.md]
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--seed", type=int, default=11, help="of the prompts")
-    parser.add_argument("--text", type=Path, default=Path("docs/explanation/hybrid.md"))
+    parser.add_argument("--text", type=Path, default=Path("docs/about/how-it-works.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(options.seed)

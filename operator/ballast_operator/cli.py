@@ -258,7 +258,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         type=values.resync_interval,
         default=defaults.resync_s,
         metavar="S",
-        help="how often everything is looked at, whatever the watches say (default: %(default)s)",
+        help="interval of a full resync, independent of watches (default: %(default)s)",
     )
     parser.add_argument(
         "--probe-proxy",

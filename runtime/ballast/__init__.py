@@ -1,6 +1,6 @@
 """Ballast: DeepSeek-class mixture-of-experts models from one GPU and a lot of host memory.
 
-`from ballast import LLM, SamplingParams` is the library; see docs/howto/library.md.
+`from ballast import LLM, SamplingParams` is the library; see docs/clients/python.md.
 """
 
 from __future__ import annotations

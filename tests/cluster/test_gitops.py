@@ -1,4 +1,4 @@
-"""The health check for Flux in docs/howto/gitops.md, evaluated by the API server on services in every state."""
+"""The health check for Flux in docs/kubernetes/gitops.md, evaluated by the API server on services in every state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-PAGE = Path(__file__).parents[2] / "docs/howto/gitops.md"
+PAGE = Path(__file__).parents[2] / "docs/kubernetes/gitops.md"
 FIELD = re.compile(r"(?<![\w.])(?=(?:status|metadata)\.)")
 """Where an expression names a field of the object, which Flux calls by its name alone."""
 

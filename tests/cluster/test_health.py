@@ -16,7 +16,7 @@ from support.cluster.service.specs import service, wait_condition, wait_ready
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-PAGE = Path(__file__).parents[2] / "docs/howto/gitops.md"
+PAGE = Path(__file__).parents[2] / "docs/kubernetes/gitops.md"
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def environment(bare: InstalledNode, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def blocks() -> Iterator[str]:
-    yield from BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
+    yield from BLOCK.findall((ROOT / "docs/quickstart-kubernetes.md").read_text())
 
 
 def type_in(block: str, environment: dict[str, str]) -> str:

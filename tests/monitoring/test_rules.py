@@ -49,5 +49,5 @@ def test_pages_become_links_where_the_documentation_has_an_address(helm: Helm) -
     )
     (rules,) = [body["spec"] for body in found if body["kind"] == "PrometheusRule"]
     links = [rule["annotations"]["runbook_url"] for rule in alerts(rules)]
-    assert links[0] == "https://docs.test/ballast/howto/alert-engine-stalled/"
-    assert all(link.startswith("https://docs.test/ballast/howto/") for link in links)
+    assert links[0] == "https://docs.test/ballast/kubernetes/alerts/engine-stalled/"
+    assert all(link.startswith("https://docs.test/ballast/kubernetes/") for link in links)

@@ -62,7 +62,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Alerts",
-                    "Alerts of Ballast that fire now; docs/howto/dashboards.md lists their pages.",
+                    "Alerts of Ballast that fire now; docs/kubernetes/monitoring.md lists their pages.",
                     (Query('count(ALERTS{alertname=~"Ballast.+",alertstate="firing"}) or vector(0)', "firing"),),
                     kind="stat",
                     width=6,
@@ -71,7 +71,7 @@ ALL = Dashboard(
                 Panel(
                     "Conditions",
                     "What the operator finds of each service, with its reason; what is false comes first. "
-                    "docs/howto/troubleshoot.md goes through the reasons. A service's name leads to its dashboard.",
+                    "docs/kubernetes/troubleshooting.md goes through the reasons. A service's name leads to its dashboard.",
                     (Query(f'ballast_operator_service_condition{{{FLEET},condition!="Progressing"}}'),),
                     kind="table",
                     width=24,
@@ -105,7 +105,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Waiting requests",
-                    "By service. One that grows: docs/howto/alert-queue-growing.md.",
+                    "By service. One that grows: docs/kubernetes/alerts/queue-growing.md.",
                     (Query(f"sum by (namespace, service) (ballast_requests_waiting{{{FLEET}}})", BY_SERVICE),),
                 ),
                 Panel(
@@ -178,7 +178,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Since the last full look",
-                    "Seconds. Above 5 minutes: docs/howto/alert-watch-stale.md.",
+                    "Seconds. Above 5 minutes: docs/kubernetes/alerts/watch-stale.md.",
                     (Query("time() - max(ballast_operator_last_resync_timestamp_seconds)", "age"),),
                     unit="s",
                     kind="stat",

@@ -26,7 +26,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Ready",
                     "What the operator says of the service. Otherwise: kubectl describe bisvc, and "
-                    "docs/howto/troubleshoot.md by its reason.",
+                    "docs/kubernetes/troubleshooting.md by its reason.",
                     (Query(READY, "{{reason}}"),),
                     kind="stat",
                     width=4,
@@ -72,7 +72,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Loaded",
-                    "Share of the model that is loaded, of the slowest pod. Stuck below 100 %: docs/howto/alert-load-too-slow.md.",
+                    "Share of the model that is loaded, of the slowest pod. Stuck below 100 %: docs/kubernetes/alerts/load-too-slow.md.",
                     (Query(f"min(ballast_model_load_progress_ratio{{{OURS}}})"),),
                     unit="percentunit",
                     kind="stat",
@@ -106,7 +106,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Predicted wait",
                     "Predicted queue time of a request from a client without waiting requests, by pod. If --max_queue_wait_s is "
-                    "set, the server refuses requests above it: docs/howto/alert-requests-refused.md.",
+                    "set, the server refuses requests above it: docs/kubernetes/alerts/requests-refused.md.",
                     (Query(f"ballast_predicted_wait_seconds{{{OURS}}}", "{{pod}}"),),
                     unit="s",
                 ),
@@ -264,7 +264,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Prefix cache hits",
                     "Share of prompt tokens that need no computation. Low with chats over several replicas: route sessions "
-                    "to the pod that knows them (docs/howto/scale-out.md).",
+                    "to the pod that knows them (docs/kubernetes/scaling.md).",
                     (
                         Query(
                             f"{rate('ballast_prefix_cache_hit_tokens_total')} / "
@@ -278,7 +278,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Prompt tokens that came back",
                     "KV that was copied from host memory or read from disk instead of computed, by where. Without "
-                    "kv_host_bytes and kv_disk_dir there is none (docs/howto/conversations.md).",
+                    "kv_host_bytes and kv_disk_dir there is none (docs/one-machine/kv-cache.md).",
                     (Query(rate("ballast_kv_tier_hit_tokens_total", "tier"), "{{tier}}"),),
                     stacked=True,
                 ),
@@ -286,13 +286,13 @@ SERVICE = Dashboard(
                     "Tokens not kept",
                     "That were never copied there, a second, by tier: it takes no more, or the KV cache needed their room "
                     "first. A prompt that begins with them is computed again. If it goes on, the disk is too slow for "
-                    "what is computed: docs/howto/conversations.md.",
+                    "what is computed: docs/one-machine/kv-cache.md.",
                     (Query(rate("ballast_kv_tier_dropped_tokens_total", "tier"), "{{tier}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "KV moved",
-                    "Bytes copied to host memory and disk, and back. Far more back than a prompt takes: docs/howto/conversations.md.",
+                    "Bytes copied to host memory and disk, and back. Far more back than a prompt takes: docs/one-machine/kv-cache.md.",
                     (
                         Query(rate("ballast_kv_tier_stored_bytes_total", "tier"), "to {{tier}}"),
                         Query(rate("ballast_kv_tier_fetched_bytes_total", "tier"), "from {{tier}}"),
@@ -318,7 +318,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Expert bytes by NUMA node",
-                    "Where the routed experts lie. On a node that the pod's CPUs are not of: docs/howto/alert-numa-lost.md.",
+                    "Where the routed experts lie. On a node that the pod's CPUs are not of: docs/kubernetes/alerts/numa-lost.md.",
                     (Query(f"ballast_numa_expert_bytes{{{OURS}}}", "{{pod}} node {{node}}"),),
                     unit="bytes",
                     stacked=True,

@@ -54,17 +54,17 @@ def main(arguments: list[str]) -> int:
 
 
 def options() -> Iterator[str]:
-    yield "# Options of `ballast serve`"
+    yield "# Options of `ballast serve`: command line, environment, config file"
     yield ""
     yield from paragraph(
-        "The command line wins over the environment, the environment over the YAML file that `--config` (or "
-        "`BALLAST_CONFIG`) names, and that over the default. `--max_batch_size 8` is `BALLAST_MAX_BATCH_SIZE=8` in "
-        "the environment and `max_batch_size: 8` in the file; hyphens may stand for underscores. A flag has an "
-        "opposite, `--no_force_think`. What can be repeated is separated by commas in the environment and is a list "
-        "in the file. Values in the file are taken as they are written: `off`, `1.10` and `22:22` mean what they "
-        "mean on the command line. A key that is no option is refused. A `BALLAST_` variable that is no option is "
-        "named in a warning, with the nearest option; it is not refused, since Kubernetes and other programs set such "
-        "variables too."
+        "An option is set on the command line (`--max_batch_size 8`), in the environment "
+        "(`BALLAST_MAX_BATCH_SIZE=8`), or in a YAML file (`max_batch_size: 8`) that `--config` or `BALLAST_CONFIG` "
+        "names. The command line takes precedence over the environment, and the environment over the file. Hyphens "
+        "may replace underscores. Each flag has an opposite, such as `--no_force_think`. Options that can be repeated "
+        "are separated by commas in the environment and are a list in the file. Values in the file have the same "
+        "meaning as on the command line, including `off`, `1.10` and `22:22`. An unknown key in the file is an error. "
+        "An unknown `BALLAST_` variable causes a warning with the nearest option, because Kubernetes and other "
+        "programs set such variables too."
     )
     for section in SECTIONS.values():
         yield ""
@@ -86,13 +86,13 @@ def option_row(opt: Option) -> tuple[str, ...]:
 
 
 def endpoints() -> Iterator[str]:
-    yield "# Endpoints"
+    yield "# API endpoints"
     yield ""
     yield from paragraph(
-        "The same as a machine reads it: `GET /openapi.json` of a running server. With `--admin_port`, the endpoints "
-        "of the second table are on that port alone, except where the first lists them as well. With "
-        "`--api_key_file`, everything on the API's port but `/livez`, `/readyz`, `/health`, `/ping` and the page at "
-        "`/` wants a key. Paths of OpenAI's API are understood without `/v1` too."
+        "A running server returns the OpenAPI description at `GET /openapi.json`. With `--admin_port`, the endpoints "
+        "of the second table are on that port only, unless the first table lists them too. With `--api_key_file`, all "
+        "paths of the API's port except `/livez`, `/readyz`, `/health`, `/ping` and the page at `/` need a key. Paths "
+        "of OpenAI's API also work without `/v1`."
     )
     both = api_app(api_routers(with_admin=False)).openapi()
     admin = api_app(admin_routers()).openapi()
@@ -110,59 +110,58 @@ def endpoints() -> Iterator[str]:
     yield "## Errors"
     yield ""
     yield from paragraph(
-        'Every error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field that is to blame, '
-        "and `code` is one of [these](errors.md). Below `/v1/messages` errors are in Anthropic's form, and below "
-        '`/api/` in Ollama\'s: `{"error": "MESSAGE"}`.'
+        'An error is `{"error": {"message", "type", "param", "code"}}`. `param` names the invalid field, and `code` is '
+        "one of the [error codes](errors.md). Errors of `/v1/messages` have Anthropic's format, and errors of `/api/` "
+        'have Ollama\'s: `{"error": "MESSAGE"}`.'
     )
     yield ""
-    yield from table(("status", "why"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())])
+    yield from table(
+        ("status", "meaning"), [(str(n), why) for n, why in sorted({**EVERY_ERROR, **BODY_ERRORS}.items())]
+    )
     yield ""
     yield "## Priority"
     yield ""
     yield from paragraph(
-        "`priority` of a request has an effect as far as `--client_priority`, or the line of its key in "
-        "`--api_key_file`, allows: lower numbers are served first, a number outside of the range is a 400, and without "
-        "one the request gets the number of the range that is nearest to 0. Where nothing is allowed, the field is "
-        "ignored. A field that was ignored is named in the reply's header `X-Ballast-Ignored` and in the log's "
-        "`ignored_fields`. [What happens to each field](request-fields.md)."
+        "`--client_priority`, or the key's line in `--api_key_file`, sets the range of the field `priority`. Lower "
+        "numbers are served first. A number outside the range is a 400; a request without the field gets the number "
+        "of the range that is nearest to 0. Without a range, the field is ignored, and the reply's header "
+        "`X-Ballast-Ignored` and the log's `ignored_fields` name it. [All fields](request-fields.md)."
     )
     yield ""
     yield "## Citations"
     yield ""
     yield from paragraph(
-        "Text blocks of `/v1/messages` have `citations: []`, whole and streamed, since nothing is cited here. "
-        "Anthropic's published schema requires the key and takes a list or null; `@ai-sdk/anthropic` 3 takes a list or "
-        "no key, and fails on null. The empty list satisfies both."
+        "Text blocks of `/v1/messages` have `citations: []`, because Ballast cites nothing. The empty list satisfies "
+        "Anthropic's published schema, which requires the key, and `@ai-sdk/anthropic` 3, which fails on null."
     )
     yield ""
-    yield "## Schemas"
+    yield "## JSON schemas"
     yield ""
     yield from paragraph(
-        "A keyword of a JSON schema that no grammar can hold a reply to (`uniqueItems`, `contains`, `propertyNames`, "
-        "`not`, `unevaluatedProperties` among them) is refused by name where the schema is `strict`, in "
-        "`structured_outputs` and `guided_json`, and in Anthropic's `output_config.format`, which is always strict. "
-        "Without `strict: true`, in `response_format`, in `json_schema` of llama.cpp's API, in Ollama's `format` and "
-        "in a tool's `parameters`, it is left out and the rest of the schema is enforced. The same happens to a "
-        'keyword whose value is wrong (`minimum: "0"`, null, an unknown type), to a pattern beyond regular expressions '
-        "(look-ahead, backreferences), and to a reference that leads nowhere. The reply's header `X-Ballast-Ignored` "
-        "names what was left out, but for a tool's `parameters`."
+        "A grammar cannot enforce some keywords of a JSON schema, such as `uniqueItems`, `contains`, `propertyNames`, "
+        "`not` and `unevaluatedProperties`. A `strict` schema with such a keyword is rejected; so is one in "
+        "`structured_outputs`, in `guided_json`, or in Anthropic's `output_config.format`, which is always strict. "
+        "Without `strict: true` in `response_format`, and in llama.cpp's `json_schema`, Ollama's `format` and a tool's "
+        "`parameters`, the keyword is left out and the rest of the schema is enforced. The same applies to a keyword "
+        'with an invalid value (`minimum: "0"`, null, an unknown type), to a pattern beyond regular expressions '
+        "(look-ahead, backreferences), and to a reference without a target. The reply's header `X-Ballast-Ignored` "
+        "names the keywords that were left out, except those of a tool's `parameters`."
     )
     yield ""
     yield "## Tool calls"
     yield ""
     yield from paragraph(
-        "The arguments of a call, and the keys of objects in them, come in any order; each declared key comes at most "
-        "once, and the required ones come. References such as `#`, `#/$defs/x` and `#/properties/x/items` are relative "
-        "to the tool's `parameters`. One that leads nowhere is refused for a `strict` tool; otherwise the value is any "
-        "JSON. Where a model writes strings as bare text (GLM, Qwen3-Coder, DeepSeek V3.2), a `strict` tool's "
-        "`pattern`, `minLength`, `maxLength` and `format` are enforced as well."
+        "The arguments of a call, and the keys of objects in them, may have any order. Each declared key appears at "
+        "most once, and all required keys appear. References such as `#`, `#/$defs/x` and `#/properties/x/items` are "
+        "relative to the tool's `parameters`. A reference without a target is rejected for a `strict` tool; otherwise "
+        "the value is any JSON. If a model writes strings as plain text (GLM, Qwen3-Coder, DeepSeek V3.2), a `strict` "
+        "tool's `pattern`, `minLength`, `maxLength` and `format` are enforced too."
     )
     yield ""
     yield from paragraph(
-        "Qwen3-Coder ends a string with `</parameter>` on a line of its own, so a string cannot contain such a line. A "
-        "call that the model writes with missing or misplaced tags is read if what it says is clear. A call that "
-        "reaches `max_tokens` has incomplete JSON as its arguments and the finish reason `length`; nothing of its tags "
-        "is content."
+        "Qwen3-Coder ends a string with `</parameter>` on a separate line, so a string cannot contain such a line. A "
+        "call with missing or misplaced tags is accepted if its meaning is clear. A call that reaches `max_tokens` has "
+        "incomplete JSON as its arguments and the finish reason `length`; its tags never appear in the content."
     )
 
 
@@ -196,12 +195,12 @@ def value(schema: dict[str, Any]) -> str:
 
 
 def metrics() -> Iterator[str]:
-    yield "# Metrics"
+    yield "# Prometheus metrics"
     yield ""
     yield from paragraph(
-        "`GET /metrics`, for Prometheus. Counters end in `_total` and histograms have `_bucket`, `_sum` and `_count` "
-        "on the page. The names under `vllm:` repeat others for dashboards and autoscalers that know those; "
-        "`--metrics_alias none` leaves them out."
+        "`GET /metrics` returns these metrics in Prometheus' format. There, counters end in `_total`, and histograms "
+        "have `_bucket`, `_sum` and `_count`. Names with `vllm:` are aliases for dashboards and autoscalers that use "
+        "vLLM's names; `--metrics_alias none` disables them."
     )
     yield ""
     rows = [metric_row(family) for family in sorted(families(), key=lambda family: family.name)]

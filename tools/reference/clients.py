@@ -15,23 +15,22 @@ REQUIREMENTS = ROOT / "requirements" / "clients"
 CHECKS = ROOT / "tests" / "clients"
 
 COLUMNS = {
-    "stream": "a reply that comes in pieces is the whole one, put together by the client",
-    "tools": "calls of tools have arguments that fit, in one piece and streamed; a client that runs tools itself does "
-    "so and has its answer",
-    "structured output": "the reply of a model that cannot keep to a schema keeps to it",
-    "errors": "what the server refuses (a wrong key, and where the client can send them a number out of range and a "
-    "prompt that is too long) raises the client's own exception for it",
+    "stream": "the client assembles a streamed reply to the same text as a whole reply",
+    "tools": "tool calls have valid arguments, whole and streamed; a client that runs tools itself runs them and gets "
+    "the final answer",
+    "structured output": "a reply matches its schema, even from a model that ignores schemas",
+    "errors": "a rejected request (a wrong key, and if the client can send them, a number out of range and a prompt "
+    "that is too long) raises the client's own exception",
 }
 
 
 def clients_page() -> Iterator[str]:
-    yield "# Clients that are tested"
+    yield "# Tested clients: OpenAI, Anthropic, LangChain, Vercel AI SDK and others"
     yield ""
     yield from paragraph(
-        "`make test-clients` runs these against a server on the same machine, each at this version, in an environment "
-        "of its own and without another machine in reach. Other versions are likely to work as well. The server is "
-        "the one that `ballast serve` starts, with the built-in model; where a model must act, one that follows a "
-        "script takes its place."
+        "`make test-clients` runs these clients, at these versions, against `ballast serve` with the built-in model, "
+        "each in its own environment without network access. If a test needs particular replies, a scripted model "
+        "replaces the built-in one. Other versions are likely to work too."
     )
     yield ""
     yield from table(("client", "version", "API", *COLUMNS, "also"), _rows())
@@ -39,14 +38,14 @@ def clients_page() -> Iterator[str]:
         yield ""
         yield from paragraph(f"**{name[0].upper()}{name[1:]}**: {meaning}.")
     yield ""
-    yield "## On Node"
+    yield "## Node.js"
     yield ""
     yield from paragraph(
-        "Each in a network of its own that has loopback alone. "
-        "[How coding agents are set up](../howto/coding-agents.md)."
+        "Each runs in a network namespace with only the loopback interface. "
+        "[Coding agents](../clients/coding-agents.md) has the settings of the agents."
     )
     yield ""
-    yield from table(("client", "version", "API", "what is tried"), _node_rows())
+    yield from table(("client", "version", "API", "tested"), _node_rows())
 
 
 def _rows() -> Iterator[tuple[str, ...]]:

@@ -22,15 +22,15 @@ def resource_page() -> Iterator[str]:
     """Every field of an InferenceService."""
     yield from _page(
         service_definition(),
-        "Other projects call their kind InferenceService too: write `bisvc`, or `{name}`. A field that is not listed "
-        "is refused.",
+        "Other projects have a kind InferenceService too, so use `bisvc` or `{name}` with kubectl. Unknown fields are "
+        "rejected.",
         _spec_of_services,
     )
 
 
 def cache_page() -> Iterator[str]:
     """Every field of a ModelCache."""
-    yield from _page(model_cache_definition(), "[How to use it](../howto/model-cache.md).", _rows)
+    yield from _page(model_cache_definition(), "[How to use a ModelCache](../kubernetes/model-cache.md).", _rows)
 
 
 def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str], Iterator[str]]) -> Iterator[str]:
@@ -39,23 +39,23 @@ def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str]
     versions, names = spec["versions"], spec["names"]
     parts = versions[0]["schema"]["openAPIV3Schema"]["properties"]
     served = " and ".join(f"`{version['name']}`" for version in versions)
-    yield f"# The resource {names['kind']}"
+    yield f"# {names['kind']}: all fields of spec and status"
     yield ""
     yield from paragraph(
-        f"Group `{spec['group']}`, versions {served} ([what they promise](../howto/upgrade.md#versions-of-the-api)), "
+        f"Group `{spec['group']}`, versions {served} ([compatibility](../kubernetes/upgrade.md#versions-of-the-api)), "
         f"plural `{names['plural']}`, short name `{names['shortNames'][0]}`, namespaced. "
         f"{remark.format(name=definition['metadata']['name'])}"
     )
     for part, title, describe in (
-        ("spec", "What you write", describe_spec),
-        ("status", "What the operator reports", _rows),
+        ("spec", "Spec", describe_spec),
+        ("status", "Status", _rows),
     ):
         yield ""
         yield f"## {title}"
         yield ""
         yield from describe(parts[part], part)
     yield ""
-    yield "## Rules over several fields"
+    yield "## Validation rules"
     yield ""
     for path, rule in rules(parts["spec"], "spec"):
         yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
@@ -67,10 +67,10 @@ def _rows(schema: Schema, part: str) -> Iterator[str]:
 
 def _spec_of_services(schema: Schema, part: str) -> Iterator[str]:
     yield from paragraph(
-        "Restarts: whether a change replaces pods that run, each of which then loads the model again. Labels, "
-        "annotations and further tolerations are given to running pods; the other changes without a restart are "
-        "those of other objects than pods, or take effect with the next pod. A pod whose engine does not run is "
-        "replaced for any change of what it is made from."
+        "*Restarts* is yes if a change replaces running pods, each of which then loads the model again. Labels, "
+        "annotations and additional tolerations are applied to running pods. Other changes without a restart affect "
+        "other objects, or take effect with the next pod. A pod whose engine does not run is replaced after any "
+        "change of its settings."
     )
     yield ""
     rows = ((*row[:3], _restarts(row[0]), row[3]) for row in fields(schema, part))
@@ -116,7 +116,7 @@ def rules(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 def operator_page() -> Iterator[str]:
     """Commands and options of `ballast-operator`."""
-    yield "# Options of `ballast-operator`"
+    yield "# Commands and options of `ballast-operator`"
     yield ""
     yield from paragraph(
         "The chart sets what is needed; these are for running it by hand, and for looking at a cluster."
@@ -157,7 +157,7 @@ def operator_metrics() -> Iterator[str]:
     shown.reconciled(1.0, None)
     shown.requested("get", 200)
     shown.watched("Pod")
-    yield "## Of the operator"
+    yield "## Metrics of the operator"
     yield ""
     rows = [metric_row(family) for family in sorted(shown.registry.collect(), key=lambda family: family.name)]
     yield from table(("name", "type", "labels", "meaning"), rows)

@@ -39,39 +39,52 @@ KINDS: Mapping[str, type[StrictModel]] = {
 
 COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion", "/api/generate": "/api/chat"}
 """Path → that whose fields it has as well; only what differs is listed again."""
+FIRST = "/v1/chat/completions"
+"""Its fields are listed in full. Other paths name those that are the same."""
 
 Describe = Callable[[dict[str, Any]], str]
 
 
 def request_fields(describe: Describe) -> Iterator[str]:
     """The page. `describe` says the JSON schema of a value in words."""
-    yield "# Fields of requests"
+    yield "# Request fields: temperature, max_tokens, response_format and all others"
     yield ""
     yield from paragraph(
-        "The fields of OpenAI's, Anthropic's and Ollama's APIs, and what vLLM, SGLang and llama.cpp's server add. A "
-        "field is honoured; or has no effect, since the reply would be the same; or is refused with a 400 that names "
-        "it, since the reply would be another one and this server cannot make it. Null always passes, and so do the "
-        "values that a row names."
+        "These are the fields of OpenAI's, Anthropic's and Ollama's APIs, and the additions of vLLM, SGLang and "
+        "llama.cpp's server. A field is honoured, or it has no effect because the reply would be the same, or it is "
+        "refused with a 400 that names it. Null is always accepted, and so are the values that a row lists."
     )
     yield ""
     yield from paragraph(
-        "A field that is not listed is not known. It is ignored, and the reply says so: `X-Ballast-Ignored` names it "
-        "by its path, such as `messages.0.colour` (16 names, and how many more there are). The metric "
-        "`ballast_ignored_fields_total` counts them, and the log names them, once a minute at most. With "
-        "`--unknown_fields refuse` such a request is refused instead. A field that is known, but has no effect on a "
-        "server that is set up as this one is, is named in the header as well: `priority` without `--client_priority`, "
-        "and what asks a model to think whose template cannot. So is a part of a tool's result that is no text: the "
-        "model reads a note in its place."
+        "Fields that are not listed are unknown and ignored. The reply's header `X-Ballast-Ignored` names them by "
+        "their paths, such as `messages.0.colour` (up to 16 names, and the number of others). The metric "
+        "`ballast_ignored_fields_total` counts them, and the log names them at most once per minute. With "
+        "`--unknown_fields refuse` such a request is refused instead. The header also names known fields that have no "
+        "effect with the server's settings: `priority` without `--client_priority`, and fields that enable thinking "
+        "for a template without it. It also names parts of a tool's result that are not text; the model reads a note "
+        "instead."
     )
+    first: set[tuple[str, ...]] = set()
     for path, kind in KINDS.items():
         yield ""
         yield f"## {path}"
         yield ""
         before = COMMON_TO.get(path)
         if before is not None:
-            yield from paragraph(f"As [{before}](#{before.replace('/', '')}), and:")
+            yield from paragraph(f"All fields of {_link(before)}, and:")
             yield ""
-        yield from table(("field", "value", "what happens", "more"), _rows(kind, describe, KINDS.get(before or "")))
+        rows = list(_rows(kind, describe, KINDS.get(before or "")))
+        same = [title for title, *rest in rows if (title, *rest) in first and "." not in title]
+        if same:
+            yield from paragraph(f"These fields are the same as for {_link(FIRST)}: {', '.join(same)}.")
+            yield ""
+        yield from table(("field", "value", "handling", "remarks"), [row for row in rows if row not in first])
+        if path == FIRST:
+            first.update(rows)
+
+
+def _link(path: str) -> str:
+    return f"[{path}](#{path.replace('/', '')})"
 
 
 def _rows(kind: type[StrictModel], describe: Describe, besides: type[StrictModel] | None) -> Iterator[tuple[str, ...]]:

@@ -19,7 +19,7 @@ from ballast_operator.names import LABEL_INSTALL, Ref, pod_selector, selector_te
 
 MAX_EVENTS = 8
 MAX_PODS = 8
-REASONS = "docs/howto/troubleshoot.md"
+REASONS = "docs/kubernetes/troubleshooting.md"
 ALIVE_S = 60.0
 """A Lease that was renewed within this time is held by a running operator."""
 

@@ -200,7 +200,7 @@ class MachineConfig(_Section):
         None,
         whole(0, auto=True),
         "routed experts, over all layers, that are kept in the GPU's memory as well and computed there; auto: as many "
-        "as it holds beside everything else; 0: none",
+        "as fit after everything else; 0: none",
     )
     expert_profile: Path | None = option(
         None,
@@ -261,10 +261,10 @@ class ServerConfig(_Section):
     api_key_file: Path | None = option(
         None,
         PATH,
-        "file of API keys, one a line, read again when it changes; every request but /livez, /readyz, /health, /ping "
+        "file of API keys, one per line, read again when it changes; every request but /livez, /readyz, /health, /ping "
         "and the page at / then needs one. A line KEY priority=LOW..HIGH gives that key a --client_priority of its "
         "own. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log says so; "
-        "to take every key away, replace them by one that nobody has",
+        "to revoke every key, replace them by an unused one",
     )
     tls_cert_file: Path | None = option(
         None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"

@@ -100,7 +100,7 @@ def device_uses(
     beside = MemoryRow(
         "decode lane",
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
-        f"work buffers of a step of {numbers.chunk_size} tokens, beside the longest one",
+        f"work buffers of a step of {numbers.chunk_size} tokens, alongside the longest one",
     )
     buffers = MemoryRow(
         "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
@@ -110,7 +110,7 @@ def device_uses(
         MemoryRow(
             "KV cache",
             cache_slots * row_bytes,
-            f"{cached} tokens and the null block, {row_bytes} bytes a token in half precision",
+            f"{cached} tokens and the null block, {row_bytes} bytes per token in half precision",
         ),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most", numbers.step_option),

@@ -49,7 +49,7 @@ def make_plan(
         MemoryRow(
             "KV cache",
             num_slots * kv_row_bytes,
-            f"{num_slots - numbers.block_tokens} tokens and the null block, {human(kv_row_bytes)} a token",
+            f"{num_slots - numbers.block_tokens} tokens and the null block, {human(kv_row_bytes)} per token",
         ),
         MemoryRow(
             "work buffers",

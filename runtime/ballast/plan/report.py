@@ -46,7 +46,7 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     if plan.assignment.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
     if speed:
-        lines += ["", "Speed, as expected", *speed]
+        lines += ["", "Expected speed", *speed]
     lines += ["", "It fits." if plan.fits else " ".join(["It does not fit.", *missing])]
     return "\n".join(lines) + "\n"
 
@@ -85,7 +85,7 @@ def _dense_lines(device: DevicePlan) -> list[str]:
 
 
 def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
-    longest = f"  have up to {numbers.step_tokens} tokens of prompts, beside those that decode."
+    longest = f"  have up to {numbers.step_tokens} tokens of prompts, while other requests decode."
     stream, set_from = device.streaming, numbers.stream_from_tokens
     if not device.has_host_experts:
         return [longest, "  No expert is streamed: all lie in the GPU's memory."]

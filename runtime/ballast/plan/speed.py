@@ -151,5 +151,5 @@ def _expected(num_tokens: int, parts: Mapping[str, float], host_bytes: float = 0
     """`parts`: seconds, one after the other, by what they wait for."""
     name = max(parts, key=lambda part: parts[part])
     total = sum(parts.values())
-    told = f"{name}, {human(int(host_bytes))} a step" if name == "host memory" and host_bytes else name
+    told = f"{name}, {human(int(host_bytes))} per step" if name == "host memory" and host_bytes else name
     return Expected(num_tokens / total if total > 0 else 0.0, told)

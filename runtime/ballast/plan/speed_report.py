@@ -38,11 +38,11 @@ class SpeedReport:
 
     def lines(self) -> list[str]:
         """For people."""
-        rows = [(f"{batch} at once", found) for batch, found in self.decode.items()]
+        rows = [(f"{batch} request{'s' if batch > 1 else ''}", found) for batch, found in self.decode.items()]
         rows.append(("prompts", self.prefill))
         width = max(len(name) for name, _ in rows)
         told = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
-        return [f"  {'':{width}}  tokens/s, and what bounds it", *told, f"  By {', '.join(self.sources)}."]
+        return [f"  {'':{width}}  tokens/s, and the limit", *told, f"  By {', '.join(self.sources)}."]
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""

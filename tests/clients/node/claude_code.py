@@ -6,7 +6,7 @@ import agent
 import howto
 
 APIS = ("/v1/messages",)
-TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
+TRIED = "two tasks in one conversation: read two files in parallel, edit one, run a command, answer"
 
 
 def environment(url, home):

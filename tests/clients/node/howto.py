@@ -1,4 +1,4 @@
-"""What docs/howto/coding-agents.md tells users to write, so that it is that which is tried."""
+"""What docs/clients/coding-agents.md tells users to write, so that it is that which is tried."""
 
 import re
 from pathlib import Path

@@ -4,7 +4,7 @@ import agent
 import howto
 
 APIS = ("/v1/chat/completions",)
-TRIED = "two tasks in one conversation: read two files at once, edit one, run a command, answer"
+TRIED = "two tasks in one conversation: read two files in parallel, edit one, run a command, answer"
 
 
 def configure(url, home):

@@ -29,7 +29,7 @@ from support.cluster.waiting import wait_for
 ROOT = Path(__file__).parents[3]
 SAMPLE = {body["kind"]: body for body in documents(ROOT / "manifests/samples/scale-to-zero.yaml")}
 NAME = SAMPLE["InferenceService"]["metadata"]["name"]
-PAGE = ROOT / "docs/howto/scale-to-zero.md"
+PAGE = ROOT / "docs/kubernetes/scale-to-zero.md"
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
 WAKE_TIMEOUT_S = 120
 

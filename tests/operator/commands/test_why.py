@@ -51,7 +51,7 @@ def test_it_begins_with_the_reason_and_the_page_that_explains_it():
     assert lines[:3] == [
         "ns/s: not ready, 0 of 2 replicas answer",
         "ImagePullFailed: s-0 on n1: no such image",
-        "docs/howto/troubleshoot.md says what to do.",
+        "docs/kubernetes/troubleshooting.md says what to do.",
     ]
     assert "OPERATOR" not in lines
 

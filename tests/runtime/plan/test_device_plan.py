@@ -353,7 +353,7 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast:
     speed = fast.thread_flops / 110e9  # relative to AVX-512
     assert 500 * speed < stream.from_tokens < 2000 * speed
     lines = render(plan).splitlines()
-    assert "  have up to 4096 tokens of prompts, beside those that decode." in lines
+    assert "  have up to 4096 tokens of prompts, while other requests decode." in lines
     assert any(f"which pays from about {stream.from_tokens} tokens on:" in line for line in lines)
     assert to_json(plan)["device"]["streaming"]["from_tokens"] == stream.from_tokens
     message = "expert buffers 2.0 GiB"

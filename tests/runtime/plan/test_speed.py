@@ -162,7 +162,7 @@ def test_the_bytes_of_a_step_are_those_that_benchmarks_counted(works: dict[str, 
 
 def test_the_limit_is_named(works: dict[str, Work]) -> None:
     slow_memory, slow_cpu = Rates(1e9, 64, "avx512"), Rates(1e12, 1, "reference")
-    assert decode(works["v2"], slow_memory, 1).limit == "host memory, 1.6 GiB a step"
+    assert decode(works["v2"], slow_memory, 1).limit == "host memory, 1.6 GiB per step"
     assert decode(works["v2"], slow_cpu, 1).limit == "the CPU's arithmetic"
     on_gpu = replace(works["r1"], on_gpu=True, streams=True)
     slow_bus = Rates(1e12, 64, "avx512", 2, 4.8e12, 1e9)

@@ -41,7 +41,7 @@ async def livez(request: Request) -> Response:
 
 @everywhere.get("/readyz", **describes(Status, unready=Status, is_open=True))
 async def readyz(request: Request) -> Response:
-    """200 once the model is loaded and has computed a token, until the server is told to stop."""
+    """200 once the model is loaded and has computed a token, until the server is asked to stop."""
     engine = service_of(request).engine
     if engine.state is EngineState.READY:
         return _status(200, status="ready")

@@ -70,7 +70,7 @@ def _health(request: Request) -> Response:
 
 @router.get("/health", **describes(Status, is_open=True))
 async def health(request: Request) -> Response:
-    """200 once the model is loaded, until the server is told to stop."""
+    """200 once the model is loaded, until the server is asked to stop."""
     return _health(request)
 
 

@@ -262,7 +262,10 @@ class _EngineCollector(Collector):
 def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
     """Of what stands beside the KV cache; without samples where nothing does."""
     gauges = {
-        "kv_tier_capacity_tokens": ("Tokens that host memory or disk can hold beside the KV cache.", "capacity_tokens"),
+        "kv_tier_capacity_tokens": (
+            "Tokens that host memory or disk can hold in addition to the KV cache.",
+            "capacity_tokens",
+        ),
         "kv_tier_cached_tokens": ("Tokens that it holds.", "cached_tokens"),
     }
     counters = {

@@ -52,7 +52,7 @@ class NumaProbe(Collector):
             "ballast_numa_mempolicy_available", "Whether the kernel lets this process set memory policies."
         )
         local = GaugeMetricFamily(
-            "ballast_numa_local_ratio", "Share of the weights that lie on the NUMA node whose threads read them."
+            "ballast_numa_local_ratio", "Share of the weights on the NUMA node of the threads that read them."
         )
         pinned = GaugeMetricFamily("ballast_numa_threads_pinned", "Whether each compute thread has CPUs of its own.")
         for_gpu = GaugeMetricFamily(

@@ -1,11 +1,11 @@
-"""Every reason of a condition is explained in docs/howto/troubleshoot.md."""
+"""Every reason of a condition is explained in docs/kubernetes/troubleshooting.md."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
 REPORTING = ROOT / "operator/ballast_operator/control/reporting"
-PAGE = (ROOT / "docs/howto/troubleshoot.md").read_text()
+PAGE = (ROOT / "docs/kubernetes/troubleshooting.md").read_text()
 HOLDS = {
     "Serving",
     "Pulled",

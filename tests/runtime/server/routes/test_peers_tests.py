@@ -1,8 +1,8 @@
 """What the tests of llama.cpp's server and of vLLM's entrypoints ask of a server, in our words, against this one.
 
-Each row names the test that it follows. docs/reference/peers-tests.md says which of theirs pass, which are about
-something that is not here, and which are refused on purpose; every row of that page that passes has a row here, or
-names the test of ours that proves it.
+Each row names the test that it follows. peers-tests.md in this folder lists which of theirs pass, which concern
+missing features, and which are refused on purpose. Every passing row of that page has a row here, or names the test of
+ours that proves it.
 """
 
 import json

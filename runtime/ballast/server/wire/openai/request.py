@@ -189,7 +189,7 @@ class GenerationRequest(FormFields):
     """Whether the tokenizer's BOS is put in front of the prompt: by default of texts, and not of chats, whose template
     writes it."""
     truncate_prompt_tokens: Annotated[int, Field(ge=-1), WHOLE, MoreSchema({"not": {"const": 0}})] | None = None
-    """Only so many tokens of the prompt are kept; -1: as many as leave room for max_tokens."""
+    """Keep only this many tokens of the prompt; -1: as many as leave room for max_tokens."""
     truncation_side: Literal["left", "right"] | None = None
     """Where truncate_prompt_tokens cuts; left, the default, keeps the prompt's end."""
     timings_per_token: bool | None = None
@@ -198,7 +198,7 @@ class GenerationRequest(FormFields):
     return_token_ids: bool | None = None
     """The reply has the ids of its tokens, and of the prompt's."""
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    """The log probabilities of the prompt's tokens, with so many alternatives; not in a stream."""
+    """The log probabilities of the prompt's tokens, with this many alternatives; not in a stream."""
     return_tokens_as_token_ids: bool | None = None
     """Log probabilities name a token token_id:5 instead of spelling it."""
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
@@ -236,7 +236,7 @@ class ChatCompletionRequest(GenerationRequest):
     reasoning_effort: ReasoningEffort | None = None
     reasoning: ReasoningChoice | None = None
     thinking_token_budget: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """Reasoning ends after so many tokens, without its tags; -1: it ends when the model ends it."""
+    """Maximum number of reasoning tokens, without tags; -1: it ends when the model ends it."""
     include_reasoning: bool | None = None
     """false: reasoning is left out of the reply."""
     separate_reasoning: bool | None = None

@@ -9,7 +9,7 @@ from ballast.server.wire.field_rules import NoEffect, Refused, Rule, shape
 _ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself")
 _RECORDS = NoEffect("for the provider's own records, and this server keeps none")
 _REPLY = NoEffect("of a reply, for the reader")
-_NO_STORE = "this server stores nothing to go on from; send the whole conversation as input"
+_NO_STORE = "this server stores no responses; send the whole conversation as input"
 
 RESPONSES_RULES: Mapping[str, Rule] = {
     "background": Refused("a response is made while its client waits", (False,)),

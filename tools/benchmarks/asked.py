@@ -898,15 +898,41 @@ SPARSE_ATTENTION_GPU = Question(
     command="python benchmarks/hybrid/sparse_attention.py",
 )
 
+PROMPTS_LLAMA_CPP = Question(
+    name="prompts-llama-cpp",
+    title="Prompts, compared with llama.cpp",
+    about=(
+        "One prompt of random tokens, with all experts in host memory: the same file on the same machine, in two or "
+        "three turns."
+    ),
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(f"{label}: {tokens:,} tokens", f"{model}.gguf, experts in host memory: prefill {tokens}")
+        for label, model in ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"))
+        for tokens in (512, 4096, 32768)
+    ),
+    columns=(
+        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
+        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
+        Column("ratio", "ratio_of_medians", digits=2),
+    ),
+    command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER PLACES=host BATCHES= tools/gpu.sh peers",
+    peer=(
+        "llama.cpp b11434, built with CUDA: `llama-batched-bench -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto "
+        "-b 4096 -ub 4096 -t 16 -c 33024 -npp 512,4096,32768 -ntg 1 -npl 1`."
+    ),
+)
+
 COMPARED = (
     MANY_AT_ONCE,
     MANY_ARRIVING,
+    PROMPTS_LLAMA_CPP,
     CPU_ALONE,
     ALL_ON_GPU_PAIR,
-    PROMPTS_BESIDE,
 )
 
 MEASURED = (
+    PROMPTS_BESIDE,
     LONG_PROMPT,
     WHOLE_R1,
     READ_SPEED,
@@ -949,7 +975,7 @@ as a [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-o
 
 {_INTRODUCTION}
 
-Not measured yet: long prompts and decoding with a current llama.cpp, and kt-kernel.""",
+Not measured yet: decoding compared with a current llama.cpp, and kt-kernel.""",
         COMPARED,
     ),
     Page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -106,7 +107,9 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
         yield ""
         yield "```"
         names = ("command", "peer_command")
-        yield from dict.fromkeys(str(record[name]) for record in _distinct(records) for name in names if name in record)
+        # The models differ by row; the rest of a command mostly does not.
+        lines = (str(record[name]) for record in _distinct(records) for name in names if name in record)
+        yield from dict.fromkeys(re.sub(r"\S+\.gguf", "MODEL.gguf", line) for line in lines)
         yield "```"
 
 

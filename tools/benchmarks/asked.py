@@ -923,6 +923,26 @@ PROMPTS_LLAMA_CPP = Question(
     ),
 )
 
+STARTS = Question(
+    name="starts",
+    title="First and later starts of a server",
+    about=(
+        "The time until the server is ready, and its phases. Before the first start, nothing was compiled or measured "
+        "on the machine. A later start finds compiled kernels and measurements in the kernel folder, and the file in "
+        "the page cache."
+    ),
+    file="starts.jsonl",
+    rows=tuple(Row(f"{_R1_CUT}: {which}", f"r1:8: {which}") for which in ("first start", "later start")),
+    columns=(
+        Column("ready, s", "ready_s"),
+        Column("weights, s", "weights_s"),
+        Column("kernels, s", "kernels_s"),
+        Column("measured, s", "measured_s"),
+        Column("graphs, s", "graphs_s", digits=1),
+    ),
+    command="MODEL_DIR=FOLDER SHAPES=r1:8 LATERS=1 tools/gpu.sh starts",
+)
+
 COMPARED = (
     MANY_AT_ONCE,
     MANY_ARRIVING,
@@ -937,6 +957,7 @@ MEASURED = (
     WHOLE_R1,
     READ_SPEED,
     WHOLE_R1_Q4_K,
+    STARTS,
     WHOLE_R1_START,
     SECOND_START,
     KEPT_WEIGHTS,

@@ -791,7 +791,7 @@ WAKE = Question(
         "share. Pods are processes here: no container is made and no image is pulled. Others used the machine, with "
         "a lower priority. Most of a later start is KEDA, the operator, the program's start and its measurement of "
         "steps; a copy on a disk is read past the page cache. "
-        "[Scale to zero](howto/scale-to-zero.md) says how to set it up."
+        "[Scale to zero](kubernetes/scale-to-zero.md) says how to set it up."
     ),
     file="operator_wake.jsonl",
     rows=tuple(

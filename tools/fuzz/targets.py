@@ -25,7 +25,7 @@ from ballast.server.lifecycle import open_listeners
 
 _SMALL = (
     *("--device=cpu", "--cpu_threads=1", "--numa=off", "--port=0"),
-    *("--cache_lens=96", "--max_batch_size=1", "--max_new_tokens=16", "--chunk_size=16"),
+    *("--cache_lens=96", "--max_batch_size=1", "--max_new_tokens=16", "--chunk_size=16", "--measurements=off"),
 )
 OPTIONS_FILE = "options.yaml"
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "coding-agents.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "clients" / "coding-agents.md"
 URL = "http://127.0.0.1:10002"
 
 

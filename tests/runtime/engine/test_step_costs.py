@@ -36,6 +36,7 @@ class Measured:
     def __init__(self) -> None:
         self.now = 0.0
         self.sizes: list[int] = []
+        self.start = Start()
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         self.sizes.append(batch.token_ids.size)
@@ -152,7 +153,7 @@ def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> No
 
 def costs_at_start(folder: Path, model: Measured, max_tokens: int = 1024) -> list[tuple[int, float]]:
     """The costs of a start that keeps its measurements."""
-    model.start = Start(Measurements(folder, {}))  # type: ignore[attr-defined]
+    model.start = Start(Measurements(folder, {}))
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, max_tokens, lambda: None, model.clock)
     return sched.Scheduler(config).costs()["decode"]
 

@@ -78,7 +78,13 @@ class Resync:
 
     async def _learn_schemas(self) -> None:
         """Learn which fields the installed definitions declare. New ones are missing in the statuses so far."""
-        schemas = await self.api.schemas(API_VERSION)
+        try:
+            schemas = await self.api.schemas(API_VERSION)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            log.warning("the schemas of definitions cannot be read", extra={"error": str(error)})
+            return
         if schemas == self.state.schemas:
             return
         self.state.schemas = schemas

@@ -46,7 +46,7 @@ def with_measured_costs(
 ) -> sched.SchedulerConfig:
     """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most; `alive` is called
     meanwhile. The steps overwrite the cache, so nothing may be served from it yet. Costs that an earlier start has kept
-    are not measured again."""
+    are not measured again, unless that start lacked kernels that this one has."""
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1), config)
     prefill_runner = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
@@ -83,8 +83,9 @@ def with_measured_costs(
         return costs
 
     start = runner.start if isinstance(runner, RecordsStart) else Start()
+    inputs = {"sizes": tried, "missing": sorted(start.missing)}
     with start.times.phase("measured"):
-        costs = start.measurements.take("step_costs", tried, measured_costs, dict, lambda kept: _kept(kept, tried))
+        costs = start.measurements.take("step_costs", inputs, measured_costs, dict, lambda kept: _kept(kept, tried))
     for name, points in costs.items():
         log.info("steps measured", extra={"lane": name, "ms": {n: round(s * 1e3, 2) for n, s in points}})
     return with_changes(config, joint_tokens=None if prefill_runner is None else prefill_runner.joint_tokens, **costs)

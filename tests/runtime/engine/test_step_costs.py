@@ -151,9 +151,11 @@ def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> No
     assert max(model.sizes) == 20
 
 
-def costs_at_start(folder: Path, model: Measured, max_tokens: int = 1024) -> list[tuple[int, float]]:
-    """The costs of a start that keeps its measurements."""
-    model.start = Start(Measurements(folder, {}))
+def costs_at_start(
+    folder: Path, model: Measured, max_tokens: int = 1024, missing: tuple[str, ...] = ()
+) -> list[tuple[int, float]]:
+    """The costs of a start that keeps its measurements, and has no kernels named `missing`."""
+    model.start = Start(Measurements(folder, {}), missing=list(missing))
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, max_tokens, lambda: None, model.clock)
     return sched.Scheduler(config).costs()["decode"]
 
@@ -164,6 +166,16 @@ def test_a_later_start_takes_the_costs_of_an_earlier_one(tmp_path: Path) -> None
     assert again.sizes == []
     costs_at_start(tmp_path, other := Measured(), max_tokens=20)
     assert max(other.sizes) == 20, "other steps are measured"
+
+
+def test_costs_measured_without_some_kernels_are_not_used_once_these_are_ready(tmp_path: Path) -> None:
+    costs_at_start(tmp_path, Measured(), missing=("latent attention",))
+    costs_at_start(tmp_path, still_without := Measured(), missing=("latent attention",))
+    assert still_without.sizes == []
+    costs_at_start(tmp_path, ready := Measured())
+    assert len(ready.sizes) > 0
+    costs_at_start(tmp_path, again := Measured())
+    assert again.sizes == []
 
 
 @pytest.mark.parametrize(

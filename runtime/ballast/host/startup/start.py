@@ -1,4 +1,4 @@
-"""What a start records: the seconds of its phases, and its measurements."""
+"""What a start records: the seconds of its phases, its measurements, and the kernels that it began without."""
 
 from __future__ import annotations
 
@@ -14,3 +14,6 @@ class Start:
 
     measurements: Measurements = field(default_factory=Measurements)
     times: StartTimes = field(default_factory=StartTimes)
+    missing: list[str] = field(default_factory=list)
+    """Kernels that were still compiling, and features that were switched off, when the model was loaded. A later start
+    may have them, and then its steps cost less."""

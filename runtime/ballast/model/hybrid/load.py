@@ -238,6 +238,7 @@ def load_hybrid_model(
             model.capture_decode(
                 lambda done: report(compiled + (1 - compiled) * done), finishes_later=options.finishes_later
             )
+    options.start.missing.extend([*late.waiting, *off.reasons])
     model.start = options.start
     return model, weights
 

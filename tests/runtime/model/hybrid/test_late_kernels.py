@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from ballast.engine.build import EngineSettings
 from ballast.model.batch import Batch
+from ballast.model.hybrid import load
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.model import HybridModel
@@ -104,6 +106,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
     return load_hybrid(
         file, torch.device("cpu"), SETTINGS, make_linear=float_linear, make_experts=FloatExperts, stream_from_tokens=12
     )
+
+
+@pytest.mark.parametrize(("finishes_later", "late"), [(True, ["some"]), (False, [])])
+def test_a_start_records_the_kernels_that_it_began_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finishes_later: bool, late: list[str]
+) -> None:
+    compiler = Compiler()
+
+    class Compiling:
+        def use_in(self, *arguments: object) -> None:
+            kernels = arguments[-1]
+            assert isinstance(kernels, LateKernels)
+            kernels.add(compiler.compiled, compiler.end)
+
+    monkeypatch.setattr(load, "_flashinfer", lambda *_: Compiling())
+    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    model = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, finishes_later=finishes_later)
+    compiler.end()
+    assert model.start.missing == [*late, "streamed_experts"]
 
 
 def prompt(num_tokens: int) -> Batch:

@@ -536,18 +536,19 @@ class Engine:
             self._publish(core, num_ended)
 
     def _idle(self, core: EngineCore, spare: HasSpareWork | None) -> None:
-        """Check the invariants once, then do spare work, then sleep until something arrives."""
+        """Check the invariants once, then do spare work and sleep until something arrives. Each time that it wakes it
+        asks for spare work again: kernels may be compiled by then."""
         core.check()
         self._publish(core)
         self._is_idle = True
-        while spare is not None and not (self._inbox or self._aborts or self._stopping):
-            if not spare.use_spare_time():
-                break
-            self._note_progress()
-        with self._lock:
-            while not (self._inbox or self._aborts or self._stopping):
-                self._wake.wait(timeout=IDLE_WAKE_S)
-            self._note_progress()
+        while not (self._inbox or self._aborts or self._stopping):
+            if spare is not None and spare.use_spare_time():
+                self._note_progress()
+                continue
+            with self._lock:
+                if not (self._inbox or self._aborts or self._stopping):
+                    self._wake.wait(timeout=IDLE_WAKE_S)
+        self._note_progress()
 
     def _account(self, core: EngineCore, result: StepResult) -> None:
         now = time.monotonic()

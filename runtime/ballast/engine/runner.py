@@ -132,7 +132,7 @@ class HasSpareWork(Protocol):
 
     def use_spare_time(self) -> bool:
         """Do a part of that work, some tenths of a second of it; returns whether more of it can be done now.
-        Called while there are no requests."""
+        Called while there are no requests, now and then after it has returned false too."""
 
 
 @runtime_checkable

@@ -192,6 +192,24 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
         assert engine.state is EngineState.READY
 
 
+async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
+
+    class Late:
+        def around(self, runner: Runner) -> Runner:
+            self.forward = runner.forward
+            self.calls = 0
+            return self
+
+        def use_spare_time(self) -> bool:
+            self.calls += 1
+            return self.calls == 3
+
+    late = Late()
+    async with running_engine(wrap=late.around):
+        await until(lambda: late.calls > 5)
+
+
 async def test_a_request_does_not_wait_for_all_spare_work() -> None:
     class Endless:
         def __init__(self, runner: Runner) -> None:

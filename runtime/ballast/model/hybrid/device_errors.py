@@ -7,3 +7,11 @@ import torch
 
 DEVICE_ERRORS = (torch.AcceleratorError, torch.OutOfMemoryError)
 """Both are RuntimeErrors."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the device's memory is full. Memory that torch does not allocate itself, such as a graph's own or a
+    kernel's, has the other type of error."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, torch.AcceleratorError) and "out of memory" in str(error)
+    )

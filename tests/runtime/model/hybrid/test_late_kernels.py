@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import threading
@@ -98,6 +99,46 @@ def test_a_start_that_waits_uses_all_late_kernels() -> None:
     late.add(compiler.compiled, use)
     late.use_compiled(waits=True)
     assert used == [1]
+
+
+FULL = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")]
+
+
+@pytest.mark.parametrize("full", FULL, ids=["full", "full outside torch"])
+def test_a_server_without_memory_for_late_kernels_goes_on_without_them(
+    caplog: pytest.LogCaptureFixture, full: Exception
+) -> None:
+    first, second, used = Compiler(), Compiler(), []
+    late = LateKernels()
+
+    def use() -> None:
+        used.append(1)
+        raise full
+
+    late.add(first.compiled, use)
+    late.add(second.compiled, lambda: used.append(2))
+    first.end()
+    second.end()
+    late.use_compiled()
+    assert (used, late.waiting) == ([1, 2], [])
+    (line,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert line.message.startswith("kernels are not used")
+    assert str(full) in vars(line)["why"]
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"), [*((full, True) for full in FULL), (torch.AcceleratorError("CUDA error: lost"), False)], ids=str
+)
+def test_a_start_without_memory_for_kernels_and_a_lost_device_are_errors(error: Exception, waits: bool) -> None:
+    compiler, late = Compiler(), LateKernels()
+
+    def use() -> None:
+        raise error
+
+    late.add(compiler.compiled, use)
+    compiler.end()
+    with pytest.raises(type(error), match=str(error)):
+        late.use_compiled(waits=waits)
 
 
 @pytest.fixture(scope="module")

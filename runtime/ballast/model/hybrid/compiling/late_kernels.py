@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ballast.errors import first_line
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS, is_full
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +31,18 @@ class LateKernels:
 
     def use_compiled(self, *, waits: bool = False) -> None:
         """Use the kernels that are compiled by now; all of them if `waits`. No step that they compute may have begun.
-        Raises what the calls raise."""
+        Kernels for which the device has too little memory are not used, unless `waits`: a start plans with this memory.
+        Raises what else the calls raise."""
         while self._waiting and (waits or self._waiting[0][0].is_done):
             compiled, use = self._waiting.popleft()
             begin = time.monotonic()
-            use()
+            try:
+                use()
+            except DEVICE_ERRORS as error:
+                if waits or not is_full(error):
+                    raise
+                why = {"kernels": compiled.name, "why": first_line(error)}
+                log.warning("kernels are not used: the device has too little memory", extra=why)
+                continue
             extra = {"kernels": compiled.name, "seconds": round(time.monotonic() - begin, 2)}
             log.info("kernels in use", extra=extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,11 +90,36 @@ def test_graphs_of_rare_batch_sizes_can_wait_until_there_is_time() -> None:
     assert not graphs.capture_next(fail, fail)
 
 
-def test_a_device_that_is_full_keeps_the_graphs_it_has(caplog: pytest.LogCaptureFixture) -> None:
+FULL = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")]
+
+
+@pytest.mark.parametrize("is_captured", [False, True], ids=["before the capture", "in the capture"])
+@pytest.mark.parametrize("full", FULL, ids=["full", "full outside torch"])
+def test_a_device_that_is_full_keeps_the_graphs_it_has(
+    caplog: pytest.LogCaptureFixture, full: Exception, is_captured: bool
+) -> None:
+    def step(_: int) -> None:
+        raise full
+
+    caplog.set_level(logging.INFO)
     graphs = DecodeGraphs(None)
     with pytest.warns(UserWarning, match="empty"):
         graphs.capture(40, lambda size: None, lambda size: None, lambda share: None, finishes_later=True)
-    assert not graphs.capture_next(lambda size: None, lambda size: fail(torch.OutOfMemoryError("CUDA out of memory")))
+    caplog.clear()
+    run, queue = (lambda size: None, step) if is_captured else (step, fail)
+    assert not graphs.capture_next(run, queue)
     assert (graphs.count, graphs.holds(39)) == (33, False)
-    assert [record.message for record in caplog.records] == ["no more decode graphs are captured"]
+    (line,) = caplog.records
+    assert (line.message, vars(line)["left"]) == ("no more decode graphs are captured", 7)
     assert not graphs.capture_next(fail, fail)
+
+
+def test_a_batch_size_whose_capture_fails_is_left() -> None:
+    graphs, captured = DecodeGraphs(None), []
+    with pytest.warns(UserWarning, match="empty"):
+        graphs.capture(34, lambda size: None, lambda size: None, lambda share: None, finishes_later=True)
+    with pytest.raises(torch.AcceleratorError):
+        graphs.capture_next(lambda size: fail(torch.AcceleratorError("CUDA error: the device was lost")), fail)
+    with pytest.warns(UserWarning, match="empty"):
+        assert not graphs.capture_next(lambda size: None, captured.append)
+    assert captured == [33]

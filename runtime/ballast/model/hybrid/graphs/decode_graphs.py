@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ballast.errors import EngineDeadError, first_line
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.device_errors import DEVICE_ERRORS, is_full
 from ballast.model.hybrid.graphs.capture import captured
 
 if TYPE_CHECKING:
@@ -84,10 +84,14 @@ class DecodeGraphs:
         if not self._left:
             return False
         try:
-            self._capture(self._left.popleft(), run, queue)
-        except torch.OutOfMemoryError as error:
+            self._capture(self._left[0], run, queue)
+        except DEVICE_ERRORS as error:
+            if not is_full(error):
+                raise
             log.warning("no more decode graphs are captured", extra={"left": len(self._left), "why": first_line(error)})
             self._left.clear()
+            return False
+        self._left.popleft()
         if not self._left:
             log.info("all decode graphs captured", extra={"graphs": self.count})
         return bool(self._left)
@@ -100,8 +104,8 @@ class DecodeGraphs:
         except RuntimeError as error:
             # An error inside a capture may make the end of the capture fail too: the first is the cause.
             first = error.__context__ or error
-            if isinstance(first, torch.AcceleratorError) and "out of memory" in str(first):
-                raise torch.OutOfMemoryError(str(first)) from first  # torch does not allocate a graph's own memory
+            if is_full(first):
+                raise torch.OutOfMemoryError(str(first)) from first
             if isinstance(first, DEVICE_ERRORS):
                 raise first from None
             raise EngineDeadError(f"a decode step of {size} requests cannot be captured: {first}") from error

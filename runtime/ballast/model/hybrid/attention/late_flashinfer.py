@@ -65,23 +65,25 @@ class LateFlashinfer:
         steps are captured; `late` gets the others. Raises what CUDA itself reports."""
 
         def use() -> None:
-            for lane in lanes:
-                lane.use(compiled_flashinfer(self._sizes, self._device, self._off, self._attention))
+            # All are made before any is used: the device may have too little memory for the last.
+            made = [compiled_flashinfer(self._sizes, self._device, self._off, self._attention) for _ in lanes]
+            for lane, flashinfer in zip(lanes, made, strict=True):
+                lane.use(flashinfer)
 
         if self._attention is None or isinstance(self._sizes, LatentSizes):
             use()
         else:
             late.add(self._attention, use)
-        if self._expanded is None or self._expanded_sizes is None or not lanes[0].has_flashinfer:
+        sizes, compiled = self._expanded_sizes, self._expanded
+        if sizes is None or compiled is None or not lanes[0].has_flashinfer:
             return
-        expand = partial(compiled_expansion, self._expanded_sizes, self._expanded, num_saturated, piece_keys)
 
         def use_if_right() -> None:
-            expanded = expand(self._device, self._off)
+            expanded = compiled_expansion(sizes, compiled, num_saturated, piece_keys, self._device, self._off)
             if expanded is not None:
                 use_expanded(expanded)
 
-        late.add(self._expanded, use_if_right)
+        late.add(compiled, use_if_right)
 
 
 def compiling_expansion(

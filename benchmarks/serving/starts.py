@@ -24,7 +24,7 @@ from support.bench_record import bench_record
 from support.servers.process import ServerProcess
 
 WAITING = "other kernels compute prompts until these are compiled"
-COMPILED = "compiled while the server starts"
+COMPILED = "compiler ended"
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ class CompiledAside:
             self._failure = failure
         why = "" if self._failure is None else first_line(self._failure)
         extra = {"kernels": self.name, "seconds": round(time.monotonic() - begin, 2), "failure": why}
-        log.info("compiled while the server starts", extra=extra)
+        log.info("compiler ended", extra=extra)
 
     def _lower_priority(self) -> None:
         while self._thread.is_alive():

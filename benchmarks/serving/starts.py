@@ -75,8 +75,9 @@ def one_start(command: Sequence[str], kernels: Mapping[str, str], limit_s: float
 
 
 def show(name: str, kind: str, starts: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> None:
-    """Print a record. Each figure is a list, with one number per start; `after_weights_s` is the rest of `ready_s`."""
-    names = [figure for figure in starts[0] if figure.endswith("_s")]
+    """Print a record. Each figure is a list with one number per start, or null where a start has none.
+    `after_weights_s` is the rest of `ready_s`; `not_measured_again` names what no start measured."""
+    names = dict.fromkeys(figure for start in starts for figure in start if figure.endswith("_s"))
     figures: dict[str, Any] = {figure: [start.get(figure) for start in starts] for figure in names}
     figures["after_weights_s"] = [round(start["ready_s"] - start["weights_s"], 1) for start in starts]
     print(
@@ -84,7 +85,7 @@ def show(name: str, kind: str, starts: Sequence[Mapping[str, Any]], facts: Mappi
             "serving/starts",
             f"{name}: {kind}",
             **figures,
-            not_measured_again=starts[-1]["not_measured_again"],
+            not_measured_again=sorted(set.intersection(*(set(start["not_measured_again"]) for start in starts))),
             **facts,
         ),
         flush=True,

@@ -41,6 +41,7 @@ from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
+from ballast.server.telemetry.load_progress import Pace
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from support.bench_record import bench_record
 from support.decode_times import decode_times, median_decode_s
@@ -74,6 +75,7 @@ def main() -> None:
         gpu_experts=plan.gpu_experts,
         vram=None if plan.device is None else plan.device.limit,
     )
+    pace = Pace()
     loaded_s, weights_share = 0.0, 1.0 if config.machine.device == "cpu" else 0.9  # of a start's progress
 
     def progress(share: float) -> None:
@@ -81,7 +83,8 @@ def main() -> None:
         passed = time.perf_counter() - begin
         if share <= weights_share:
             loaded_s = passed
-        print(f"{share:.1%} after {passed:.1f} s", file=sys.stderr, flush=True)
+        if pace.is_due(share, passed):
+            print(f"{share:.1%} after {passed:.1f} s", file=sys.stderr, flush=True)
 
     runner = load_runner(gguf, spec, spec.vocab_size, settings, progress)
     start = {"start_s": time.perf_counter() - begin, "weights_s": loaded_s}

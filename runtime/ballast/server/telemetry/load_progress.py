@@ -1,8 +1,9 @@
-"""Shows the progress of loading, its speed and what is left: a bar on a terminal, else a line in the log every 10 s."""
+"""Shows the progress of loading, its speed and what is left: a bar on a terminal, else some twenty log lines."""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from ballast.engine.runner import Runner
 
 log = logging.getLogger(__name__)
 
-LOGGED_EVERY_S = 10.0
+LOGGED_EVERY_S, LOGGED_SHARE = 10.0, 0.05
+"""Least time and least progress, as a share of the whole, between two lines."""
 
 _GB = 1e9
 
@@ -51,6 +53,22 @@ class Progress:
 
     def __str__(self) -> str:
         return f"{self.gb:.1f}/{self.num_bytes / _GB:.1f} GB, {self.gb_per_s:.2f} GB/s, {self.left_s:.0f} s left"
+
+
+class Pace:
+    """Chooses the reports of progress that get a line."""
+
+    def __init__(self) -> None:
+        self._next_s, self._next_share = LOGGED_EVERY_S, 0.0
+
+    def is_due(self, share: float, seconds: float) -> bool:
+        """Whether to write a line now, `seconds` after the begin. The end gets one, and only one."""
+        is_over = share >= 1
+        if share < self._next_share or (seconds < self._next_s and not is_over):
+            return False
+        self._next_s = seconds + LOGGED_EVERY_S
+        self._next_share = math.inf if is_over else min(share + LOGGED_SHARE, 1.0)
+        return True
 
 
 def with_progress(load: Loader, num_bytes: int, stream: TextIO | None = None, clock: Clock = time.monotonic) -> Loader:
@@ -88,13 +106,11 @@ def _bar(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Progress], None]]:
-    next_s, is_over = LOGGED_EVERY_S, False
+    pace = Pace()
 
     def show(progress: Progress) -> None:
-        nonlocal next_s, is_over
-        if is_over or (progress.seconds < next_s and progress.share < 1):
+        if not pace.is_due(progress.share, progress.seconds):
             return
-        next_s, is_over = progress.seconds + LOGGED_EVERY_S, progress.share >= 1
         fields = {"percent": int(progress.share * 100), "gb": round(progress.gb, 1)}
         if progress.share < 1:
             fields |= {"left_s": round(progress.left_s)}

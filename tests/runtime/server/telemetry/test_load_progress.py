@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -42,7 +43,9 @@ class Steps:
         return FakeModel(num_slots=64, block_tokens=32, vocab_size=8)
 
 
-def test_a_log_gets_a_line_every_ten_seconds_with_the_speed_and_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_gets_at_most_one_line_in_ten_seconds_with_the_speed_and_what_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     reported: list[float] = []
     steps = Steps((4, 0.1), (11, 0.2), (19, 0.3), (21, 0.4), (40, 0.8), (45, 1.0))
     with caplog.at_level(logging.INFO, "ballast"):
@@ -55,6 +58,21 @@ def test_a_log_gets_a_line_every_ten_seconds_with_the_speed_and_what_is_left(cap
         (100, 100.0, 2.22, None),
     ]
     assert reported == [0.1, 0.2, 0.3, 0.4, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("seconds", [100, 1000, 36_000])
+def test_a_log_gets_about_twenty_lines_however_long_a_load_takes(
+    caplog: pytest.LogCaptureFixture, seconds: int
+) -> None:
+    steps = Steps(*((seconds * number / 1000, number / 1000) for number in range(1, 1001)))
+    with caplog.at_level(logging.INFO, "ballast"):
+        with_progress(steps.load, 100 * GB, io.StringIO(), steps.clock)(lambda _: None)
+    percents = [record.percent for record in caplog.records]
+    assert 9 <= len(percents) <= 22
+    assert percents == sorted(set(percents))
+    assert percents[-1] == 100
+    steps_of = [later - earlier for earlier, later in itertools.pairwise(percents[:-1])]
+    assert min(steps_of) >= 5
 
 
 def test_a_quick_load_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

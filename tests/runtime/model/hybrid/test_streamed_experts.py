@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,18 +102,7 @@ def test_experts_of_zeros_are_streamed_as_any_others(scale) -> None:
     )
     layers = [stacked.packed(pool, FAST, activation_bytes=2)]
     off = SwitchedOff()
-    assert start_streaming(
-        small_spec(),
-        layers,
-        pool,
-        PinnedMemory(),
-        CPU,
-        sums_of_calls(FloatExperts),
-        from_tokens=7,
-        max_tokens=9,
-        warmup_sizes=[9],
-        off=off,
-    )
+    assert started(layers, from_tokens=7, warmup_sizes=(9,), off=off) is not None
     assert off.reasons == {}
 
 
@@ -142,6 +132,34 @@ def small_spec() -> ModelSpec:
 
 def pool_of(layers: list[kernels.Experts]) -> kernels.ThreadPool:
     return kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(layers[0].parts))]))
+
+
+def started(
+    layers: list[kernels.Experts],
+    *,
+    from_tokens: int | None = None,
+    warmup_sizes: Sequence[int] = (100,),
+    off: SwitchedOff | None = None,
+    pinned_bytes: int = 0,
+    make_experts: type[FloatExperts] = FloatExperts,
+    **options: Any,
+) -> StreamedExperts | None:
+    """The streamed experts of a start, for steps of 100 tokens at most; `options` are those of `start_streaming`."""
+    pinned = PinnedMemory()
+    pinned.num_bytes = pinned_bytes
+    return start_streaming(
+        small_spec(),
+        layers,
+        pool_of(layers),
+        pinned,
+        CPU,
+        sums_of_calls(make_experts),
+        from_tokens=from_tokens,
+        max_tokens=100,
+        warmup_sizes=warmup_sizes,
+        off=SwitchedOff() if off is None else off,
+        **options,
+    )
 
 
 def part_of(num_experts: int, matrix_bytes: int) -> HostExpertPart:
@@ -183,34 +201,18 @@ def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest
 
 
 def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) -> None:
-    spec, pool = small_spec(), pool_of(layers)
-    pageable = PinnedMemory()
-
-    def started(from_tokens: int | None, pinned: PinnedMemory = pageable) -> StreamedExperts | None:
-        return start_streaming(
-            spec,
-            layers,
-            pool,
-            pinned,
-            CPU,
-            sums_of_calls(FloatExperts),
-            from_tokens=from_tokens,
-            max_tokens=100,
-            warmup_sizes=[1, 100],
-            off=off,
-        )
-
-    off = SwitchedOff()
-    assert started(NEVER) is None
-    assert started(101) is None, "no step is that long"
+    off, sizes = SwitchedOff(), (1, 100)
+    assert started(layers, from_tokens=NEVER, warmup_sizes=sizes, off=off) is None
+    assert started(layers, from_tokens=101, warmup_sizes=sizes, off=off) is None, "no step is that long"
     assert off.reasons == {}
-    assert started(None) is None, "what is pageable is streamed only when it is asked for"
+    found = started(layers, from_tokens=None, warmup_sizes=sizes, off=off)
+    assert found is None, "what is pageable is streamed only when it is asked for"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
-    asked = started(7)
+    asked = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
     assert asked is not None
     assert asked.from_tokens == 7
     streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
-    timings = Calibration(spec, layers, pool, streamed, CPU).timings(100)
+    timings = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
 
@@ -232,48 +234,17 @@ def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
     layers, monkeypatch, asked_from, joint_to, from_tokens
 ) -> None:
     monkeypatch.setattr(start, "_measured", lambda calibration, taken: ([], 50))
-    pinned = PinnedMemory()
-    pinned.num_bytes = 1
     joint = JointSplit([(1, 0.5)], 10, joint_to)
-    streamed = start_streaming(
-        small_spec(),
-        layers,
-        pool_of(layers),
-        pinned,
-        CPU,
-        sums_of_calls(FloatExperts),
-        from_tokens=asked_from,
-        max_tokens=100,
-        warmup_sizes=[100],
-        off=SwitchedOff(),
-        joint=joint,
-    )
+    streamed = started(layers, from_tokens=asked_from, pinned_bytes=1, joint=joint)
     assert streamed is not None
     assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
 
 
 def test_a_later_start_takes_the_timings_of_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
-    def started() -> StreamedExperts | None:
-        pinned = PinnedMemory()
-        pinned.num_bytes = 1
-        return start_streaming(
-            small_spec(),
-            layers,
-            pool_of(layers),
-            pinned,
-            CPU,
-            sums_of_calls(FloatExperts),
-            from_tokens=None,
-            max_tokens=100,
-            warmup_sizes=[100],
-            off=SwitchedOff(),
-            record=Start(Measurements(tmp_path, {})),
-        )
-
     monkeypatch.setattr(Calibration, "timings", lambda *_: [Timing(64, 1.0, 2.0), Timing(100, 2.0, 1.0)])
-    first = started()
+    first = started(layers, pinned_bytes=1, record=Start(Measurements(tmp_path, {})))
     monkeypatch.setattr(Calibration, "timings", lambda *_: pytest.fail("measured again"))
-    again = started()
+    again = started(layers, pinned_bytes=1, record=Start(Measurements(tmp_path, {})))
     assert first is not None
     assert again is not None
     assert first.from_tokens == again.from_tokens == 82
@@ -330,21 +301,8 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkey
                 raise RuntimeError("PassManager::run failed")
             return super().__call__(x, ids, weights) * (torch.nan if fault == "not a number" else 1.2)
 
-    spec, pool = small_spec(), pool_of(layers)
     off = SwitchedOff()
-    streamed = start_streaming(
-        spec,
-        layers,
-        pool,
-        PinnedMemory(),
-        CPU,
-        sums_of_calls(Faulty),
-        from_tokens=7,
-        max_tokens=100,
-        warmup_sizes=[9, 100],
-        off=off,
-    )
-    assert streamed is None
+    assert started(layers, from_tokens=7, warmup_sizes=(9, 100), off=off, make_experts=Faulty) is None
     assert len(waited) == 1, "copies that are under way end before their buffers do"
     why = {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}
     assert why[fault] in off.reasons["streamed_experts"]

@@ -14,10 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from support.cluster.controlplane import ControlPlane
-from support.cluster.kube import ApiError, Kube
+from support.cluster.kube import UNANSWERED, Kube
 from support.cluster.service.endpoints import ready_services
 
 PINNED: dict[str, Any] = {
@@ -73,8 +71,8 @@ class PodAnswers:
             found = self._kube.list("services", fields={"spec.clusterIP": host})
             names = ((item["metadata"]["namespace"], item["metadata"]["name"]) for item in found)
             return any(ready_services(self._kube, *name) for name in names)
-        except (ApiError, httpx.TransportError):
-            return False  # the API server restarts
+        except UNANSWERED:
+            return False
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answers = self

@@ -52,8 +52,8 @@ def _handler(find: Find) -> type[StreamRequestHandler]:
                 self._connect()
 
         def _connect(self) -> None:
-            _, num_methods = self.rfile.read(2)
-            self.rfile.read(num_methods)
+            _, num_methods = _read(self.rfile, 2)
+            _read(self.rfile, num_methods)
             self.wfile.write(b"\x05\x00")  # no authentication
             found = find(*_destination(self.rfile))
             if found is None:
@@ -71,13 +71,20 @@ def _handler(find: Find) -> type[StreamRequestHandler]:
 
 
 def _destination(stream: BufferedIOBase) -> tuple[str, int]:
-    """The host and port of a request to connect."""
-    _version, _command, _reserved, kind = stream.read(4)
+    """The host and port of a request to connect. Raises ConnectionError if the client leaves before its end."""
+    _version, _command, _reserved, kind = _read(stream, 4)
     if kind == 3:
-        host = stream.read(stream.read(1)[0]).decode("ascii")
+        host = _read(stream, *_read(stream, 1)).decode("ascii")
     else:
-        host = str(ipaddress.ip_address(stream.read(4 if kind == 1 else 16)))
-    return host, int.from_bytes(stream.read(2), "big")
+        host = str(ipaddress.ip_address(_read(stream, 4 if kind == 1 else 16)))
+    return host, int.from_bytes(_read(stream, 2), "big")
+
+
+def _read(stream: BufferedIOBase, size: int) -> bytes:
+    found = stream.read(size)
+    if len(found) < size:
+        raise ConnectionError(f"the client left after {len(found)} of {size} bytes")
+    return found
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

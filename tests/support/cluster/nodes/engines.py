@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from support.cluster.controlplane import ControlPlane
 from support.cluster.kube import UNANSWERED, Kube, Object
 from support.cluster.nodes.made_up import BEHAVIOUR
 from support.cluster.nodes.socks import SocksProxy
+from support.cluster.server_thread import ServerThread
 from support.cluster.service.endpoints import SERVICE_NAME
 from support.cluster.service.live_service import LABEL
 from support.servers.process import ServerProcess
@@ -31,9 +32,11 @@ CHUNK_BYTES = 65536
 ANSWER_TIMEOUT_S = 120
 
 
-class Engines:
-    """Runs until stopped. `folders`: where the folders that pods mount are on this machine. `hosts`: other addresses
-    that are this machine."""
+class Engines(ServerThread):
+    """An HTTP proxy that reaches pods by address and Services by address or name.
+
+    `folders`: where the folders that pods mount are on this machine. `hosts`: other addresses that are this machine.
+    """
 
     def __init__(self, kube: Kube, folders: Mapping[str, Path] | None = None, hosts: tuple[str, ...] = ()) -> None:
         self._kube, self._folders, self._hosts = kube, folders or {}, hosts
@@ -45,14 +48,8 @@ class Engines:
         """Every server, in the order of their starts."""
         self._ended = threading.Event()
         self._kubelet = threading.Thread(target=self._run, daemon=True)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._socks = SocksProxy(self._find)
-        self._network = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        """An HTTP proxy that reaches pods by address and Services by address or name."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(self._handler())
 
     @property
     def socks_url(self) -> str:
@@ -66,16 +63,14 @@ class Engines:
 
     def start(self) -> None:
         self._kubelet.start()
-        self._network.start()
         self._socks.start()
+        super().start()
 
     def stop(self) -> None:
         self._ended.set()
         self._kubelet.join()
         self._socks.stop()
-        self._server.shutdown()
-        self._server.server_close()
-        self._network.join()
+        super().stop()
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):

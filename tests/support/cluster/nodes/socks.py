@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from io import BufferedIOBase
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+from socketserver import StreamRequestHandler
+
+from support.cluster.server_thread import ServerThread
 
 CHUNK_BYTES = 65536
 CONNECT_TIMEOUT_S = 10
@@ -20,29 +22,13 @@ Find = Callable[[str, int], "tuple[str, int] | None"]
 """Maps a host and port of the cluster to an address on this machine, or None."""
 
 
-class SocksProxy:
-    """Runs until stopped."""
+class SocksProxy(ServerThread):
+    """Connects clients to where `find` says."""
+
+    scheme = "socks5"
 
     def __init__(self, find: Find) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(find))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"socks5://127.0.0.1:{self._server.server_address[1]}"
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingTCPServer):
-    daemon_threads = True
-    block_on_close = False
+        super().__init__(_handler(find))
 
 
 def _handler(find: Find) -> type[StreamRequestHandler]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +14,7 @@ import pytest
 
 from support.cluster.cluster import Cluster
 from support.cluster.kube import Kube, Object, documents
+from support.cluster.server_thread import ServerThread
 from support.cluster.service.specs import wait_ready
 from support.cluster.waiting import wait_for
 
@@ -26,7 +25,7 @@ METRIC = "ballast_requests_waiting"
 pytestmark = pytest.mark.usefixtures("operator")
 
 
-class MetricsApi:
+class MetricsApi(ServerThread):
     """What prometheus-adapter is to the autoscaler: each pod that a selector finds has `waiting` requests."""
 
     def __init__(self, kube: Kube, certificate: tuple[Path, Path]) -> None:
@@ -34,20 +33,9 @@ class MetricsApi:
         self.asked: list[str] = []
         """Label selectors, in order."""
         self._kube = kube
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(*certificate)
-        self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self.port = self._server.server_address[1]
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        yield
-        self._server.shutdown()
-        self._server.server_close()
-        thread.join(10)
+        super().__init__(self._handler(), tls)
 
     def _answer(self, path: str) -> Object:
         parts = urlsplit(path)
@@ -103,7 +91,7 @@ def metrics(cluster: Cluster, kube: Kube, namespace: str) -> Iterator[MetricsApi
     priorities = {"groupPriorityMinimum": 100, "versionPriority": 100}
     spec = {"group": GROUP, "version": VERSION, "insecureSkipTLSVerify": True, "service": served_by, **priorities}
     name = f"{VERSION}.{GROUP}"
-    with api.serving():
+    with api:
         kube.create("apiservices", {"metadata": {"name": name}, "spec": spec})
         wait_for("the metrics API", lambda: _is_available(kube.get("apiservices", name)))
         yield api

@@ -102,6 +102,8 @@ class FakeApi:
         return kind.name == "PodMonitor"
 
     async def schemas(self, api_version):
+        if (status := self.failures.get(("discover", "schemas"))) is not None:
+            raise ApiError("discover /openapi/v3", status, "told to fail")
         return self.schemas_by_kind
 
     async def apply(self, kind, body, subresource=None, manager=None):

@@ -28,6 +28,8 @@ from ballast_operator.cli import main
         (["--pod-monitor-label", "release"], "'release' is not KEY=VALUE"),
         (["--pod-monitor-interval", "30"], "'30' is no duration such as 30s"),
         (["--allowed-env", "A*B"], "'A*B' is no variable's name"),
+        (["--allowed-env", ""], "'' is no variable's name"),
+        (["--allowed-image=-x"], "'-x' is no image or prefix of images"),
     ],
 )
 def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:

@@ -155,6 +155,28 @@ def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:
         with_speed(BEGIN, highlights)
 
 
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (Column("tok/s", "tokens_per_s", of={"server": "llama"}), "no record of 'decode B=1' with .*'server': 'llama'"),
+        (Column("tok/s", "goodput_per_s"), "no 'goodput_per_s' of 'decode B=1'"),
+        (Column("tok/s", "share"), "no 'share' of 'decode B=1'"),
+    ],
+)
+def test_a_figure_of_the_readme_that_was_not_measured_is_an_error(results: Path, column: Column, message: str) -> None:
+    results.write_text(record(tokens_per_s=3, share=None))
+    ours = Column("tok/s", "tokens_per_s")
+    for highlight in (Highlight("one", SPEED, 0, column), Highlight("one", SPEED, 0, ours, column)):
+        with pytest.raises(records.NoRecordError, match=message):
+            with_speed(f"{BEGIN}\n{END}", [highlight])
+
+
+def test_a_column_whose_figure_no_row_has_is_an_error(results: Path) -> None:
+    results.write_text(record(tokens_per_s=3, share=None))
+    with pytest.raises(records.NoRecordError, match="no 'share' in these records"):
+        page_of(SPEED)
+
+
 def test_a_chart_is_the_same_file_every_time_and_follows_the_readers_theme() -> None:
     one, two = (grouped_bars(["a", "b"], [("x", [1, 2]), ("y", [3, 4])], "axis", "title") for _ in range(2))
     assert one == two

@@ -11,16 +11,17 @@ _OURS = Column("Ballast, tok/s", "ours_tokens_per_s", spread=True, charted=True)
 _MEMORY_SHARE = Column("ours, of the memory's speed, %", "share_of_memory_speed", scale=100)
 
 
-def _llama(title: str = "llama.cpp, tok/s") -> Column:
-    return Column(title, "theirs_tokens_per_s", spread=True, charted=True)
-
-
 def _streams(batch: int) -> str:
     return "1 stream" if batch == 1 else f"{batch} streams"
 
 
 _STREAMS = tuple((batch, _streams(batch)) for batch in (1, 4, 16))
 _R1_CUT = "R1, 8 of 61 layers"
+
+_LLAMA_CPP = Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True, charted=True)
+_MEDIAN_OF_RATIOS = Column("Median of ratios", "median_of_ratios", digits=2)
+_WITH_LLAMA_CPP = (_OURS, _LLAMA_CPP, Column("Ratio", "ratio_of_medians", digits=2))
+_WITH_IK_LLAMA_CPP = (_OURS, replace(_LLAMA_CPP, title="ik_llama.cpp, tok/s"), _MEDIAN_OF_RATIOS, _MEMORY_SHARE)
 
 ALL_ON_GPU_PAIR = Question(
     name="all-on-gpu-beside-llama",
@@ -34,11 +35,7 @@ ALL_ON_GPU_PAIR = Question(
         Row(f"V2-Lite, {streams}", f"v2lite, 27 layers: decode B={batch}, all experts in GPU memory")
         for batch, streams in _STREAMS
     ),
-    columns=(
-        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
-        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
-        Column("Ratio", "ratio_of_medians", digits=2),
-    ),
+    columns=_WITH_LLAMA_CPP,
     command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
     peer="llama.cpp of llama-cpp-python 0.3.36: `llama-batched-bench -npp 64 -ntg 32 -npl 1,4,16 -ngl 99 -t 16`.",
 )
@@ -127,12 +124,7 @@ CPU_ALONE = Question(
         Row(label, f"v2lite-27.gguf: {case}", {"activation_bytes": 2})
         for label, case in _prompt_and_streams(1, 4, 8, 16)
     ),
-    columns=(
-        _OURS,
-        _llama("ik_llama.cpp, tok/s"),
-        Column("Median of ratios", "median_of_ratios", digits=2),
-        _MEMORY_SHARE,
-    ),
+    columns=_WITH_IK_LLAMA_CPP,
     peer=(
         "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
         "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
@@ -178,12 +170,7 @@ CPU_TYPES = Question(
         for label, file in _FILES
         for named, case in _prompt_and_streams(1, 4, 8, 16)
     ),
-    columns=(
-        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
-        Column("ik_llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
-        Column("Median of ratios", "median_of_ratios", digits=2),
-        _MEMORY_SHARE,
-    ),
+    columns=_WITH_IK_LLAMA_CPP,
     peer=(
         "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
         "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
@@ -211,11 +198,7 @@ CPU_AVX2 = Question(
         for label, file in _AVX2_FILES
         for named, case in _prompt_and_streams(1, 4, 16)
     ),
-    columns=(
-        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
-        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
-        Column("Median of ratios", "median_of_ratios", digits=2),
-    ),
+    columns=(_OURS, _LLAMA_CPP, _MEDIAN_OF_RATIOS),
     peer="llama.cpp: `llama-batched-bench -c 4096 -npp 64 -ntg 24 -npl 1,4,16 -t 2`; `-npp 512` for the prompt.",
     command=(
         "python tools/synthetic_model.py lite8-iq2_xxs.gguf --layers 8 --experts IQ2_XXS\n"
@@ -911,11 +894,7 @@ PROMPTS_LLAMA_CPP = Question(
         for label, model in ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"))
         for tokens in (512, 4096, 32768)
     ),
-    columns=(
-        Column("Ballast, tok/s", "ours_tokens_per_s", spread=True),
-        Column("llama.cpp, tok/s", "theirs_tokens_per_s", spread=True),
-        Column("ratio", "ratio_of_medians", digits=2),
-    ),
+    columns=_WITH_LLAMA_CPP,
     command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER PLACES=host BATCHES= tools/gpu.sh peers",
     peer=(
         "llama.cpp b11434, built with CUDA: `llama-batched-bench -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto "

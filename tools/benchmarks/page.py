@@ -50,9 +50,11 @@ def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
 
 
 def _figure(highlight: Highlight, column: Column) -> str:
-    record = _record(highlight.question, highlight.question.rows[highlight.row], column)
-    number, *spread = _cell(column, record).split(" ", maxsplit=1)
-    return " ".join((number, column.title, *spread))
+    question, row = highlight.question, highlight.question.rows[highlight.row]
+    figure = newest(question.file, row.case, {**row.where, **column.of}).get(column.figure)
+    if figure is None:
+        raise NoRecordError(f"benchmarks/results/{question.file} has no {column.figure!r} of {row.case!r}")
+    return f"{_number(middle(figure), column)} {column.title}{_spread(figure, column)}"
 
 
 def _records(question: Question) -> list[tuple[Record, ...]]:
@@ -66,6 +68,8 @@ def _records(question: Question) -> list[tuple[Record, ...]]:
     for number, column in enumerate(question.columns):
         if not any(found[number] for found in records):
             raise NoRecordError(f"benchmarks/results/{question.file} has no record with {dict(column.of)}")
+        if all(found[number].get(column.figure) is None for found in records):
+            raise NoRecordError(f"benchmarks/results/{question.file} has no {column.figure!r} in these records")
     return records
 
 
@@ -126,10 +130,14 @@ def _cell(column: Column, record: Record) -> str:
     figure = record.get(column.figure)
     if figure is None:
         return "–"
-    text = _number(middle(figure), column)
-    if column.spread and isinstance(figure, list) and len(figure) > 1:
-        text += f" ({_number(min(figure), column)} … {_number(max(figure), column)})"
-    return text
+    return _number(middle(figure), column) + _spread(figure, column)
+
+
+def _spread(figure: object, column: Column) -> str:
+    """The lowest and highest of repeated measurements in brackets, after a space; empty if the column hides them."""
+    if not (column.spread and isinstance(figure, list) and len(figure) > 1):
+        return ""
+    return f" ({_number(min(figure), column)} … {_number(max(figure), column)})"
 
 
 def _number(value: float, column: Column) -> str:

@@ -50,7 +50,7 @@ class Question:
     command: str
     """What measures it again."""
     axis: str = ""
-    """What the chart's axis shows, with its unit; without charted columns there is no chart."""
+    """Title of the chart's axis, with its unit; empty: there is no chart."""
     peer: str = ""
     """The version and the options of what Ballast is compared with."""
     shows_servers: bool = False

@@ -16,16 +16,12 @@ IMAGE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._:/@-]*"
 
 def service_name(text: str) -> str:
     """The name of an InferenceService."""
-    if not re.fullmatch(NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of an InferenceService")
-    return text
+    return _matching(NAME_PATTERN, text, "name of an InferenceService")
 
 
 def namespace(text: str) -> str:
     """The name of a namespace."""
-    if not re.fullmatch(NAMESPACE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace")
-    return text
+    return _matching(NAMESPACE_PATTERN, text, "name of a namespace")
 
 
 def quota(text: str) -> tuple[str, dict[str, str]]:
@@ -46,25 +42,19 @@ def quota(text: str) -> tuple[str, dict[str, str]]:
 
 def lease_name(text: str) -> str:
     """The name of a Lease."""
-    if not re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,62}", text):  # with a namespace, it fits the name of a field manager
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a Lease: up to 63 lower-case letters, digits, - and ."
-        )
-    return text
+    # With a namespace, the name fits the name of a field manager.
+    what = "name of a Lease: up to 63 lower-case letters, digits, - and ."
+    return _matching(r"[a-z0-9][-a-z0-9.]{0,62}", text, what)
 
 
 def image(text: str) -> str:
     """The reference of an image."""
-    if not re.fullmatch(IMAGE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no reference of an image such as registry.example.org/name:tag")
-    return text
+    return _matching(IMAGE_PATTERN, text, "reference of an image such as registry.example.org/name:tag")
 
 
 def image_prefix(text: str) -> str:
-    """What references of images begin with."""
-    if not re.fullmatch(IMAGE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no image, nor what one begins with, such as registry.test/team/")
-    return text
+    """The reference of an image, or a prefix of such references."""
+    return _matching(IMAGE_PATTERN, text, "image or prefix of images such as registry.test/team/")
 
 
 def directory(text: str) -> str:
@@ -76,11 +66,8 @@ def directory(text: str) -> str:
 
 def variables(text: str) -> str:
     """A variable's name, or the beginning of names with a * behind it."""
-    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?\*?", text) or not text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
-        )
-    return text
+    what = "variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
+    return _matching(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*", text, what)
 
 
 def node_selector(text: str) -> dict[str, str]:
@@ -108,16 +95,12 @@ def resync_interval(text: str) -> float:
 
 def prometheus_duration(text: str) -> str:
     """A duration as Prometheus writes it."""
-    if not re.fullmatch(r"([0-9]+(ms|s|m|h))+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 1m30s")
-    return text
+    return _matching(r"([0-9]+(ms|s|m|h))+", text, "duration such as 30s or 1m30s")
 
 
 def collector_url(text: str) -> str:
     """The URL of a collector of traces."""
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://collector.tracing.svc:4318")
-    return text
+    return _matching(r"https?://[^\s/?#]+(/[^\s?#]*)?", text, "URL such as http://collector.tracing.svc:4318")
 
 
 def label(text: str) -> tuple[str, str]:
@@ -126,3 +109,9 @@ def label(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+def _matching(pattern: str, text: str, what: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+    return text

@@ -43,3 +43,32 @@ def test_a_definition_that_is_replaced_is_noticed_and_services_are_looked_at_aga
     asyncio.run(look.run_once())
     assert (enqueued, caplog.text) == ([REF], "")
     assert state.declared_status(INFERENCE_SERVICE, {"replicas": 1}) == {"replicas": 1}
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_schemas_that_cannot_be_read_do_not_end_the_look_at_everything(status, caplog):
+    api, enqueued = FakeApi(custom_resource(), {("discover", "schemas"): status}), []
+    state = OperatorState()
+    look = Resync(api, state, Freshness(), enqueued.append, lambda: 0.0)
+    assert asyncio.run(look.run_once()) == 1
+    assert enqueued == [REF]
+    assert "the schemas of definitions cannot be read" in caplog.text
+    assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s"}) == {"url": "http://s"}
+
+
+def test_schemas_that_cannot_be_read_any_more_leave_those_that_were_read_last():
+    api, state = FakeApi(custom_resource()), OperatorState()
+    look = Resync(api, state, Freshness(), lambda _: None, lambda: 0.0)
+    api.schemas_by_kind = {"InferenceService": {"properties": {"status": {"properties": {"url": {}}}}}}
+    asyncio.run(look.run_once())
+    api.schemas_by_kind, api.failures = {}, {("discover", "schemas"): 403}
+    asyncio.run(look.run_once())
+    assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s", "replicas": 1}) == {"url": "http://s"}
+
+
+@pytest.mark.parametrize("status", [0, 429, 500])
+def test_an_api_server_that_fails_to_answer_for_schemas_ends_the_look_at_everything(status):
+    api = FakeApi(custom_resource(), {("discover", "schemas"): status})
+    with pytest.raises(ApiError) as raised:
+        asyncio.run(Resync(api, OperatorState(), Freshness(), lambda _: None, lambda: 0.0).run_once())
+    assert raised.value.status == status

@@ -75,6 +75,10 @@ class ApiError(Exception):
         return str(self.status.get("message", ""))
 
 
+UNANSWERED = (ApiError, httpx.TransportError)
+"""Errors of a call that the API server refuses, or does not answer because it restarts."""
+
+
 class Kube:
     """Calls as the user of a kubeconfig file that holds its own certificates."""
 

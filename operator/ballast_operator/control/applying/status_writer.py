@@ -30,22 +30,25 @@ class StatusWriter:
 
         `gone`: managers of installs that are no more. Their fields become ours or are removed.
         """
-        status = self.state.declared_status(kind, status)
-        if not gone and _without_order(status) == _without_order(body.get("status") or {}):
+        declared = self.state.declared_status(kind, status)
+        if not gone and _without_order(declared) == _without_order(body.get("status") or {}):
             return str(body["metadata"]["resourceVersion"])
-        written = await self.apply(kind, body, status)
+        written = await self._apply(kind, body, declared)
         for manager in gone:  # a manager that applies no field owns none, and fields without an owner are removed
             written = await self.api.apply(kind, _head(body, "name", "namespace", "uid"), "status", manager)
         return str(written["metadata"]["resourceVersion"])
 
-    async def apply(self, kind: Kind, body: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
-        """Write these fields of the status, and the events. Returns the object."""
+    async def apply(self, kind: Kind, body: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Write these fields of the status, and the events."""
+        await self._apply(kind, body, self.state.declared_status(kind, status))
+
+    async def _apply(self, kind: Kind, body: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
+        """Write fields that the installed definition declares, and the events. Returns the object."""
         # With the resource version, the API server refuses a status that was made from an older object.
         head = _head(body, "name", "namespace", "uid", "resourceVersion")
-        declared = self.state.declared_status(kind, status)
         written = await self.api.apply(kind, {**head, "status": declared}, "status", self.manager)
-        before = (body.get("status") or {}).get("conditions") or []
-        await record(self.api, written, events_between(before, status["conditions"]), self.now())
+        events = events_between(_conditions(body.get("status")), _conditions(declared))
+        await record(self.api, written, events, self.now())
         return written
 
 
@@ -57,4 +60,8 @@ def _head(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _without_order(status: Mapping[str, Any]) -> dict[str, Any]:
     """The status with its conditions by type: if several managers wrote some, the API server keeps another order."""
-    return {**status, "conditions": {found["type"]: found for found in status.get("conditions") or ()}}
+    return {**status, "conditions": {found["type"]: found for found in _conditions(status)}}
+
+
+def _conditions(status: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    return (status or {}).get("conditions") or ()

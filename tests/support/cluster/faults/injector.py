@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from support.cluster.controlplane import ControlPlane
 from support.cluster.kube import Object
+from support.cluster.server_thread import ServerThread
 
 SIDECAR: Object = {
     "name": "proxy",
@@ -21,8 +20,10 @@ SIDECAR: Object = {
 """Asks for nothing, so that no pod that holds it is Guaranteed."""
 
 
-class Injector:
+class Injector(ServerThread):
     """Puts SIDECAR into every pod of one namespace that is made within the block."""
+
+    scheme = "https"
 
     def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
         self._kube, self._namespace = control_plane.kube, namespace
@@ -30,23 +31,20 @@ class Injector:
         cert, key = control_plane.pki.server("injector", "127.0.0.1")
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(cert, key)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        super().__init__(_Handler, tls)
 
-    def __enter__(self) -> Injector:
-        self._thread.start()
+    def start(self) -> None:
+        super().start()
         self._kube.create("mutatingwebhookconfigurations", self._configuration())
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._kube.delete("mutatingwebhookconfigurations", self._namespace)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def stop(self) -> None:
+        try:
+            self._kube.delete("mutatingwebhookconfigurations", self._namespace)
+        finally:
+            super().stop()
 
     def _configuration(self) -> Object:
-        url = f"https://127.0.0.1:{self._server.server_address[1]}/"
+        url = f"{self.url}/"
         webhook = {
             "name": "injector.test.ballast.dev",
             "clientConfig": {"url": url, "caBundle": base64.b64encode(self._ca).decode()},

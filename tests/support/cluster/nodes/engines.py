@@ -11,17 +11,19 @@ import http.client
 import ipaddress
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ballast_operator.names import ADMIN_PORT
 from support.cluster.controlplane import ControlPlane
-from support.cluster.kube import ApiError, Kube, Object
+from support.cluster.kube import UNANSWERED, Kube, Object
 from support.cluster.nodes.made_up import BEHAVIOUR
 from support.cluster.nodes.socks import SocksProxy
+from support.cluster.server_thread import ServerThread
+from support.cluster.service.endpoints import SERVICE_NAME
 from support.cluster.service.live_service import LABEL
 from support.servers.process import ServerProcess
 
@@ -30,9 +32,11 @@ CHUNK_BYTES = 65536
 ANSWER_TIMEOUT_S = 120
 
 
-class Engines:
-    """Runs until stopped. `folders`: where the folders that pods mount are on this machine. `hosts`: other addresses
-    that are this machine."""
+class Engines(ServerThread):
+    """An HTTP proxy that reaches pods by address and Services by address or name.
+
+    `folders`: where the folders that pods mount are on this machine. `hosts`: other addresses that are this machine.
+    """
 
     def __init__(self, kube: Kube, folders: Mapping[str, Path] | None = None, hosts: tuple[str, ...] = ()) -> None:
         self._kube, self._folders, self._hosts = kube, folders or {}, hosts
@@ -44,14 +48,8 @@ class Engines:
         """Every server, in the order of their starts."""
         self._ended = threading.Event()
         self._kubelet = threading.Thread(target=self._run, daemon=True)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._socks = SocksProxy(self._find)
-        self._network = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        """An HTTP proxy that reaches pods by address and Services by address or name."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(self._handler())
 
     @property
     def socks_url(self) -> str:
@@ -65,20 +63,22 @@ class Engines:
 
     def start(self) -> None:
         self._kubelet.start()
-        self._network.start()
         self._socks.start()
+        super().start()
 
     def stop(self) -> None:
         self._ended.set()
         self._kubelet.join()
         self._socks.stop()
-        self._server.shutdown()
-        self._server.server_close()
-        self._network.join()
+        super().stop()
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            pods = {pod["metadata"]["uid"]: pod for pod in self._kube.list("pods") if _is_ours(pod)}
+            try:
+                found = self._kube.list("pods")
+            except UNANSWERED:
+                continue  # a kubelet leaves its pods as they are
+            pods = {pod["metadata"]["uid"]: pod for pod in found if _is_ours(pod)}
             for uid in self._running.keys() - pods.keys():
                 self._end(uid)
             for uid, pod in pods.items():
@@ -119,7 +119,7 @@ class Engines:
         containers = [{**found, "ready": True, "started": True} for found in pod["status"]["containerStatuses"]]
         status = {"conditions": conditions, "containerStatuses": containers}
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        with suppress(ApiError):  # it was deleted
+        with suppress(*UNANSWERED):  # it was deleted, or is reported again later
             self._kube.merge("pods", name, {"status": status}, namespace, "status")
 
     def _find(self, host: str, port: int) -> tuple[str, int] | None:
@@ -134,22 +134,25 @@ class Engines:
         if address in ipaddress.ip_network(ControlPlane.service_cidr):
             return self._behind({"spec.clusterIP": host})
         for uid, pod in list(self._pods.items()):
-            if pod["status"]["podIP"] == host:
-                server = self._running[uid]
+            server = self._running.get(uid)
+            if pod["status"]["podIP"] == host and server is not None:
                 return "127.0.0.1", server.admin_port or 0 if port == ADMIN_PORT else server.port
         return None
 
     def _behind(self, fields: Mapping[str, str]) -> tuple[str, int] | None:
-        """The first ready endpoint of a Service."""
-        for service in self._kube.list("services", fields=fields):
-            metadata = service["metadata"]
-            labels = {"kubernetes.io/service-name": metadata["name"]}
-            for found in self._kube.list("endpointslices", metadata["namespace"], labels):
-                for endpoint in found["endpoints"] or []:
-                    server = self._running.get(endpoint["targetRef"]["uid"])
-                    if endpoint["conditions"]["ready"] and server is not None:
-                        return "127.0.0.1", server.port
+        """The first ready endpoint of a Service; None if the API server does not answer."""
+        with suppress(*UNANSWERED):
+            for endpoint in self._endpoints(fields):
+                server = self._running.get(endpoint["targetRef"]["uid"])
+                if endpoint["conditions"]["ready"] and server is not None:
+                    return "127.0.0.1", server.port
         return None
+
+    def _endpoints(self, fields: Mapping[str, str]) -> Iterator[Object]:
+        for service in self._kube.list("services", fields=fields):
+            name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+            for found in self._kube.list("endpointslices", namespace, {SERVICE_NAME: name}):
+                yield from found["endpoints"] or []
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         engines = self

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from io import BufferedIOBase
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+from socketserver import StreamRequestHandler
+
+from support.cluster.server_thread import ServerThread
 
 CHUNK_BYTES = 65536
 CONNECT_TIMEOUT_S = 10
@@ -20,29 +22,13 @@ Find = Callable[[str, int], "tuple[str, int] | None"]
 """Maps a host and port of the cluster to an address on this machine, or None."""
 
 
-class SocksProxy:
-    """Runs until stopped."""
+class SocksProxy(ServerThread):
+    """Connects clients to where `find` says."""
+
+    scheme = "socks5"
 
     def __init__(self, find: Find) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(find))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"socks5://127.0.0.1:{self._server.server_address[1]}"
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingTCPServer):
-    daemon_threads = True
-    block_on_close = False
+        super().__init__(_handler(find))
 
 
 def _handler(find: Find) -> type[StreamRequestHandler]:
@@ -52,8 +38,8 @@ def _handler(find: Find) -> type[StreamRequestHandler]:
                 self._connect()
 
         def _connect(self) -> None:
-            _, num_methods = self.rfile.read(2)
-            self.rfile.read(num_methods)
+            _, num_methods = _read(self.rfile, 2)
+            _read(self.rfile, num_methods)
             self.wfile.write(b"\x05\x00")  # no authentication
             found = find(*_destination(self.rfile))
             if found is None:
@@ -71,13 +57,20 @@ def _handler(find: Find) -> type[StreamRequestHandler]:
 
 
 def _destination(stream: BufferedIOBase) -> tuple[str, int]:
-    """The host and port of a request to connect."""
-    _version, _command, _reserved, kind = stream.read(4)
+    """The host and port of a request to connect. Raises ConnectionError if the client leaves before its end."""
+    _version, _command, _reserved, kind = _read(stream, 4)
     if kind == 3:
-        host = stream.read(stream.read(1)[0]).decode("ascii")
+        host = _read(stream, *_read(stream, 1)).decode("ascii")
     else:
-        host = str(ipaddress.ip_address(stream.read(4 if kind == 1 else 16)))
-    return host, int.from_bytes(stream.read(2), "big")
+        host = str(ipaddress.ip_address(_read(stream, 4 if kind == 1 else 16)))
+    return host, int.from_bytes(_read(stream, 2), "big")
+
+
+def _read(stream: BufferedIOBase, size: int) -> bytes:
+    found = stream.read(size)
+    if len(found) < size:
+        raise ConnectionError(f"the client left after {len(found)} of {size} bytes")
+    return found
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

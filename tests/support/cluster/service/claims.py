@@ -18,9 +18,11 @@ def bound_claim(kube: Kube, namespace: str, name: str, access_mode: str) -> Iter
     owner = {"name": name, "namespace": namespace, "uid": uid}
     volume = {**common, "hostPath": {"path": f"/{name}"}, "capacity": size, "claimRef": owner}
     kube.create("persistentvolumes", {"metadata": {"name": uid}, "spec": volume})
-    wait_for(
-        f"the claim {name} to be bound",
-        lambda: kube.get("persistentvolumeclaims", name, namespace)["status"]["phase"] == "Bound",
-    )
-    yield
-    kube.delete("persistentvolumes", uid)
+    try:
+        wait_for(
+            f"the claim {name} to be bound",
+            lambda: kube.get("persistentvolumeclaims", name, namespace)["status"]["phase"] == "Bound",
+        )
+        yield
+    finally:
+        kube.delete("persistentvolumes", uid)

@@ -69,10 +69,12 @@ class Keda:
 
     def stop(self) -> None:
         """Kill the programs once the objects that wait for KEDA's finalizers have gone."""
-        wait_for("KEDA's objects to go", lambda: not self._cluster.kube.list("scaledobjects"))
-        for process in self._processes:
-            process.kill()
-        self._cluster.kube.delete("namespaces", NAMESPACE)
+        try:
+            wait_for("KEDA's objects to go", lambda: not self._cluster.kube.list("scaledobjects"))
+        finally:
+            for process in self._processes:
+                process.kill()
+            self._cluster.kube.delete("namespaces", NAMESPACE)
 
     def watches(self, namespace: str, name: str) -> bool:
         """Whether the operator and the scaler use this ScaledObject."""

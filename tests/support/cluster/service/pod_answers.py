@@ -8,16 +8,14 @@ from __future__ import annotations
 import copy
 import ipaddress
 import json
-import threading
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from support.cluster.controlplane import ControlPlane
-from support.cluster.kube import ApiError, Kube
+from support.cluster.kube import UNANSWERED, Kube
+from support.cluster.server_thread import ServerThread
 from support.cluster.service.endpoints import ready_services
 
 PINNED: dict[str, Any] = {
@@ -37,8 +35,8 @@ PINNED: dict[str, Any] = {
 STATE: dict[str, Any] = {"state": "ready", "numbers": {"batch_slots": 4, "capacity_tokens": 4096}}
 
 
-class PodAnswers:
-    """Serves until stopped. `pages` may be changed at any time: path to status and body, None to hang up; a body that
+class PodAnswers(ServerThread):
+    """Answers by `pages`, which may be changed at any time: path to status and body, None to hang up; a body that
     is text is sent as it stands."""
 
     def __init__(self, kube: Kube) -> None:
@@ -50,20 +48,7 @@ class PodAnswers:
         }
         self.asked: list[str] = []
         """URLs, in order."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(self._handler())
 
     def _is_reachable(self, host: str) -> bool:
         """Every pod is, and a Service with a ready endpoint."""
@@ -73,8 +58,8 @@ class PodAnswers:
             found = self._kube.list("services", fields={"spec.clusterIP": host})
             names = ((item["metadata"]["namespace"], item["metadata"]["name"]) for item in found)
             return any(ready_services(self._kube, *name) for name in names)
-        except (ApiError, httpx.TransportError):
-            return False  # the API server restarts
+        except UNANSWERED:
+            return False
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answers = self

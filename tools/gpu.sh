@@ -259,7 +259,7 @@ peers() {
       options=(--case "experts in $place memory" --device "${DEVICE:-cuda:0}")
       case $place in
         host) options+=(--gpu_experts 0) ;;
-        gpu) options+=(--restart --peer_options "-ngl 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096") ;;
+        gpu) options+=(--peer_options "-ngl 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096") ;;
         *) echo "PLACES: $place is neither host nor gpu" >&2; return 2 ;;
       esac
       # shellcheck disable=SC2086  # lists are words

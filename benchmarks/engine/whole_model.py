@@ -1,7 +1,7 @@
 """One start of a model as `ballast serve` starts it, and what it does then: load, decode, prefill, by a GPU or without.
 
 python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
-                                        [--case NAME] [--turns] [any option of `ballast serve`]
+                                        [--case NAME] [--once] [any option of `ballast serve`]
 
 Made for models that take minutes to load: every line is printed as soon as it is known. First the start: from the
 file's opening to a model that answers, in seconds and bytes of the file a second (kernels of a GPU may have to be
@@ -13,9 +13,8 @@ PCIe, decode without it too. Prompts are random token ids.
 whether the CPU reads them or the GPU across PCIe. `memory_gb_per_s` is what the same threads read of a buffer that is
 many times the last cache, in which a small one partly lies.
 
-With --turns, another program decides when to measure, so that two engines can take turns on one machine. For each line
-of standard input, every case is measured once; an empty line follows its records. Decoding then counts all steps, not
-the median one.
+With --once, for a comparison that starts one engine after the other: every case is measured once, and decoding counts
+all steps instead of the median one.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="decode steps that are timed, of each turn")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--case", default="", help="added to the records' names")
-    parser.add_argument("--turns", action="store_true", help="measure once for each line of standard input")
+    parser.add_argument("--once", action="store_true", help="measure each case once, all steps of it")
     options, serve = parser.parse_known_args()
     begin = time.perf_counter()
     gguf = open_gguf(options.model)
@@ -88,13 +87,13 @@ def main() -> None:
 
     runner = load_runner(gguf, spec, spec.vocab_size, settings, progress)
     start = {"start_s": time.perf_counter() - begin, "weights_s": loaded_s}
-    if options.turns:
-        take_turns(spec, plan, settings, runner, start, options, serve)
+    if options.once:
+        measure_once(spec, plan, settings, runner, start, options, serve)
     else:
         measure(gguf, spec, plan, settings, runner, start, options, serve)
 
 
-def take_turns(
+def measure_once(
     spec: ModelSpec,
     plan: MemoryPlan,
     settings: EngineSettings,
@@ -110,21 +109,19 @@ def take_turns(
         print(bench_record("engine/whole_model", name, **common, **figures), flush=True)
 
     ids = random_ids(spec)
-    for num_tokens in options.prefill:
-        prefill_seconds(runner, settings, take(ids, num_tokens))  # compiles kernels
     report("start", **{name: round(seconds, 2) for name, seconds in start.items()})
-    print(flush=True)
-    for _ in sys.stdin:
-        for num_tokens in options.prefill:
-            took = prefill_seconds(runner, settings, take(ids, num_tokens))
-            report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
-        for batch in options.batch:
-            for name, sampling in {"": GREEDY, ", sampled": SAMPLED}.items():
-                core = decoding_core(runner, settings, ids, batch, sampling, options)
-                step_s = statistics.fmean(decode_times(core, batch))
-                figures = {"batch": batch, "steps": options.steps, "step_s": round(step_s, 5)}
-                report(f"decode B={batch}{name}", **figures, tokens_per_s=round(batch / step_s, 2))
-        print(flush=True)
+    for num_tokens in options.prefill:
+        prefill_seconds(runner, settings, take(ids, num_tokens))  # the first of a size compiles kernels
+        took = prefill_seconds(runner, settings, take(ids, num_tokens))
+        report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
+    for batch in options.batch[:1]:
+        decode_times(decoding_core(runner, settings, ids, batch, GREEDY, options), batch)  # the first brings memory in
+    for batch in options.batch:
+        for name, sampling in {"": GREEDY, ", sampled": SAMPLED}.items():
+            core = decoding_core(runner, settings, ids, batch, sampling, options)
+            step_s = statistics.fmean(decode_times(core, batch))
+            figures = {"batch": batch, "steps": options.steps, "step_s": round(step_s, 5)}
+            report(f"decode B={batch}{name}", **figures, tokens_per_s=round(batch / step_s, 2))
 
 
 def measure(

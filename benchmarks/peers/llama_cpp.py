@@ -2,17 +2,16 @@
 sizes.
 
 python benchmarks/peers/llama_cpp.py MODEL.gguf LLAMA_BUILD_BIN [--rounds 3] [--prefill 512 4096 32768]
-    [--batch 1 4 16] [--steps 200] [--case NAME] [--rows FILE] [--restart] [--peer_options "…"]
-    [any option of `ballast serve`]
+    [--batch 1 4 16] [--steps 200] [--case NAME] [--rows FILE] [--peer_options "…"] [any option of `ballast serve`]
 python benchmarks/peers/llama_cpp.py --merge FILE...
 
-Each round measures Ballast, then llama-batched-bench: one start for the prompts, one for decoding. Ballast stays loaded
-unless --restart is given, for models of which memory holds only one copy. Both get random tokens, and contexts of 64
-tokens before decoding. llama-batched-bench does not sample; Ballast decodes greedily, and sampled as DeepSeek-R1
-advises (temperature 0.6, top_p 0.95). Its other options are those of `ballast serve`.
+Each round starts Ballast and ends it, then llama-batched-bench twice, for the prompts and for decoding: one engine at
+a time is in memory. Both get random tokens, and contexts of 64 tokens before decoding. Each computes its first prompt
+and its first batch once before they are measured. llama-batched-bench does not sample; Ballast decodes greedily, and
+sampled as DeepSeek-R1 advises (temperature 0.6, top_p 0.95). Its other options are those of `ballast serve`.
 
---rows appends each figure to a file as soon as it is measured. --merge makes records of such files, also of a run that
-was ended early: it takes the rounds that both engines finished. Without --merge, the records follow at the end.
+--rows appends each figure to a file as soon as it is measured. --merge makes records of such files, also of runs that
+were ended early: it takes the rounds that both engines finished. Without --merge, the records follow at the end.
 
 Where to get llama.cpp: a release of https://github.com/ggml-org/llama.cpp, or the source in the crate `llama-cpp-sys-4`
 (`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Build it beside this repository:
@@ -62,11 +61,10 @@ def main() -> None:
     parser.add_argument("--case", default="", help="added to the records' names")
     parser.add_argument("--rows", type=Path, help="file to append each figure to")
     parser.add_argument("--peer_options", default=PEER_OPTIONS, help="of llama-batched-bench; default: %(default)s")
-    parser.add_argument("--restart", action="store_true", help="end Ballast's engine before llama.cpp starts")
     parser.add_argument("--merge", type=Path, nargs="+", help="make records of such files and measure nothing")
     options, serve = parser.parse_known_args()
     if options.merge:
-        rows = [json.loads(line) for path in options.merge for line in path.read_text().splitlines()]
+        rows = rows_of_runs(options.merge)
     elif options.model is None or options.llama_build_bin is None:
         parser.error("MODEL.gguf and LLAMA_BUILD_BIN are required unless --merge is given")
     else:
@@ -82,62 +80,43 @@ def main() -> None:
         print(json.dumps(record))
 
 
+def rows_of_runs(paths: Sequence[Path]) -> list[Row]:
+    """The rows of several runs, their rounds numbered through."""
+    rows: list[Row] = []
+    for path in paths:
+        before = max((row["round"] for row in rows), default=0)
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            rows.append(row | {"round": before + row["round"]})
+    return rows
+
+
 def measured(options: argparse.Namespace, serve: Sequence[str]) -> Iterator[Row]:
     """A row for each figure of each round, in the order in which they are measured."""
-    engine = None
     build = options.llama_build_bin
     facts: Row = {"version": version_of(build / "llama-batched-bench"), "build": build_options(build)}
-    try:
-        for number in range(1, options.rounds + 1):
-            engine = engine or Engine(options, serve)
-            for record in engine.measure():
-                yield record | {"benchmark": "peers/llama_cpp", "engine": "Ballast", "round": number}
-            if options.restart:
-                engine.end()
-                engine = None
-            yield from theirs(options, number, facts)
-    finally:
-        if engine:
-            engine.end()
+    for number in range(1, options.rounds + 1):
+        yield from ours(options, serve, number)
+        yield from theirs(options, number, facts)
 
 
-class Engine:
-    """Ballast's, in a process of its own, which measures when it is told to."""
-
-    def __init__(self, options: argparse.Namespace, serve: Sequence[str]) -> None:
-        command = our_command(options, serve)
-        # A process whose threads are pinned would count its own cores only.
-        self._facts: Row = {"cores": len(os.sched_getaffinity(0))}
-        self._facts["command"] = shlex.join(
-            ["python", "benchmarks/engine/whole_model.py", options.model.name, *command[3:]]
-        )
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for start in self._turn():
-            self._facts["start_s"] = start["start_s"]
-            print(f"Ballast started in {start['start_s']} s", file=sys.stderr)
-
-    def measure(self) -> Iterator[Row]:
-        """A record for each case, as soon as it is measured."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("measure\n")
-        self._process.stdin.flush()
-        for record in self._turn():
-            yield record | self._facts
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _turn(self) -> Iterator[Row]:
-        """The records up to an empty line."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if not line.strip():
-                return
-            if line.startswith("{"):
-                yield json.loads(line)
-        sys.exit(f"{self._facts['command']} ended with {self._process.wait()}; see its error above")
+def ours(options: argparse.Namespace, serve: Sequence[str], number: int) -> Iterator[Row]:
+    """Figures of Ballast's engine, each as soon as it is measured."""
+    command = our_command(options, serve)
+    shown = shlex.join(["python", "benchmarks/engine/whole_model.py", options.model.name, *command[3:]])
+    facts: Row = {"benchmark": "peers/llama_cpp", "engine": "Ballast", "round": number, "command": shown}
+    start_s = None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            record = json.loads(line)
+            if start_s is None:
+                start_s = record["start_s"]
+                print(f"Ballast started in {start_s} s", file=sys.stderr)
+            else:
+                yield record | facts | {"start_s": start_s}
+    if process.returncode != 0:
+        sys.exit(f"{shown} ended with {process.returncode}; see its error above")
 
 
 def our_command(options: argparse.Namespace, serve: Sequence[str]) -> list[str]:
@@ -151,7 +130,7 @@ def our_command(options: argparse.Namespace, serve: Sequence[str]) -> list[str]:
     }
     words = [word for name, values in (cases | limits).items() for word in (f"--{name}", *map(str, values))]
     named = ["--case", options.case] if options.case else []
-    return [sys.executable, str(OURS), str(options.model), "--turns", *named, *words, *serve]
+    return [sys.executable, str(OURS), str(options.model), "--once", *named, *words, *serve]
 
 
 def most_tokens(options: argparse.Namespace) -> int:
@@ -171,32 +150,40 @@ def theirs(options: argparse.Namespace, number: int, facts: Row) -> Iterator[Row
 
     if options.prefill:
         context = max(options.prefill) + 256
-        words: list[object] = ["-c", context, "-npp", ",".join(map(str, options.prefill)), "-ntg", 1, "-npl", 1]
+        words: list[object] = ["-c", context, "-npp", first_twice(options.prefill), "-ntg", 1, "-npl", 1]
         for command, cells in rows_of(options, words):
             yield row(f"prefill {cells[0]}", cells[5], command)
     if options.batch:
         # Each sequence has an equal share of the context, in whole blocks of 256 tokens.
         share = -(-(CONTEXT + options.steps) // 256) * 256
-        batches = ",".join(map(str, options.batch))
-        words = ["-c", share * max(options.batch), "-npp", CONTEXT, "-ntg", options.steps, "-npl", batches]
+        words = ["-c", share * max(options.batch), "-npp", CONTEXT, "-ntg", options.steps]
+        words += ["-npl", first_twice(options.batch)]
         for command, cells in rows_of(options, words):
             yield row(f"decode B={cells[2]}", cells[7], command)
 
 
+def first_twice(values: Sequence[int]) -> str:
+    """As llama-batched-bench takes a list, with the case that `rows_of` skips."""
+    return ",".join(map(str, [values[0], *values]))
+
+
 def rows_of(options: argparse.Namespace, words: Sequence[object]) -> Iterator[tuple[str, list[str]]]:
-    """The command as others can repeat it, and a row of numbers that llama-batched-bench prints:
+    """The command as others can repeat it, and each row but the first of the numbers that llama-batched-bench prints:
     PP, TG, B, N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s, T s, S t/s."""
     more = [*shlex.split(options.peer_options), "-t", str(options.threads), *map(str, words)]
     command = [str(options.llama_build_bin / "llama-batched-bench"), "-m", str(options.model), *more]
     shown = shlex.join(["llama-batched-bench", "-m", options.model.name, *more])
     last: list[str] = []
+    is_first = True
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             last = [*last[-30:], line]
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
             if line.startswith("|") and cells[0].isdigit():
-                yield shown, cells
+                if not is_first:
+                    yield shown, cells
+                is_first = False
     if process.returncode != 0:
         sys.exit(f"{shown} ended with {process.returncode}; the last of what it printed:\n{''.join(last)}")
 

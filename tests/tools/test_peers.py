@@ -1,15 +1,47 @@
-"""Rows of a comparison that was ended early, and how another engine was built."""
+"""A comparison with another engine, rows of a run that was ended early, and how another engine was built."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from ballast.tiny import write_tiny_model
 from support.peer_build import build_options
 
 ROOT = Path(__file__).resolve().parents[2]
+ENGINES = ("Ballast", "llama.cpp")
+BATCHED_BENCH = """#!/bin/sh
+[ "$1" != --version ] || { echo "version: 0.1 (build 7)"; exit; }
+while [ $# -gt 1 ]; do
+  case $1 in -npp) prompts=$2 ;; -npl) batches=$2 ;; esac
+  shift
+done
+speed=0
+for prompt in $(echo "$prompts" | tr , ' '); do
+  for batch in $(echo "$batches" | tr , ' '); do
+    speed=$((speed + 1))
+    echo "| $prompt | 4 | $batch | 0 | 0 | $speed | 0 | $speed | 0 | 0 |"
+  done
+done
+"""
+"""Prints rows as llama-batched-bench does; its speeds are 1, 2, 3 ..."""
+
+
+def compare(*words: object) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/peers/llama_cpp.py", *map(str, words)],
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'runtime'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def row(engine: str, case: str, number: int, speed: float) -> str:
@@ -29,21 +61,42 @@ def test_only_rounds_that_both_engines_finished_are_compared(tmp_path: Path) -> 
         row("Ballast", "m: prefill 512", 1, 99.0),
     ]
     rows.write_text("\n".join(lines) + "\n")
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/peers/llama_cpp.py", "--merge", rows],
-        env={"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'runtime'}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    greedy, sampled = (json.loads(line) for line in done.stdout.splitlines())
+    greedy, sampled = compare("--merge", rows)
     assert (greedy["ours_tokens_per_s"], greedy["theirs_tokens_per_s"]) == ([20.0, 24.0], [10.0, 8.0])
     assert (greedy["case"], greedy["ratio_of_medians"], greedy["median_of_ratios"]) == ("m: decode B=1", 2.44, 2.5)
     assert (sampled["ours_tokens_per_s"], sampled["theirs_tokens_per_s"]) == ([18.0], [10.0])
     assert greedy["peer"] == "llama.cpp 1 (build 2)"
     assert (greedy["command"], greedy["peer_command"]) == ("Ballast run", "llama.cpp run")
     assert greedy["peer_build"] == "-DGGML_CUDA=ON"
+
+
+def test_rounds_of_several_runs_are_compared_together(tmp_path: Path) -> None:
+    for run, speeds in {"first": (20.0, 10.0), "second": (30.0, 10.0)}.items():
+        lines = [row(engine, "m: prefill 512", 1, speed) for engine, speed in zip(ENGINES, speeds, strict=True)]
+        (tmp_path / run).write_text("\n".join(lines) + "\n")
+    (record,) = compare("--merge", tmp_path / "first", tmp_path / "second")
+    assert (record["ours_tokens_per_s"], record["theirs_tokens_per_s"]) == ([20.0, 30.0], [10.0, 10.0])
+
+
+def test_both_engines_compute_the_first_case_once_before_they_are_measured(tmp_path: Path) -> None:
+    peer = tmp_path / "llama-batched-bench"
+    peer.write_text(BATCHED_BENCH)
+    peer.chmod(0o755)
+    model = write_tiny_model(tmp_path).gguf
+    rows = tmp_path / "rows.jsonl"
+    sizes = ["--prefill", 16, 24, "--batch", 1, 2, "--steps", 4, "--rounds", 2, "--threads", 1]
+    records = compare(model, tmp_path, *sizes, "--rows", rows)
+    assert [(record["case"].split(": ")[1], record["theirs_tokens_per_s"]) for record in records] == [
+        ("prefill 16", [2, 2]),
+        ("prefill 24", [3, 3]),
+        ("decode B=1", [2, 2]),
+        ("decode B=1, sampled", [2, 2]),
+        ("decode B=2", [3, 3]),
+        ("decode B=2, sampled", [3, 3]),
+    ]
+    assert all(min(record["ours_tokens_per_s"]) > 0 for record in records)
+    engines = [json.loads(line)["engine"] for line in rows.read_text().splitlines()]
+    assert engines == (["Ballast"] * 6 + ["llama.cpp"] * 4) * 2
 
 
 def test_the_build_options_that_matter_are_read_from_cmakes_cache(tmp_path: Path) -> None:

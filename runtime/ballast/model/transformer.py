@@ -12,7 +12,7 @@ from ballast._core import kernels, model
 from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
-from ballast.model.layers.feed_forward import EXPERTS, MLP
+from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
@@ -102,69 +102,39 @@ def _shape(spec: ModelSpec) -> model.Shape:
 
 def _layer(weights: Mapping[str, Any], mixer: Mixer) -> model.Layer:
     return model.Layer(
-        attention_norm=weights["attention_norm"],
-        attention=_latent(weights, mixer) if isinstance(mixer, LatentSpec) else _grouped(weights, mixer),
-        ffn_norm=weights["ffn_norm"],
-        mlp=weights.get(MLP),
-        router=weights.get("router"),
-        bias=weights.get("router_bias"),
-        experts=weights.get(EXPERTS),
+        mixer=_latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer),
+        tensors={
+            role: _heads(weight) if isinstance(weight, HeadMatrix) else weight for role, weight in weights.items()
+        },
     )
 
 
-def _latent(weights: Mapping[str, Any], mixer: LatentSpec) -> model.Attention:
-    return model.Attention.latent(
-        shape=model.LatentShape(
-            num_heads=mixer.num_heads,
-            kv_lora_rank=mixer.kv_lora_rank,
-            nope_dim=mixer.nope_dim,
-            rope_dim=mixer.rope.dim,
-            v_dim=mixer.v_dim,
-            softmax_scale=softmax_scale(mixer),
-        ),
-        query_down=weights.get("query_down"),
-        query_norm=weights.get("query_norm"),
-        query_up=weights["query_up"],
-        kv_a=weights["kv_a"],
-        kv_a_norm=weights["kv_a_norm"],
-        k_up=_heads(weights["k_up"]),
-        v_up=_heads(weights["v_up"]),
-        output=weights["output"],
-        sparse=None if mixer.index is None else _index_shape(mixer.index),
-        indexer=_indexer(weights) if mixer.has_indexer else None,
+def _latent(mixer: LatentSpec) -> model.LatentShape:
+    return model.LatentShape(
+        num_heads=mixer.num_heads,
+        kv_lora_rank=mixer.kv_lora_rank,
+        nope_dim=mixer.nope_dim,
+        rope_dim=mixer.rope.dim,
+        v_dim=mixer.v_dim,
+        softmax_scale=softmax_scale(mixer),
+        index=None if mixer.index is None else _index(mixer.index),
     )
 
 
-def _index_shape(index: IndexSpec) -> model.IndexerShape:
+def _index(index: IndexSpec) -> model.IndexerShape:
     return model.IndexerShape(
         num_heads=index.num_heads, key_width=index.key_dim, top_k=index.top_k, pairs_apart=index.pairs_apart
     )
 
 
-def _indexer(weights: Mapping[str, Any]) -> model.Indexer:
-    parts = ("query_up", "key", "key_norm", "key_shift", "head_weights")
-    return model.Indexer(**{part: weights[f"index_{part}"] for part in parts})
-
-
-def _grouped(weights: Mapping[str, Any], mixer: GroupedSpec) -> model.Attention:
-    return model.Attention.grouped(
-        shape=model.GroupedShape(
-            num_heads=mixer.num_heads,
-            num_kv_heads=mixer.num_kv_heads,
-            head_dim=mixer.head_dim,
-            v_dim=mixer.v_dim,
-            rope_dim=mixer.rope.dim,
-            softmax_scale=softmax_scale(mixer),
-        ),
-        query=weights["query"],
-        key=weights["key"],
-        value=weights["value"],
-        query_bias=weights.get("query_bias"),
-        key_bias=weights.get("key_bias"),
-        value_bias=weights.get("value_bias"),
-        query_norm=weights.get("query_norm"),
-        key_norm=weights.get("key_norm"),
-        output=weights["output"],
+def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
+    return model.GroupedShape(
+        num_heads=mixer.num_heads,
+        num_kv_heads=mixer.num_kv_heads,
+        head_dim=mixer.head_dim,
+        v_dim=mixer.v_dim,
+        rope_dim=mixer.rope.dim,
+        softmax_scale=softmax_scale(mixer),
     )
 
 

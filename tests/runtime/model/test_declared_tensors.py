@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ballast._core import kernels
+from ballast.engine.build import EngineSettings
+from ballast.engine.loading import load_runner
 from ballast.errors import ModelError
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS, GroupedSpec
 from ballast.model.layers.tensor import Tensor, matrix
@@ -77,6 +79,16 @@ def test_a_declared_tensor_is_counted_placed_and_loaded(tmp_path: Path) -> None:
     packing = Packing(kernels.ThreadPool(2), isa, None)
     weights = load_weights(file, spec, spec.vocab_size, packing, lambda _: None)
     assert [(layer["gate"].rows, layer["gate"].cols) for layer in weights.layers] == [(128, 64)] * spec.num_layers
+
+
+def test_a_declared_tensor_that_the_forward_pass_does_not_use_is_rejected(tmp_path: Path) -> None:
+    spec = gated()
+    settings = EngineSettings(
+        cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
+    )
+    file = open_gguf(write_model(tmp_path / "m.gguf", spec))
+    with pytest.raises(ValueError, match=r"layers\[0\]\.gate is not used by this layer; expected no such tensor"):
+        load_runner(file, spec, spec.vocab_size, settings)
 
 
 def test_a_layer_has_the_tensors_of_its_options_only() -> None:

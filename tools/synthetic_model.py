@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import replace
 from os import SEEK_CUR
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
-from ballast.model.spec import LatentSpec, ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.spec import ModelSpec
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
+from support.models.changed_spec import changed
 from support.models.gguf_files import (
     QWEN3_30B_SPEC,
     R1_SPEC,
@@ -38,23 +37,29 @@ from support.models.gguf_files import (
     add_metadata,
     common_types,
     metadata_of,
+    shapes_of,
 )
 from support.models.random_blocks import QUANTIZED, random_blocks
 from support.models.vocabulary import byte_metadata
 
-V2_LITE = replace(
+V2_LITE = changed(
     V2_LITE_SPEC,
     name="DeepSeek-V2-Lite's shape",
     num_layers=27,
     vocab_size=102400,
     context_length=163840,
     hidden=2048,
-    ffn_dim=10944,
+    dense_width=10944,
     num_heads=16,
-    attention=LatentSpec(q_lora_rank=None, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="split"),
+    q_lora_rank=None,
+    kv_lora_rank=512,
+    nope_dim=128,
+    dim=64,
+    v_dim=128,
+    mla_layout="split",
     num_experts=64,
     num_experts_used=6,
-    expert_dim=1408,
+    width=1408,
 )
 
 SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
@@ -84,22 +89,14 @@ def main() -> None:
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     num_layers = shape.num_layers if options.layers is None else options.layers
-    fewest = shape.num_dense_layers + 1
+    fewest = shape.routed_layers[0] + 1
     if not fewest <= num_layers <= shape.num_layers:
         parser.error(f"--layers={num_layers}: {fewest} to {shape.num_layers}")
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
-    spec = cut(shape, num_layers)
+    spec = changed(shape, num_layers=num_layers)
     write_random_model(options.file, spec, options.seed, experts, options.hollow, options.vocabulary)
-
-
-def cut(shape: ModelSpec, num_layers: int) -> ModelSpec:
-    """The first layers."""
-    if shape.index is None:
-        return replace(shape, num_layers=num_layers)
-    index = replace(shape.index, layers=shape.index.layers[:num_layers])
-    return replace(shape, num_layers=num_layers, attention=replace(shape.latent, index=index))
 
 
 def write_random_model(
@@ -114,13 +111,13 @@ def write_random_model(
     A hollow file has holes for most tensors."""
     rng, types = np.random.default_rng(seed), common_types(spec)
     if experts is not None:
-        shapes = expected_tensors(spec)
+        shapes = shapes_of(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
     vocabulary = made_up_vocabulary(spec.vocab_size) if has_vocabulary else {"tokenizer.ggml.model": "none"}
     sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": 15}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
-    tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in expected_tensors(spec).items()]
+    tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in shapes_of(spec).items()]
     for name, shape, kind in tensors:
         stored = gguf.quant_shape_to_byte_shape(shape, kind)
         if kind == GgmlType.F32:

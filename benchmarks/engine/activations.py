@@ -40,8 +40,9 @@ from tools.tiny_model.corpus.mixture import corpus
 from tools.tiny_model.shape import SHAPE
 from torch import Tensor
 
-from ballast.tiny.quant_mix import type_for
+from ballast.tiny.quant_mix import types_for
 from ballast.tiny.shape import TinyShape
+from ballast.tiny.spec import spec_of
 from ballast.weights.quantize import quantize
 from support.bench_record import bench_record
 
@@ -102,11 +103,12 @@ def main() -> None:
     for quant in options.types:
         if time.monotonic() > deadline:
             break
-        as_in_file = partial(rounded_as, quant=quant, quantizer=quantizer)
+        kinds = types_for(spec_of(shape, 1, "joint"), quant)
+        as_in_file = partial(rounded_as, kinds=kinds, quantizer=quantizer)
         with ThreadPoolExecutor(options.threads) as pool:
             rounded = dict(zip(weights, pool.map(as_in_file, weights, weights.values()), strict=True))
             bytewise = dict(rounded)
-            codes = [name for name, value in weights.items() if kind_of(name, value, quant) in DROPPED_BITS]
+            codes = [name for name in weights if kinds[name] in DROPPED_BITS]
             in_bytes = partial(as_in_file, in_bytes=True)
             bytewise.update(zip(codes, pool.map(in_bytes, codes, [weights[name] for name in codes]), strict=True))
         model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in rounded.items()})
@@ -313,13 +315,11 @@ def divergence(expected: Tensor, found: Tensor) -> float:
 Quantizer = Callable[[str, Floats, GgmlType], NDArray[np.uint8]]
 
 
-def kind_of(name: str, weights: Floats, quant: str) -> GgmlType:
-    return type_for(name, weights.ndim, weights.shape[-1], quant)
-
-
-def rounded_as(name: str, weights: Floats, quant: str, quantizer: Quantizer, *, in_bytes: bool = False) -> Floats:
-    """`weights` as a file of type `quant` has them; `in_bytes`: with codes times scales rounded, see `scaled_codes`."""
-    kind = kind_of(name, weights, quant)
+def rounded_as(
+    name: str, weights: Floats, kinds: Mapping[str, GgmlType], quantizer: Quantizer, *, in_bytes: bool = False
+) -> Floats:
+    """`weights` as a file of these types has them; `in_bytes`: with codes times scales rounded: `scaled_codes`."""
+    kind = kinds[name]
     if kind == GgmlType.F32:
         return weights
     if kind in _FLOATS:

@@ -80,9 +80,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         device=options.device,
         pcie_share=options.pcie_share,
         stream_from_tokens=options.stream_from_tokens,
-        gpu_experts=(tuple(range(spec.num_experts)),) * (spec.num_layers - spec.num_dense_layers)
-        if options.all_on_gpu
-        else (),
+        gpu_experts=(tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers) if options.all_on_gpu else (),
     )
     begin = time.perf_counter()
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
@@ -165,7 +163,7 @@ def take(ids: Iterator[int], count: int) -> tuple[int, ...]:
 def bytes_read(gguf_model: GgufModel, spec: ModelSpec, batch: int) -> float:
     """Weight bytes that one step reads. Of the routed experts it counts the expected number of distinct ones when
     `batch` tokens choose uniformly."""
-    distinct = 1 - (1 - spec.num_experts_used / spec.num_experts) ** batch if spec.num_experts else 0.0
+    distinct = 1 - (1 - spec.routing.num_experts_used / spec.routing.num_experts) ** batch
     total = 0.0
     for name, info in gguf_model.tensors.items():
         if name == "token_embd.weight" and not spec.tied_output:

@@ -32,7 +32,8 @@ from ballast.host.filesystem import read_file_system
 from ballast.host.isa import chosen_isa
 from ballast.model.kept_weights import kept_weights
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing, load_weights
+from ballast.model.packed_tensors import Packing
+from ballast.model.weights import load_weights
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from ballast.weights.packed_dir import open_packed_dir

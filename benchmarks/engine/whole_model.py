@@ -233,14 +233,14 @@ def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ..
 
 def host_expert_bytes(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan, batch: int) -> float:
     """Bytes of routed experts in host memory that a step reads, if each token chooses all alike."""
-    distinct = 1 - (1 - spec.num_experts_used / spec.num_experts) ** batch if spec.num_experts else 0.0
+    distinct = 1 - (1 - spec.routing.num_experts_used / spec.routing.num_experts) ** batch
     total = 0.0
     for name, info in gguf.tensors.items():
         if "_exps." not in name:
             continue
-        layer = (block_of(name) or 0) - spec.num_dense_layers
+        layer = (block_of(name) or 0) - spec.routed_layers[0]
         on_gpu = len(plan.gpu_experts[layer]) if plan.gpu_experts else 0
-        total += info.num_bytes * distinct * (1 - on_gpu / spec.num_experts)
+        total += info.num_bytes * distinct * (1 - on_gpu / spec.routing.num_experts)
     return total
 
 

@@ -67,7 +67,7 @@ def main() -> None:
             for line in across_pcie(gguf_model, spec, replace(settings, cpu_threads=threads, pcie_share=None), options):
                 print(line, flush=True)
     if "all" in options.gpu_experts:
-        everything = (tuple(range(spec.num_experts)),) * (spec.num_layers - spec.num_dense_layers)
+        everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
         for line in on_gpu(gguf_model, spec, replace(settings, gpu_experts=everything), options):
             print(line, flush=True)
 

@@ -12,7 +12,6 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
 from support.bench_record import bench_record
+from support.models.changed_spec import changed
 from support.models.gguf_files import R1_SPEC
 from support.models.random_blocks import random_blocks
 
@@ -102,7 +102,7 @@ def small_experts(pool: kernels.ThreadPool, hidden: int) -> kernels.Experts:
 
 
 def spec_of(hidden: int) -> ModelSpec:
-    return replace(
+    return changed(
         R1_SPEC, hidden=hidden, num_experts=EXPERTS, num_experts_used=EXPERTS, num_groups=1, num_groups_used=1
     )
 

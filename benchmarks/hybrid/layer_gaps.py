@@ -23,9 +23,11 @@ import numpy as np
 
 from ballast._core import kernels
 from ballast.engine.threads import start_threads
+from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.metadata import read_spec
+from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import Packing, load_weights
+from ballast.model.weights import load_weights
 from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record
 
@@ -59,7 +61,7 @@ def main() -> None:
     spec = read_spec(gguf, None)
     pool, why_unpinned = start_threads(options.threads, "auto")
     weights = load_weights(gguf, spec, spec.vocab_size, Packing(pool, kernels.usable_isas()[0], 2), lambda _: None)
-    layers = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
+    layers = [layer[EXPERTS] for layer in weights.layers if EXPERTS in layer]
     for batch in options.batch:
         for gap_us in options.gaps:
             for is_kept_awake in (False, True):
@@ -92,13 +94,13 @@ def measure(
     """Medians over layers in microseconds, and of the rates at which experts were read in GB/s."""
     rng = np.random.default_rng(batch)
     x = rng.standard_normal((batch, spec.hidden), dtype=np.float32)
-    shares = np.full((batch, spec.num_experts_used), 1 / spec.num_experts_used, np.float32)
+    shares = np.full((batch, spec.routing.num_experts_used), 1 / spec.routing.num_experts_used, np.float32)
     out = np.empty_like(x)
-    every_expert = np.tile(np.arange(spec.num_experts, dtype=np.int32), (batch, 1))
+    every_expert = np.tile(np.arange(spec.routing.num_experts, dtype=np.int32), (batch, 1))
     found: list[LayerTimes] = []
     rates: list[float] = []
     for turn in range(WARM_ROUNDS + rounds):
-        draws = [rng.permuted(every_expert, axis=1)[:, : spec.num_experts_used].copy() for _ in layers]
+        draws = [rng.permuted(every_expert, axis=1)[:, : spec.routing.num_experts_used].copy() for _ in layers]
         scope: AbstractContextManager[None] = kernels.KeepAwake(pool) if is_kept_awake else nullcontext()
         with scope:
             asked_at = []

@@ -25,8 +25,8 @@ from ballast.engine.runner import Runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
-from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import used_tensors
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.plan.device import hybrid_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -58,8 +58,9 @@ def main() -> None:
 def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[int]:
     """Bytes of each layer that the plan puts on the device."""
     layers: Counter[int] = Counter()
+    tensors = used_tensors(spec)
     for name, _, num_bytes in hybrid_bytes(gguf, spec, "avx512", (1,)):
-        if name.startswith("blk.") and plan.assignment.devices[module_of(name)] != "cpu":
+        if name.startswith("blk.") and plan.assignment.devices[tensors[name].module] != "cpu":
             layers[int(name.split(".")[1])] += num_bytes
     return [layers[index] for index in range(spec.num_layers)]
 

@@ -45,18 +45,8 @@ struct HeadMatrixView {
   HeadMatrix matrix() const { return {view.matrix, head_stride, row_offset, transposed}; }
 };
 
-struct IndexerView {
-  Indexer weights;
-  Owners owners;
-};
-
-struct AttentionView {
-  Attention weights;
-  Owners owners;
-};
-
 struct LayerView {
-  LayerWeights weights;
+  LayerInput input;
   Owners owners;
 };
 
@@ -65,82 +55,26 @@ std::vector<float> copy_vector(const char* name, const py::array& array) {
   return {data, data + array.size()};
 }
 
-std::vector<float> copy_optional(const char* name, const std::optional<py::array>& array) {
-  return array ? copy_vector(name, *array) : std::vector<float>();
-}
-
-IndexerView make_indexer(const MatrixView& query_up, const MatrixView& key, const py::array& key_norm,
-                         const py::array& key_shift, const MatrixView& head_weights) {
-  Owners owners;
-  for (const MatrixView* view : {&query_up, &key, &head_weights}) owners.add(*view);
-  return {Indexer{query_up.matrix, key.matrix, copy_vector("key_norm", key_norm),
-                  copy_vector("key_shift", key_shift), head_weights.matrix},
-          std::move(owners)};
-}
-
-AttentionView make_latent(const LatentShape& shape, const std::optional<MatrixView>& query_down,
-                          const std::optional<py::array>& query_norm, const MatrixView& query_up,
-                          const MatrixView& kv_a, const py::array& kv_a_norm, const HeadMatrixView& k_up,
-                          const HeadMatrixView& v_up, const MatrixView& output,
-                          const std::optional<IndexerShape>& sparse,
-                          const std::optional<IndexerView>& indexer) {
-  if (indexer && !sparse) throw py::value_error("indexer needs `sparse`, its shape");
-  if (query_down.has_value() != query_norm.has_value()) {
-    throw py::value_error("query_down and query_norm go together; expected both or neither");
-  }
-  std::optional<QueryDown> down;
-  Owners owners;
-  if (query_down) {
-    down = QueryDown{query_down->matrix, copy_vector("query_norm", *query_norm)};
-    owners.add(*query_down);
-  }
-  for (const MatrixView* view : {&query_up, &kv_a, &k_up.view, &v_up.view, &output}) owners.add(*view);
-  std::optional<SparseChoice> choice;
-  if (sparse) choice = SparseChoice{*sparse, std::nullopt};
-  if (indexer) {
-    choice->indexer = indexer->weights;
-    owners.add(indexer->owners);
-  }
-  return {LatentAttention{shape, std::move(down), query_up.matrix, kv_a.matrix,
-                          copy_vector("kv_a_norm", kv_a_norm), k_up.matrix(), v_up.matrix(), output.matrix,
-                          std::move(choice)},
-          std::move(owners)};
-}
-
-AttentionView make_grouped(const GroupedShape& shape, const MatrixView& query, const MatrixView& key,
-                           const MatrixView& value, const std::optional<py::array>& query_bias,
-                           const std::optional<py::array>& key_bias,
-                           const std::optional<py::array>& value_bias,
-                           const std::optional<py::array>& query_norm,
-                           const std::optional<py::array>& key_norm, const MatrixView& output) {
-  Owners owners;
-  for (const MatrixView* view : {&query, &key, &value, &output}) owners.add(*view);
-  return {GroupedAttention{shape, query.matrix, key.matrix, value.matrix,
-                           copy_optional("query_bias", query_bias), copy_optional("key_bias", key_bias),
-                           copy_optional("value_bias", value_bias), copy_optional("query_norm", query_norm),
-                           copy_optional("key_norm", key_norm), output.matrix},
-          std::move(owners)};
-}
-
-LayerView make_layer(const py::array& attention_norm, const AttentionView& attention,
-                     const py::array& ffn_norm, const std::optional<ExpertsView>& mlp,
-                     const std::optional<MatrixView>& router, const std::optional<py::array>& bias,
-                     const std::optional<ExpertsView>& experts) {
-  if (router.has_value() != experts.has_value()) {
-    throw py::value_error("router and experts go together; expected both or neither");
-  }
-  LayerView layer{{copy_vector("attention_norm", attention_norm), attention.weights,
-                   copy_vector("ffn_norm", ffn_norm), std::nullopt, std::nullopt},
-                  {}};
-  layer.owners.add(attention.owners);
-  if (mlp) {
-    layer.weights.every_token = mlp->experts;
-    layer.owners.add(*mlp);
-  }
-  if (experts) {
-    layer.weights.routed = RoutedWeights{router->matrix, copy_optional("bias", bias), experts->experts};
-    layer.owners.add(*router);
-    layer.owners.add(*experts);
+LayerView make_layer(const MixerShape& mixer, const py::dict& tensors) {
+  LayerView layer{{mixer, {}}, {}};
+  for (const auto& [key, value] : tensors) {
+    const std::string role = py::cast<std::string>(key);
+    const auto add = [&](LayerTensor tensor, const auto& owner) {
+      layer.input.tensors.emplace(role, std::move(tensor));
+      layer.owners.add(owner);
+    };
+    if (py::isinstance<MatrixView>(value)) {
+      const auto& view = py::cast<const MatrixView&>(value);
+      add(view.matrix, view);
+    } else if (py::isinstance<HeadMatrixView>(value)) {
+      const auto& view = py::cast<const HeadMatrixView&>(value);
+      add(view.matrix(), view.view);
+    } else if (py::isinstance<ExpertsView>(value)) {
+      const auto& view = py::cast<const ExpertsView&>(value);
+      add(view.experts, view);
+    } else {
+      layer.input.tensors.emplace(role, copy_vector(role.c_str(), py::cast<py::array>(value)));
+    }
   }
   return layer;
 }
@@ -153,8 +87,8 @@ class ModelView {
             const py::array& rope_cos, const py::array& rope_sin,
             std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens)
       : block_tokens_(block_tokens),
-        model_(pool, find_isa(isa), shape, gather(embedding, layers, output_norm, output),
-               read_table(shape, rope_cos, rope_sin), read_cache(layers, kv_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), rope_cos, rope_sin,
+                    kv_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -207,16 +141,25 @@ class ModelView {
     Clock::time_point last_ = Clock::now();
   };
 
-  ModelWeights gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
-                      const py::array& output_norm, const MatrixView& output) {
-    ModelWeights weights{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
+  ModelInput gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
+                    const py::array& output_norm, const MatrixView& output) {
+    ModelInput input{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
     owners_.add(embedding);
     owners_.add(output);
     for (const LayerView& layer : layers) {
-      weights.layers.push_back(layer.weights);
+      input.layers.push_back(layer.input);
       owners_.add(layer.owners);
     }
-    return weights;
+    return input;
+  }
+
+  Transformer make(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const ModelInput& input,
+                   const py::array& rope_cos, const py::array& rope_sin,
+                   std::vector<std::vector<py::array>>& kv_layers) {
+    ModelWeights weights(input, shape);
+    const RopeTable rope = read_table(shape, rope_cos, rope_sin);
+    const KvCache cache = read_cache(weights, kv_layers);
+    return Transformer(pool, find_isa(isa), shape, std::move(weights), rope, cache);
   }
 
   RopeTable read_table(const ModelShape& shape, const py::array& cos, const py::array& sin) {
@@ -229,13 +172,13 @@ class ModelView {
     return {cosines, sines, num_positions};
   }
 
-  KvCache read_cache(const std::vector<LayerView>& layers, std::vector<std::vector<py::array>>& kv_layers) {
+  KvCache read_cache(const ModelWeights& weights, std::vector<std::vector<py::array>>& kv_layers) {
     const bool has_planes = !kv_layers.empty() && !kv_layers[0].empty() && kv_layers[0][0].ndim() > 0;
     KvCache cache{{}, has_planes ? kv_layers[0][0].shape(0) : 0};
     for (size_t i = 0; i < kv_layers.size(); ++i) {
       LayerPlanes planes;
       const std::vector<int64_t> widths =
-          i < layers.size() ? plane_widths(layers[i].weights.attention) : std::vector<int64_t>();
+          i < weights.layers.size() ? weights.layers[i].attention->plane_widths() : std::vector<int64_t>();
       for (size_t plane = 0; plane < kv_layers[i].size(); ++plane) {
         const int64_t width = plane < widths.size() ? widths[plane] : Dim::kAny;
         planes.push_back(
@@ -269,13 +212,18 @@ void bind_model(py::module_ m) {
            py::kw_only(), arg("hidden"), arg("rope_dim"), arg("rms_eps"), arg("num_experts"),
            arg("num_experts_used"), arg("num_groups"), arg("num_groups_used"), arg("sigmoid"),
            arg("group_score_top2"), arg("normalize_weights"), arg("weights_scale"));
+  py::class_<IndexerShape>(m, "IndexerShape")
+      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart) {
+             return IndexerShape{num_heads, key_width, top_k, pairs_apart};
+           }),
+           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"));
   py::class_<LatentShape>(m, "LatentShape")
       .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
-                       int64_t v_dim, float softmax_scale) {
-             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim, v_dim, softmax_scale};
+                       int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index) {
+             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim, v_dim, softmax_scale, index};
            }),
            py::kw_only(), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"), arg("rope_dim"),
-           arg("v_dim"), arg("softmax_scale"));
+           arg("v_dim"), arg("softmax_scale"), arg("index").none(true));
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale) {
@@ -288,26 +236,7 @@ void bind_model(py::module_ m) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
            }),
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
-  py::class_<IndexerShape>(m, "IndexerShape")
-      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart) {
-             return IndexerShape{num_heads, key_width, top_k, pairs_apart};
-           }),
-           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"));
-  py::class_<IndexerView>(m, "Indexer")
-      .def(py::init(&make_indexer), py::kw_only(), arg("query_up"), arg("key"), arg("key_norm"),
-           arg("key_shift"), arg("head_weights"));
-  py::class_<AttentionView>(m, "Attention")
-      .def_static("latent", &make_latent, py::kw_only(), arg("shape"), arg("query_down").none(true),
-                  arg("query_norm").none(true), arg("query_up"), arg("kv_a"), arg("kv_a_norm"), arg("k_up"),
-                  arg("v_up"), arg("output"), arg("sparse").none(true), arg("indexer").none(true))
-      .def_static("grouped", &make_grouped, py::kw_only(), arg("shape"), arg("query"), arg("key"),
-                  arg("value"), arg("query_bias").none(true), arg("key_bias").none(true),
-                  arg("value_bias").none(true), arg("query_norm").none(true), arg("key_norm").none(true),
-                  arg("output"));
-  py::class_<LayerView>(m, "Layer")
-      .def(py::init(&make_layer), py::kw_only(), arg("attention_norm"), arg("attention"), arg("ffn_norm"),
-           arg("mlp").none(true), arg("router").none(true), arg("bias").none(true),
-           arg("experts").none(true));
+  py::class_<LayerView>(m, "Layer").def(py::init(&make_layer), py::kw_only(), arg("mixer"), arg("tensors"));
   py::class_<ModelView>(m, "Transformer")
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&, const py::array&,

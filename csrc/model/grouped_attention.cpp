@@ -1,12 +1,62 @@
 #include <algorithm>
 
 #include "model/attention.h"
+#include "model/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 
 namespace ballast {
 namespace {
+
+// Grouped-query attention (arXiv 2305.13245): the cache holds rotated keys, and values, of num_kv_heads
+// heads. Pairs of the rotation are rope_dim / 2 apart. Biases and norms are empty where a model has none.
+class GroupedAttention final : public Attention {
+ public:
+  GroupedAttention(const GroupedShape& shape, int64_t hidden, LayerTensors& tensors)
+      : shape_(checked(shape, tensors.layer())),
+        query_(tensors.matrix("query", query_width(), hidden)),
+        key_(tensors.matrix("key", key_width(), hidden)),
+        value_(tensors.matrix("value", value_width(), hidden)),
+        query_bias_(tensors.optional_vector("query_bias", query_width())),
+        key_bias_(tensors.optional_vector("key_bias", key_width())),
+        value_bias_(tensors.optional_vector("value_bias", value_width())),
+        query_norm_(tensors.optional_vector("query_norm", shape.head_dim)),
+        key_norm_(tensors.optional_vector("key_norm", shape.head_dim)),
+        output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)) {}
+
+  std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
+  int64_t rope_dim() const override { return shape_.rope_dim; }
+  void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+              float* out) const override;
+
+ private:
+  static GroupedShape checked(const GroupedShape& shape, const std::string& layer) {
+    require(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
+            layer + " has " + std::to_string(shape.num_heads) + " heads for " +
+                std::to_string(shape.num_kv_heads) + " of the cache; expected equal groups");
+    require(shape.rope_dim <= shape.head_dim, layer + " rotates " + std::to_string(shape.rope_dim) +
+                                                  " entries of heads of " + std::to_string(shape.head_dim));
+    return shape;
+  }
+
+  int64_t query_width() const { return shape_.num_heads * shape_.head_dim; }
+  int64_t key_width() const { return shape_.num_kv_heads * shape_.head_dim; }
+  int64_t value_width() const { return shape_.num_kv_heads * shape_.v_dim; }
+
+  void rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const;
+
+  const GroupedShape shape_;
+  const Matrix query_;  // [H * head_dim, D]
+  const Matrix key_;    // [num_kv_heads * head_dim, D]
+  const Matrix value_;  // [num_kv_heads * v, D]
+  const std::vector<float> query_bias_;
+  const std::vector<float> key_bias_;
+  const std::vector<float> value_bias_;
+  const std::vector<float> query_norm_;  // [head_dim], of each head before its rotation
+  const std::vector<float> key_norm_;
+  const Matrix output_;  // [D, H * v]
+};
 
 void reserve(AttentionMemory& memory, const GroupedShape& shape, int64_t num_tokens) {
   grow(memory.query, num_tokens, shape.num_heads * shape.head_dim);
@@ -20,10 +70,8 @@ void add_bias(const std::vector<float>& bias, float* row) {
 }
 
 // Biases, norms of heads, positions: in place, and keys and values into the cache.
-void rotate_and_store(const GroupedAttention& layer, const AttentionCall& call, const LayerPlanes& planes) {
-  const GroupedShape& shape = layer.shape;
-  const int64_t key_width = shape.num_kv_heads * shape.head_dim;
-  const int64_t value_width = shape.num_kv_heads * shape.v_dim;
+void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const {
+  const GroupedShape& shape = shape_;
   AttentionMemory& memory = call.memory;
   for_tokens(call.pool, call.step.num_tokens(), [&](int64_t token) {
     const int64_t pairs = call.step.batch.positions[token] * (shape.rope_dim / 2);
@@ -35,37 +83,42 @@ void rotate_and_store(const GroupedAttention& layer, const AttentionCall& call, 
       }
     };
     float* query = memory.query.data() + token * shape.num_heads * shape.head_dim;
-    float* key = memory.key.data() + token * key_width;
-    float* value = memory.value.data() + token * value_width;
-    add_bias(layer.query_bias, query);
-    add_bias(layer.key_bias, key);
-    add_bias(layer.value_bias, value);
-    turn(query, shape.num_heads, layer.query_norm);
-    turn(key, shape.num_kv_heads, layer.key_norm);
+    float* key = memory.key.data() + token * key_width();
+    float* value = memory.value.data() + token * value_width();
+    add_bias(query_bias_, query);
+    add_bias(key_bias_, key);
+    add_bias(value_bias_, value);
+    turn(query, shape.num_heads, query_norm_);
+    turn(key, shape.num_kv_heads, key_norm_);
     const int64_t slot = call.step.slots[token];
-    std::copy_n(key, key_width, planes[0] + slot * key_width);
-    std::copy_n(value, value_width, planes[1] + slot * value_width);
+    std::copy_n(key, key_width(), planes[0] + slot * key_width());
+    std::copy_n(value, value_width(), planes[1] + slot * value_width());
   });
+}
+
+void GroupedAttention::attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+                              float* out) const {
+  const GroupedShape& shape = shape_;
+  const int64_t num_tokens = call.step.num_tokens();
+  AttentionMemory& s = call.memory;
+  reserve(s, shape, num_tokens);
+  linear(call.pool, normed, num_tokens, query_, s.query.data());
+  linear(call.pool, normed, num_tokens, key_, s.key.data());
+  linear(call.pool, normed, num_tokens, value_, s.value.data());
+  rotate_and_store(call, planes);
+  paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
+                  {planes[0], key_width(), shape.head_dim}, {planes[1], value_width(), shape.v_dim},
+                  call.step.batch,
+                  {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale},
+                  s.values.data());
+  linear(call.pool, s.values.data(), num_tokens, output_, out);
 }
 
 }  // namespace
 
-void attend(const GroupedAttention& layer, const AttentionCall& call, const float* normed,
-            const LayerPlanes& planes, float* out) {
-  const GroupedShape& shape = layer.shape;
-  const int64_t num_tokens = call.step.num_tokens();
-  AttentionMemory& s = call.memory;
-  reserve(s, shape, num_tokens);
-  linear(call.pool, normed, num_tokens, layer.query, s.query.data());
-  linear(call.pool, normed, num_tokens, layer.key, s.key.data());
-  linear(call.pool, normed, num_tokens, layer.value, s.value.data());
-  rotate_and_store(layer, call, planes);
-  paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
-                  {planes[0], shape.num_kv_heads * shape.head_dim, shape.head_dim},
-                  {planes[1], shape.num_kv_heads * shape.v_dim, shape.v_dim}, call.step.batch,
-                  {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale},
-                  s.values.data());
-  linear(call.pool, s.values.data(), num_tokens, layer.output, out);
+std::shared_ptr<const Attention> make_attention(const GroupedShape& shape, int64_t hidden,
+                                                LayerTensors& tensors) {
+  return std::make_shared<GroupedAttention>(shape, hidden, tensors);
 }
 
 }  // namespace ballast

@@ -1,7 +1,8 @@
+#include "model/indexer.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "model/attention.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/position_choice.h"
@@ -13,21 +14,31 @@ namespace {
 // Of the layer norm, as DeepSeek's code and llama.cpp have it; no file says it.
 constexpr float kNormEps = 1e-6f;
 
-void rotate(const IndexerShape& shape, int64_t rope_dim, float* heads, int64_t num_heads, const float* cos,
-            const float* sin) {
-  if (shape.pairs_apart) {
-    rope_half_split(heads, 1, num_heads, shape.key_width, rope_dim, cos, sin);
+}  // namespace
+
+Indexer::Indexer(const IndexerShape& shape, int64_t rope_dim, int64_t hidden, int64_t q_lora_rank,
+                 LayerTensors& tensors)
+    : shape_(shape),
+      rope_dim_(rope_dim),
+      query_up_(tensors.matrix("index_query_up", shape.num_heads * shape.key_width, q_lora_rank)),
+      key_(tensors.matrix("index_key", shape.key_width, hidden)),
+      key_norm_(tensors.vector("index_key_norm", shape.key_width)),
+      key_shift_(tensors.vector("index_key_shift", shape.key_width)),
+      head_weights_(tensors.matrix("index_head_weights", shape.num_heads, hidden)) {}
+
+void Indexer::rotate(float* heads, int64_t num_heads, const float* cos, const float* sin) const {
+  if (shape_.pairs_apart) {
+    rope_half_split(heads, 1, num_heads, shape_.key_width, rope_dim_, cos, sin);
     return;
   }
   for (int64_t head = 0; head < num_heads; ++head) {
-    rope_interleaved(heads + head * shape.key_width, 1, 1, rope_dim, cos, sin);
+    rope_interleaved(heads + head * shape_.key_width, 1, 1, rope_dim_, cos, sin);
   }
 }
 
-}  // namespace
-
-void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim, const AttentionCall& call,
-            const float* normed, const float* query_down, float* keys) {
+void Indexer::choose(const AttentionCall& call, const float* normed, const float* query_down,
+                     float* keys) const {
+  const IndexerShape& shape = shape_;
   const int64_t num_tokens = call.step.num_tokens();
   AttentionMemory& s = call.memory;
   grow(s.index_query, num_tokens, shape.num_heads * shape.key_width);
@@ -35,19 +46,18 @@ void choose(const Indexer& indexer, const IndexerShape& shape, int64_t rope_dim,
   grow(s.head_weights, num_tokens, shape.num_heads);
   grow(s.chosen, num_tokens, shape.top_k);
   grow(s.num_chosen, num_tokens, 1);
-  linear(call.pool, query_down, num_tokens, indexer.query_up, s.index_query.data());
-  linear(call.pool, normed, num_tokens, indexer.key, s.index_key.data());
-  linear(call.pool, normed, num_tokens, indexer.head_weights, s.head_weights.data());
+  linear(call.pool, query_down, num_tokens, query_up_, s.index_query.data());
+  linear(call.pool, normed, num_tokens, key_, s.index_key.data());
+  linear(call.pool, normed, num_tokens, head_weights_, s.head_weights.data());
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.num_heads * shape.key_width));
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
-    const int64_t pairs = call.step.batch.positions[token] * (rope_dim / 2);
+    const int64_t pairs = call.step.batch.positions[token] * (rope_dim_ / 2);
     const float* cos = call.rope.cos + pairs;
     const float* sin = call.rope.sin + pairs;
     float* key = s.index_key.data() + token * shape.key_width;
-    layer_norm(key, 1, shape.key_width, indexer.key_norm.data(), indexer.key_shift.data(), kNormEps, key);
-    rotate(shape, rope_dim, key, 1, cos, sin);
-    rotate(shape, rope_dim, s.index_query.data() + token * shape.num_heads * shape.key_width, shape.num_heads,
-           cos, sin);
+    layer_norm(key, 1, shape.key_width, key_norm_.data(), key_shift_.data(), kNormEps, key);
+    rotate(key, 1, cos, sin);
+    rotate(s.index_query.data() + token * shape.num_heads * shape.key_width, shape.num_heads, cos, sin);
     float* weights = s.head_weights.data() + token * shape.num_heads;
     for (int64_t head = 0; head < shape.num_heads; ++head) weights[head] *= scale;
     std::copy_n(key, shape.key_width, keys + call.step.slots[token] * shape.key_width);

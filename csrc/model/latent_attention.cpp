@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "model/attention.h"
+#include "model/fits.h"
+#include "model/indexer.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -8,9 +10,75 @@
 namespace ballast {
 namespace {
 
-void reserve(AttentionMemory& memory, const LatentAttention& layer, int64_t num_tokens) {
-  const LatentShape& shape = layer.shape;
-  if (layer.query_down) grow(memory.query_down, num_tokens, layer.query_down->matrix.rows());
+LatentShape checked(const LatentShape& shape, const LayerTensors& tensors) {
+  if (!shape.index) return shape;
+  const IndexerShape& index = *shape.index;
+  const std::string& layer = tensors.layer();
+  require(index.num_heads > 0 && index.top_k > 0, layer + " chooses " + std::to_string(index.top_k) +
+                                                      " positions by " + std::to_string(index.num_heads) +
+                                                      " heads; expected at least 1 of each");
+  require(index.key_width >= shape.rope_dim, layer + " has index keys of " + std::to_string(index.key_width) +
+                                                 "; expected at least " + std::to_string(shape.rope_dim) +
+                                                 " entries, which are rotated");
+  require(tensors.has("query_down"), layer + " has an indexer, but no query_down, which it reads");
+  return shape;
+}
+
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: the cache holds one row a token, the
+// normed latent and then the rotated key; queries are carried into the latent space by W_UK and results out
+// of it by W_UV. Pairs of the rotation are neighbours. Queries go through a low rank in V2 and V3, and
+// straight in V2-Lite.
+class LatentAttention final : public Attention {
+ public:
+  LatentAttention(const LatentShape& shape, int64_t hidden, LayerTensors& tensors)
+      : shape_(checked(shape, tensors)),
+        kv_a_(tensors.matrix("kv_a", shape.latent_dim(), hidden)),
+        kv_a_norm_(tensors.vector("kv_a_norm", shape.kv_lora_rank)),
+        k_up_(tensors.heads_either_way("k_up", shape.num_heads, shape.kv_lora_rank, shape.nope_dim)),
+        v_up_(tensors.heads("v_up", shape.num_heads, shape.v_dim, shape.kv_lora_rank)),
+        output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)) {
+    int64_t query_width = hidden;
+    if (tensors.has("query_down")) {
+      query_down_ = tensors.matrix_of_width("query_down", hidden);
+      query_width = query_down_->rows();
+      query_norm_ = tensors.vector("query_norm", query_width);
+    }
+    query_up_ = tensors.matrix("query_up", shape.num_heads * shape.query_dim(), query_width);
+    if (shape.index && tensors.has("index_key")) {
+      indexer_.emplace(*shape.index, shape.rope_dim, hidden, query_width, tensors);
+    }
+  }
+
+  std::vector<int64_t> plane_widths() const override {
+    if (!indexer_) return {shape_.latent_dim()};
+    return {shape_.latent_dim(), shape_.index->key_width};
+  }
+  int64_t rope_dim() const override { return shape_.rope_dim; }
+  const IndexerShape* index() const override { return shape_.index ? &*shape_.index : nullptr; }
+  bool has_indexer() const override { return indexer_.has_value(); }
+  void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+              float* out) const override;
+
+ private:
+  void reserve(AttentionMemory& memory, int64_t num_tokens) const;
+  void queries(const AttentionCall& call, const float* x) const;
+  void rotate_and_store(const AttentionCall& call, float* cache) const;
+
+  const LatentShape shape_;
+  const Matrix kv_a_;                   // [kv_lora_rank + rope, D]
+  const std::vector<float> kv_a_norm_;  // [kv_lora_rank]
+  const HeadMatrix k_up_;               // W_UK, a head: [kv_lora_rank, nope], or transposed
+  const HeadMatrix v_up_;               // W_UV, a head: [v, kv_lora_rank]
+  const Matrix output_;                 // [D, H * v]
+  std::optional<Matrix> query_down_;    // [q_lora_rank, D]
+  std::vector<float> query_norm_;       // [q_lora_rank]
+  std::optional<Matrix> query_up_;      // [H * (nope + rope), q_lora_rank or D]
+  std::optional<Indexer> indexer_;
+};
+
+void LatentAttention::reserve(AttentionMemory& memory, int64_t num_tokens) const {
+  const LatentShape& shape = shape_;
+  if (query_down_) grow(memory.query_down, num_tokens, query_down_->rows());
   grow(memory.query, num_tokens, shape.num_heads * shape.query_dim());
   grow(memory.query_nope, num_tokens, shape.num_heads * shape.nope_dim);
   grow(memory.query_latent, num_tokens, shape.num_heads * shape.kv_lora_rank);
@@ -19,25 +87,24 @@ void reserve(AttentionMemory& memory, const LatentAttention& layer, int64_t num_
   grow(memory.values, num_tokens, shape.num_heads * shape.v_dim);
 }
 
-void queries(const LatentAttention& layer, const AttentionCall& call, const float* x) {
+void LatentAttention::queries(const AttentionCall& call, const float* x) const {
   const int64_t num_tokens = call.step.num_tokens();
-  if (layer.query_down) {
+  if (query_down_) {
     float* down = call.memory.query_down.data();
-    const int64_t rank = layer.query_down->matrix.rows();
-    linear(call.pool, x, num_tokens, layer.query_down->matrix, down);
+    const int64_t rank = query_down_->rows();
+    linear(call.pool, x, num_tokens, *query_down_, down);
     for_tokens(call.pool, num_tokens, [&](int64_t token) {
-      rms_norm(down + token * rank, 1, rank, layer.query_down->norm.data(), call.rms_eps,
-               down + token * rank);
+      rms_norm(down + token * rank, 1, rank, query_norm_.data(), call.rms_eps, down + token * rank);
     });
     x = down;
   }
-  linear(call.pool, x, num_tokens, layer.query_up, call.memory.query.data());
+  linear(call.pool, x, num_tokens, *query_up_, call.memory.query.data());
 }
 
 // Each token's latent is normed and its key rotated into the cache; its queries are rotated, and their other
 // part laid side by side.
-void rotate_and_store(const LatentAttention& layer, const AttentionCall& call, float* cache) {
-  const LatentShape& shape = layer.shape;
+void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) const {
+  const LatentShape& shape = shape_;
   const int64_t rank = shape.kv_lora_rank;
   const int64_t num_pairs = shape.rope_dim / 2;
   AttentionMemory& memory = call.memory;
@@ -46,7 +113,7 @@ void rotate_and_store(const LatentAttention& layer, const AttentionCall& call, f
     const float* sin = call.rope.sin + call.step.batch.positions[token] * num_pairs;
     const float* latent = memory.latent.data() + token * shape.latent_dim();
     float* row = cache + call.step.slots[token] * shape.latent_dim();
-    rms_norm(latent, 1, rank, layer.kv_a_norm.data(), call.rms_eps, row);
+    rms_norm(latent, 1, rank, kv_a_norm_.data(), call.rms_eps, row);
     std::copy_n(latent + rank, shape.rope_dim, row + rank);
     rope_interleaved(row + rank, 1, 1, shape.rope_dim, cos, sin);
     for (int64_t head = 0; head < shape.num_heads; ++head) {
@@ -58,36 +125,31 @@ void rotate_and_store(const LatentAttention& layer, const AttentionCall& call, f
   });
 }
 
-}  // namespace
-
 // DeepSeek-V2 §2.1.2, appendix C.
-void attend(const LatentAttention& layer, const AttentionCall& call, const float* normed,
-            const LayerPlanes& planes, float* out) {
-  const LatentShape& shape = layer.shape;
+void LatentAttention::attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+                             float* out) const {
+  const LatentShape& shape = shape_;
   const int64_t num_tokens = call.step.num_tokens();
   const int64_t num_heads = shape.num_heads;
   AttentionMemory& s = call.memory;
-  reserve(s, layer, num_tokens);
-  queries(layer, call, normed);
-  linear(call.pool, normed, num_tokens, layer.kv_a, s.latent.data());
-  rotate_and_store(layer, call, planes[0]);
+  reserve(s, num_tokens);
+  queries(call, normed);
+  linear(call.pool, normed, num_tokens, kv_a_, s.latent.data());
+  rotate_and_store(call, planes[0]);
   const ChosenPositions* chosen = nullptr;
   ChosenPositions positions{};
-  if (layer.sparse) {
-    const IndexerShape& index = layer.sparse->shape;
-    if (layer.sparse->indexer) {
-      choose(*layer.sparse->indexer, index, shape.rope_dim, call, normed, s.query_down.data(), planes[1]);
-    }
-    positions = {s.chosen.data(), s.num_chosen.data(), index.top_k};
+  if (shape.index) {
+    if (indexer_) indexer_->choose(call, normed, s.query_down.data(), planes[1]);
+    positions = {s.chosen.data(), s.num_chosen.data(), shape.index->top_k};
     chosen = &positions;
   }
 
-  if (layer.k_up.transposed) {
-    head_linear_transposed(call.pool, s.query_nope.data(), num_tokens, layer.k_up.matrix,
-                           layer.k_up.heads(num_heads, shape.nope_dim), s.query_latent.data());
+  if (k_up_.transposed) {
+    head_linear_transposed(call.pool, s.query_nope.data(), num_tokens, k_up_.matrix,
+                           k_up_.heads(num_heads, shape.nope_dim), s.query_latent.data());
   } else {
-    head_linear(call.pool, s.query_nope.data(), num_tokens, layer.k_up.matrix,
-                layer.k_up.heads(num_heads, shape.kv_lora_rank), s.query_latent.data());
+    head_linear(call.pool, s.query_nope.data(), num_tokens, k_up_.matrix,
+                k_up_.heads(num_heads, shape.kv_lora_rank), s.query_latent.data());
   }
   const AttentionQuery query{{s.query_latent.data(), shape.kv_lora_rank, shape.kv_lora_rank},
                              {s.query.data() + shape.nope_dim, shape.query_dim(), shape.rope_dim}};
@@ -95,9 +157,16 @@ void attend(const LatentAttention& layer, const AttentionCall& call, const float
   paged_attention(call.pool, call.kernels, query, rows, rows, call.step.batch,
                   {num_heads, 1, shape.latent_dim(), shape.kv_lora_rank, shape.softmax_scale},
                   s.attended.data(), chosen);
-  head_linear(call.pool, s.attended.data(), num_tokens, layer.v_up.matrix,
-              layer.v_up.heads(num_heads, shape.v_dim), s.values.data());
-  linear(call.pool, s.values.data(), num_tokens, layer.output, out);
+  head_linear(call.pool, s.attended.data(), num_tokens, v_up_.matrix, v_up_.heads(num_heads, shape.v_dim),
+              s.values.data());
+  linear(call.pool, s.values.data(), num_tokens, output_, out);
+}
+
+}  // namespace
+
+std::shared_ptr<const Attention> make_attention(const LatentShape& shape, int64_t hidden,
+                                                LayerTensors& tensors) {
+  return std::make_shared<LatentAttention>(shape, hidden, tensors);
 }
 
 }  // namespace ballast

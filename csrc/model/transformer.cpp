@@ -19,7 +19,6 @@ Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelSh
       rope_(rope),
       cache_(cache),
       routed_(pool, shape.routing) {
-  weights_.check(shape_);
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
   check_cache();
@@ -31,7 +30,7 @@ void Transformer::check_cache() const {
                                 " layers; expected " + std::to_string(weights_.layers.size()));
   }
   for (size_t i = 0; i < cache_.layers.size(); ++i) {
-    const size_t expected = plane_widths(weights_.layers[i].attention).size();
+    const size_t expected = weights_.layers[i].attention->plane_widths().size();
     if (cache_.layers[i].size() != expected) {
       throw std::invalid_argument("the cache has " + std::to_string(cache_.layers[i].size()) +
                                   " planes in layer " + std::to_string(i) + "; expected " +
@@ -50,8 +49,8 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     add_and_norm(pending, layer.attention_norm, step.num_tokens());
-    attend(layer.attention, {pool_, kernels_, rope_, shape_.rms_eps, step, attention_memory_},
-           memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
+    layer.attention->attend({pool_, kernels_, rope_, shape_.rms_eps, step, attention_memory_},
+                            memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
     add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
     pending = feed_forward(layer, step.num_tokens());
     layer_done();
@@ -70,8 +69,7 @@ Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, int6
   StepMemory& s = memory_;
   std::vector<Experts::Call> calls;
   if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
-  if (weights.every_token)
-    calls.push_back({&*weights.every_token, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
+  if (weights.mlp) calls.push_back({&*weights.mlp, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
   const std::vector<int64_t> num_read = Experts::forward_all(pool_, s.normed.data(), num_tokens, calls);
   if (weights.routed) routed_.count_read(weights.routed->experts, num_read[0]);
   Outputs outputs;

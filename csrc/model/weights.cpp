@@ -1,6 +1,5 @@
 #include "model/weights.h"
 
-#include <string>
 #include <variant>
 
 #include "model/fits.h"
@@ -8,53 +7,55 @@
 namespace ballast {
 namespace {
 
-void check_experts(const std::string& name, const Experts& experts, int64_t num_experts, int64_t hidden) {
-  require(experts.num_experts() == num_experts && experts.hidden_width() == hidden,
-          name + " has " + std::to_string(experts.num_experts()) + " experts of width " +
-              std::to_string(experts.hidden_width()) + "; expected " + std::to_string(num_experts) +
-              " of width " + std::to_string(hidden));
+LayerWeights make_layer(const std::string& name, const LayerInput& input, const ModelShape& shape) {
+  LayerTensors tensors(name, input.tensors);
+  LayerWeights layer{
+      tensors.vector("attention_norm", shape.hidden),
+      std::visit([&](const auto& mixer) { return make_attention(mixer, shape.hidden, tensors); },
+                 input.mixer),
+      tensors.vector("ffn_norm", shape.hidden), std::nullopt, std::nullopt};
+  const int64_t rope_dim = layer.attention->rope_dim();
+  require(rope_dim == shape.rope_dim, name + " rotates " + std::to_string(rope_dim) + " entries; expected " +
+                                          std::to_string(shape.rope_dim));
+  if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);
+  if (tensors.has("experts")) {
+    const int64_t num_experts = shape.routing.num_experts;
+    layer.routed = RoutedWeights{tensors.matrix("router", num_experts, shape.hidden),
+                                 tensors.optional_vector("router_bias", num_experts),
+                                 tensors.experts("experts", num_experts, shape.hidden)};
+  }
+  tensors.check_all_used();
+  return layer;
 }
 
-// A layer without an indexer takes the choice of one below.
+// A layer without an indexer needs one below it, with the same number of positions.
 void check_choices(const std::vector<LayerWeights>& layers) {
-  const SparseChoice* last = nullptr;
+  const IndexerShape* last = nullptr;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const auto* latent = std::get_if<LatentAttention>(&layers[i].attention);
-    if (latent == nullptr || !latent->sparse) continue;
-    const std::string name = "layers[" + std::to_string(i) + "].attention";
-    if (latent->sparse->indexer) {
-      last = &*latent->sparse;
+    const IndexerShape* index = layers[i].attention->index();
+    if (index == nullptr) continue;
+    if (layers[i].attention->has_indexer()) {
+      last = index;
       continue;
     }
+    const std::string name = "layers[" + std::to_string(i) + "]";
     require(last != nullptr, name + " has no indexer; expected one in it or in a layer below");
-    require(last->shape.top_k == latent->sparse->shape.top_k,
-            name + " attends to " + std::to_string(latent->sparse->shape.top_k) + " positions; expected " +
-                std::to_string(last->shape.top_k) + ", which the indexer below chooses");
+    require(last->top_k == index->top_k, name + " attends to " + std::to_string(index->top_k) +
+                                             " positions; expected " + std::to_string(last->top_k) +
+                                             ", which the indexer below chooses");
   }
 }
 
 }  // namespace
 
-void ModelWeights::check(const ModelShape& shape) const {
+ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
+    : embedding(input.embedding), output_norm(input.output_norm), output(input.output) {
   require(embedding.panels() == nullptr, "embedding is packed; expected it as it lies in the file");
   require(embedding.cols() == shape.hidden, "embedding is " + pair(embedding.rows(), embedding.cols()) +
                                                 "; expected hidden = " + std::to_string(shape.hidden) +
                                                 " columns");
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const std::string name = "layers[" + std::to_string(i) + "]";
-    const LayerWeights& layer = layers[i];
-    check_vector(name + ".attention_norm", layer.attention_norm, shape.hidden);
-    ballast::check(name + ".attention", layer.attention, shape.hidden);
-    require(rope_dim(layer.attention) == shape.rope_dim,
-            name + ".attention rotates " + std::to_string(rope_dim(layer.attention)) + " entries; expected " +
-                std::to_string(shape.rope_dim));
-    check_vector(name + ".ffn_norm", layer.ffn_norm, shape.hidden);
-    if (layer.every_token) check_experts(name + ".mlp", *layer.every_token, 1, shape.hidden);
-    if (!layer.routed) continue;
-    const int64_t num_experts = shape.routing.num_experts;
-    check_matrix(name + ".router", layer.routed->router, num_experts, shape.hidden);
-    if (!layer.routed->bias.empty()) check_vector(name + ".bias", layer.routed->bias, num_experts);
-    check_experts(name + ".experts", layer.routed->experts, num_experts, shape.hidden);
+  for (size_t i = 0; i < input.layers.size(); ++i) {
+    layers.push_back(make_layer("layers[" + std::to_string(i) + "]", input.layers[i], shape));
   }
   check_choices(layers);
   check_vector("output_norm", output_norm, shape.hidden);

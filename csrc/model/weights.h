@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/attention.h"
+#include "model/layer_tensors.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "quant/matrix.h"
@@ -19,6 +22,19 @@ struct ModelShape {
   RoutingRule routing;  // of the layers that have routed experts
 };
 
+// The input of a layer: the sizes of its attention, and its tensors.
+struct LayerInput {
+  MixerShape mixer;
+  TensorsByRole tensors;
+};
+
+struct ModelInput {
+  Matrix embedding;  // [vocabulary, D], seen in place
+  std::vector<LayerInput> layers;
+  std::vector<float> output_norm;  // [D]
+  Matrix output;                   // [sampled vocabulary, D]
+};
+
 struct RoutedWeights {
   Matrix router;            // [E, D]
   std::vector<float> bias;  // [E], for the choice only; empty for none
@@ -27,21 +43,21 @@ struct RoutedWeights {
 
 struct LayerWeights {
   std::vector<float> attention_norm;  // [D]
-  Attention attention;
+  std::shared_ptr<const Attention> attention;
   std::vector<float> ffn_norm;  // [D]
   // One expert: a dense feed-forward, or the one shared beside the routed ones.
-  std::optional<Experts> every_token;
+  std::optional<Experts> mlp;
   std::optional<RoutedWeights> routed;
 };
 
 struct ModelWeights {
-  Matrix embedding;  // [vocabulary, D], seen in place
-  std::vector<LayerWeights> layers;
-  std::vector<float> output_norm;  // [D]
-  Matrix output;                   // [sampled vocabulary, D]
-
   // Throws std::invalid_argument naming the first weight that does not fit the shape.
-  void check(const ModelShape& shape) const;
+  ModelWeights(const ModelInput& input, const ModelShape& shape);
+
+  Matrix embedding;
+  std::vector<LayerWeights> layers;
+  std::vector<float> output_norm;
+  Matrix output;
 };
 
 }  // namespace ballast

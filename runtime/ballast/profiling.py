@@ -20,7 +20,7 @@ from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import CountsExpertUses, Runner
-from ballast.errors import ConfigError, ModelError, RequestError
+from ballast.errors import ConfigError, RequestError
 from ballast.host.gpu import check_device
 from ballast.model.spec import ModelSpec
 from ballast.moe.profile import ExpertProfile, check_can_write, fingerprint, write_profile
@@ -43,8 +43,6 @@ def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) ->
         machine = replace(machine, stream_from_tokens=0)
     config = replace(config, machine=machine)
     gguf, spec = open_checked(config.model)
-    if not spec.num_experts or spec.num_dense_layers == spec.num_layers:
-        raise ModelError(gguf.path, "the model has no routed experts to count")
     config, plan = settle(config, gguf, spec)
     check_memory(plan)
     text = load_checked_text(config.model, gguf, spec)
@@ -132,7 +130,7 @@ def count_uses(
     before = runner.expert_uses.copy()
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
     uses = runner.expert_uses - before
-    return int(uses[0].sum()) // spec.num_experts_used, uses
+    return int(uses[0].sum()) // spec.routing.num_experts_used, uses
 
 
 def summary(profile: ExpertProfile, num_prompts: int, file: Path) -> str:

@@ -40,42 +40,30 @@ def shape(**changes):
     )
 
 
-def attention(**changes):
-    sizes = {"num_heads": HEADS, "kv_lora_rank": RANK, "nope_dim": NOPE, "rope_dim": ROPE, "v_dim": V}
-    return model.Attention.latent(
-        **{
-            "shape": model.LatentShape(**sizes, softmax_scale=0.4),
-            "query_down": None,
-            "query_norm": None,
-            "query_up": matrix(HEADS * (NOPE + ROPE), HIDDEN),
-            "kv_a": matrix(RANK + ROPE, HIDDEN),
-            "kv_a_norm": f32(RANK),
-            "k_up": model.HeadMatrix(matrix(HEADS * RANK, NOPE), RANK, 0, False),
-            "v_up": model.HeadMatrix(matrix(HEADS * V, RANK), V, 0, False),
-            "output": matrix(HIDDEN, HEADS * V),
-            "sparse": None,
-            "indexer": None,
-            **changes,
-        }
-    )
-
-
 def experts(count: int, hidden: int = HIDDEN) -> kernels.Experts:
     return kernels.Experts(matrix(count * 3, hidden), matrix(count * 3, hidden), matrix(count * hidden, 3), count)
 
 
-def layer(**changes):
+def layer(**changes) -> model.Layer:
+    """Latent attention and routed experts; None leaves a tensor out."""
+    sizes = {"num_heads": HEADS, "kv_lora_rank": RANK, "nope_dim": NOPE, "rope_dim": ROPE, "v_dim": V}
+    tensors = {
+        "attention_norm": f32(HIDDEN),
+        "query_up": matrix(HEADS * (NOPE + ROPE), HIDDEN),
+        "kv_a": matrix(RANK + ROPE, HIDDEN),
+        "kv_a_norm": f32(RANK),
+        "k_up": model.HeadMatrix(matrix(HEADS * RANK, NOPE), RANK, 0, False),
+        "v_up": model.HeadMatrix(matrix(HEADS * V, RANK), V, 0, False),
+        "output": matrix(HIDDEN, HEADS * V),
+        "ffn_norm": f32(HIDDEN),
+        "mlp": experts(1),
+        "router": matrix(3, HIDDEN),
+        "experts": experts(3),
+        **changes,
+    }
     return model.Layer(
-        **{
-            "attention_norm": f32(HIDDEN),
-            "attention": attention(),
-            "ffn_norm": f32(HIDDEN),
-            "mlp": experts(1),
-            "router": matrix(3, HIDDEN),
-            "bias": None,
-            "experts": experts(3),
-            **changes,
-        }
+        mixer=model.LatentShape(**sizes, softmax_scale=0.4, index=None),
+        tensors={role: tensor for role, tensor in tensors.items() if tensor is not None},
     )
 
 
@@ -148,7 +136,7 @@ def test_every_token_may_be_sampled_or_none():
         ({"kv_layers": [[]]}, "the cache has 0 planes in layer 0; expected 1"),
         (
             {"shape": shape(rope_dim=4), "rope_cos": f32(9, 2), "rope_sin": f32(9, 2)},
-            "attention rotates 2 entries; expected 4",
+            r"layers\[0\] rotates 2 entries; expected 4",
         ),
         ({"block_tokens": 0}, "block_tokens is 0; expected 1 or more"),
         ({"isa": "sse9"}, "sse9; usable on this machine are"),
@@ -156,10 +144,14 @@ def test_every_token_may_be_sampled_or_none():
         ({"layers": [layer(mlp=experts(1, 5))]}, r"layers\[0\].mlp has 1 experts of width 5; expected 1 of width 8"),
         ({"layers": [layer(experts=experts(2))]}, r"layers\[0\].experts has 2 experts of width 8; expected 3"),
         ({"layers": [layer(router=matrix(4, HIDDEN))]}, r"layers\[0\].router is \[4, 8\]; expected \[3, 8\]"),
-        ({"layers": [layer(attention=attention(kv_a=matrix(9, 8)))]}, r"layers\[0\].attention.kv_a is \[9, 8\]"),
+        ({"layers": [layer(kv_a=matrix(9, 8))]}, r"layers\[0\].kv_a is \[9, 8\]"),
+        ({"layers": [layer(kv_a=None)]}, r"layers\[0\] has no kv_a; expected a matrix"),
+        ({"layers": [layer(kv_a=f32(RANK))]}, r"layers\[0\].kv_a is of another kind; expected a matrix"),
+        ({"layers": [layer(query_norm=f32(4))]}, r"layers\[0\].query_norm is not used by this layer"),
+        ({"layers": [layer(router=None)]}, r"layers\[0\] has no router; expected a matrix"),
         (
-            {"layers": [layer(attention=attention(v_up=model.HeadMatrix(matrix(9, RANK), V, 0, False)))]},
-            r"layers\[0\].attention.v_up is \[9, 6\] with head_stride 5 and row_offset 0; expected 2 heads of",
+            {"layers": [layer(v_up=model.HeadMatrix(matrix(9, RANK), V, 0, False))]},
+            r"layers\[0\].v_up is \[9, 6\] with head_stride 5 and row_offset 0; expected 2 heads of",
         ),
     ],
 )
@@ -168,11 +160,9 @@ def test_what_does_not_fit_is_refused_by_name(changes, message):
         make(**changes)
 
 
-def test_weights_that_go_together_are_asked_for_together():
-    with pytest.raises(ValueError, match="query_down and query_norm go together"):
-        attention(query_norm=f32(4))
-    with pytest.raises(ValueError, match="router and experts go together"):
-        layer(router=None)
+def test_a_tensor_that_is_no_array_is_refused_by_role():
+    with pytest.raises(ValueError, match=r"kv_a_norm is float64 \[6\]; expected float32"):
+        layer(kv_a_norm=np.zeros(RANK))
 
 
 @pytest.mark.parametrize(

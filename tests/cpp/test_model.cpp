@@ -23,7 +23,7 @@ constexpr int64_t kNumBlocks = 6;
 constexpr int64_t kNumTokens = 9;
 
 const ModelShape kShape{32, 6, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
-const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f};
+const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f, std::nullopt};
 const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f};
 
 const IndexerShape kIndexer{5, 8, 3, true};
@@ -37,20 +37,20 @@ class SmallModel {
       : kind_(kind), pool_(num_threads), engine_(7) {
     cos_ = floats(kPositions * kShape.rope_dim / 2);
     sin_ = floats(kPositions * kShape.rope_dim / 2);
-    ModelWeights weights{matrix(kVocabulary, kShape.hidden),
-                         {layer(true, 1), layer(false, kShape.routing.num_experts)},
-                         floats(kShape.hidden),
-                         matrix(kVocabulary, kShape.hidden)};
+    ModelInput input{matrix(kVocabulary, kShape.hidden),
+                     {layer(true), layer(false)},
+                     floats(kShape.hidden),
+                     matrix(kVocabulary, kShape.hidden)};
     KvCache cache{{}, kPositions};
-    for (const LayerWeights& each : weights.layers) {
+    for (const LayerWeights& each : ModelWeights(input, kShape).layers) {
       cache.layers.emplace_back();
-      for (const int64_t width : plane_widths(each.attention)) {
+      for (const int64_t width : each.attention->plane_widths()) {
         planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
         cache.layers.back().push_back(planes_.back().data());
       }
     }
-    if (spoil) spoil(weights, *this);
-    model_.reset(new Transformer(pool_, kernels, kShape, std::move(weights),
+    if (spoil) spoil(input, *this);
+    model_.reset(new Transformer(pool_, kernels, kShape, ModelWeights(input, kShape),
                                  {cos_.data(), sin_.data(), kPositions}, cache));
   }
 
@@ -83,7 +83,7 @@ class SmallModel {
     return Matrix(memory_.back().data(), rows * cols * int64_t{sizeof(float)}, 0, rows, cols);
   }
 
-  static inline void (*spoil)(ModelWeights&, SmallModel&) = nullptr;
+  static inline void (*spoil)(ModelInput&, SmallModel&) = nullptr;
   int layers_done = 0;
 
  private:
@@ -95,60 +95,71 @@ class SmallModel {
     return values;
   }
 
-  LayerWeights layer(bool dense, int64_t num_experts) {
-    LayerWeights weights{floats(kShape.hidden), kind_ == Kind::kOfGroups ? grouped(dense) : latent(dense),
-                         floats(kShape.hidden), experts(1), std::nullopt};
-    if (!dense)
-      weights.routed = RoutedWeights{matrix(num_experts, kShape.hidden), floats(num_experts), experts(5)};
-    return weights;
+  LayerInput layer(bool dense) {
+    TensorsByRole tensors{
+        {"attention_norm", floats(kShape.hidden)}, {"ffn_norm", floats(kShape.hidden)}, {"mlp", experts(1)}};
+    MixerShape mixer = kGrouped;
+    if (kind_ == Kind::kOfGroups) {
+      tensors.merge(grouped(dense));
+    } else {
+      LatentShape latent_shape = kLatent;
+      if (kind_ == Kind::kSparse) latent_shape.index = kIndexer;
+      mixer = latent_shape;
+      tensors.merge(latent(dense));
+    }
+    if (!dense) {
+      const int64_t num_experts = kShape.routing.num_experts;
+      tensors.emplace("router", matrix(num_experts, kShape.hidden));
+      tensors.emplace("router_bias", floats(num_experts));
+      tensors.emplace("experts", experts(5));
+    }
+    return {mixer, tensors};
   }
 
-  Attention latent(bool dense) {
+  // The first layer chooses where positions are chosen, and the second takes its choice.
+  TensorsByRole latent(bool dense) {
     const int64_t heads = kLatent.num_heads, rank = kLatent.kv_lora_rank;
     const int64_t joint = kLatent.nope_dim + kLatent.v_dim;
+    const bool has_rank = !dense || kind_ == Kind::kSparse;
     const Matrix kv_b = matrix(heads * joint, rank);
     const Matrix k_b = matrix(heads * rank, kLatent.nope_dim);
-    LatentAttention attention{kLatent,
-                              std::nullopt,
-                              matrix(heads * kLatent.query_dim(), dense ? kShape.hidden : 11),
-                              matrix(kLatent.latent_dim(), kShape.hidden),
-                              floats(rank),
-                              dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false},
-                              HeadMatrix{kv_b, joint, kLatent.nope_dim, false},
-                              matrix(kShape.hidden, heads * kLatent.v_dim),
-                              std::nullopt};
-    if (!dense) attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
-    if (kind_ == Kind::kSparse) make_sparse(attention, dense);
-    return attention;
-  }
-
-  // The first layer chooses, and the second takes its choice.
-  void make_sparse(LatentAttention& attention, bool has_indexer) {
-    if (!attention.query_down) {
-      attention.query_down = QueryDown{matrix(11, kShape.hidden), floats(11)};
-      attention.query_up = matrix(kLatent.num_heads * kLatent.query_dim(), 11);
+    TensorsByRole tensors{
+        {"query_up", matrix(heads * kLatent.query_dim(), has_rank ? 11 : kShape.hidden)},
+        {"kv_a", matrix(kLatent.latent_dim(), kShape.hidden)},
+        {"kv_a_norm", floats(rank)},
+        {"k_up", dense ? HeadMatrix{kv_b, joint, 0, true} : HeadMatrix{k_b, rank, 0, false}},
+        {"v_up", HeadMatrix{kv_b, joint, kLatent.nope_dim, false}},
+        {"output", matrix(kShape.hidden, heads * kLatent.v_dim)}};
+    if (has_rank) {
+      tensors.emplace("query_down", matrix(11, kShape.hidden));
+      tensors.emplace("query_norm", floats(11));
     }
-    attention.sparse = SparseChoice{kIndexer, std::nullopt};
-    if (!has_indexer) return;
-    attention.sparse->indexer = Indexer{
-        matrix(kIndexer.num_heads * kIndexer.key_width, 11), matrix(kIndexer.key_width, kShape.hidden),
-        floats(kIndexer.key_width), floats(kIndexer.key_width), matrix(kIndexer.num_heads, kShape.hidden)};
+    if (kind_ == Kind::kSparse && dense) {
+      tensors.emplace("index_query_up", matrix(kIndexer.num_heads * kIndexer.key_width, 11));
+      tensors.emplace("index_key", matrix(kIndexer.key_width, kShape.hidden));
+      tensors.emplace("index_key_norm", floats(kIndexer.key_width));
+      tensors.emplace("index_key_shift", floats(kIndexer.key_width));
+      tensors.emplace("index_head_weights", matrix(kIndexer.num_heads, kShape.hidden));
+    }
+    return tensors;
   }
 
   // With biases in one layer and norms in the other.
-  Attention grouped(bool dense) {
+  TensorsByRole grouped(bool dense) {
     const int64_t heads = kGrouped.num_heads, kv_heads = kGrouped.num_kv_heads, width = kGrouped.head_dim;
-    const auto optional = [&](bool has, int64_t size) { return has ? floats(size) : std::vector<float>(); };
-    return GroupedAttention{kGrouped,
-                            matrix(heads * width, kShape.hidden),
-                            matrix(kv_heads * width, kShape.hidden),
-                            matrix(kv_heads * kGrouped.v_dim, kShape.hidden),
-                            optional(dense, heads * width),
-                            optional(dense, kv_heads * width),
-                            optional(dense, kv_heads * kGrouped.v_dim),
-                            optional(!dense, width),
-                            optional(!dense, width),
-                            matrix(kShape.hidden, heads * kGrouped.v_dim)};
+    TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
+                          {"key", matrix(kv_heads * width, kShape.hidden)},
+                          {"value", matrix(kv_heads * kGrouped.v_dim, kShape.hidden)},
+                          {"output", matrix(kShape.hidden, heads * kGrouped.v_dim)}};
+    if (dense) {
+      tensors.emplace("query_bias", floats(heads * width));
+      tensors.emplace("key_bias", floats(kv_heads * width));
+      tensors.emplace("value_bias", floats(kv_heads * kGrouped.v_dim));
+    } else {
+      tensors.emplace("query_norm", floats(width));
+      tensors.emplace("key_norm", floats(width));
+    }
+    return tensors;
   }
 
   Experts experts(int64_t num) {
@@ -167,10 +178,20 @@ class SmallModel {
   std::unique_ptr<Transformer> model_;
 };
 
-LatentAttention& latent_of(LayerWeights& layer) { return std::get<LatentAttention>(layer.attention); }
-GroupedAttention& grouped_of(LayerWeights& layer) { return std::get<GroupedAttention>(layer.attention); }
+template <class Tensor>
+Tensor& tensor_of(ModelInput& input, size_t layer, const char* role) {
+  return std::get<Tensor>(input.layers[layer].tensors.at(role));
+}
 
-std::string refusal(void (*spoil)(ModelWeights&, SmallModel&), Kind kind = Kind::kOfLatent) {
+std::vector<float>& vector_of(ModelInput& input, size_t layer, const char* role) {
+  return tensor_of<std::vector<float>>(input, layer, role);
+}
+
+IndexerShape& index_of(ModelInput& input, size_t layer) {
+  return *std::get<LatentShape>(input.layers[layer].mixer).index;
+}
+
+std::string refusal(void (*spoil)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
   SmallModel::spoil = spoil;
   std::string message = "none";
   try {
@@ -223,60 +244,66 @@ TEST(a_step_without_tokens_is_no_work) {
 
 TEST(a_weight_that_does_not_fit_is_refused_by_name) {
   EXPECT(begins_with(
-      refusal([](ModelWeights& w, SmallModel& m) { latent_of(w.layers[1]).kv_a = m.matrix(9, 32); }),
-      "layers[1].attention.kv_a is [9, 32]; expected [26, 32]"));
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[0].ffn_norm.pop_back(); }),
+      refusal([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 1, "kv_a") = m.matrix(9, 32); }),
+      "layers[1].kv_a is [9, 32]; expected [26, 32]"));
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { vector_of(w, 0, "ffn_norm").pop_back(); }),
                      "layers[0].ffn_norm has 31 entries; expected 32"));
-  EXPECT(
-      begins_with(refusal([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).k_up.row_offset = 8; }),
-                  "layers[0].attention.k_up is [45, 20] with head_stride 15 and row_offset 8"));
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers[1].routed->bias.pop_back(); }),
-                     "layers[1].bias has 4 entries; expected 5"));
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel& m) { w.output = m.matrix(19, 31); }),
+  EXPECT(begins_with(
+      refusal([](ModelInput& w, SmallModel&) { tensor_of<HeadMatrix>(w, 0, "k_up").row_offset = 8; }),
+      "layers[0].k_up is [45, 20] with head_stride 15 and row_offset 8"));
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { vector_of(w, 1, "router_bias").pop_back(); }),
+                     "layers[1].router_bias has 4 entries; expected 5"));
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel& m) { w.output = m.matrix(19, 31); }),
                      "output is [19, 31]; expected [19, 32]"));
-  EXPECT(begins_with(refusal([](ModelWeights& w, SmallModel&) { w.layers.pop_back(); }),
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { w.layers.pop_back(); }),
                      "the cache has 2 layers; expected 1"));
   EXPECT(begins_with(
-      refusal([](ModelWeights& w, SmallModel& m) { grouped_of(w.layers[1]).key = m.matrix(9, 32); },
+      refusal([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 1, "key") = m.matrix(9, 32); },
               Kind::kOfGroups),
-      "layers[1].attention.key is [9, 32]; expected [20, 32]"));
-  EXPECT(
-      begins_with(refusal([](ModelWeights& w, SmallModel&) { grouped_of(w.layers[0]).value_bias.pop_back(); },
-                          Kind::kOfGroups),
-                  "layers[0].attention.value_bias has 17 entries; expected 18"));
+      "layers[1].key is [9, 32]; expected [20, 32]"));
   EXPECT(begins_with(
-      refusal([](ModelWeights& w, SmallModel&) { grouped_of(w.layers[0]).shape.num_kv_heads = 4; },
+      refusal([](ModelInput& w, SmallModel&) { vector_of(w, 0, "value_bias").pop_back(); }, Kind::kOfGroups),
+      "layers[0].value_bias has 17 entries; expected 18"));
+  EXPECT(begins_with(
+      refusal([](ModelInput& w, SmallModel&) { std::get<GroupedShape>(w.layers[0].mixer).num_kv_heads = 4; },
               Kind::kOfGroups),
-      "layers[0].attention has 6 heads for 4 of the cache"));
+      "layers[0] has 6 heads for 4 of the cache"));
+}
+
+TEST(a_tensor_that_is_missing_of_another_kind_or_unknown_is_refused_by_name) {
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("kv_a"); }),
+                     "layers[0] has no kv_a; expected a matrix"));
+  EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { w.layers[1].tensors.erase("router"); }),
+                     "layers[1] has no router; expected a matrix"));
+  EXPECT(begins_with(
+      refusal([](ModelInput& w, SmallModel& m) { w.layers[0].tensors.at("kv_a_norm") = m.matrix(1, 20); }),
+      "layers[0].kv_a_norm is of another kind; expected a vector"));
+  EXPECT(begins_with(
+      refusal([](ModelInput& w, SmallModel& m) { w.layers[0].tensors.emplace("query", m.matrix(1, 20)); }),
+      "layers[0].query is not used by this layer"));
 }
 
 TEST(an_indexer_that_does_not_fit_is_refused_by_name) {
-  const auto refused = [](void (*spoil)(ModelWeights&, SmallModel&)) {
-    return refusal(spoil, Kind::kSparse);
-  };
-  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel& m) {
-                       latent_of(w.layers[0]).sparse->indexer->key = m.matrix(8, 31);
+  const auto refused = [](void (*spoil)(ModelInput&, SmallModel&)) { return refusal(spoil, Kind::kSparse); };
+  EXPECT(begins_with(
+      refused([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 0, "index_key") = m.matrix(8, 31); }),
+      "layers[0].index_key is [8, 31]; expected [8, 32]"));
+  EXPECT(
+      begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 0, "index_key_shift").pop_back(); }),
+                  "layers[0].index_key_shift has 7 entries; expected 8"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) {
+                       for (const char* role : {"index_query_up", "index_key", "index_key_norm",
+                                                "index_key_shift", "index_head_weights"}) {
+                         w.layers[0].tensors.erase(role);
+                       }
                      }),
-                     "layers[0].attention.indexer.key is [8, 31]; expected [8, 32]"));
-  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel&) {
-                       latent_of(w.layers[0]).sparse->indexer->key_shift.pop_back();
-                     }),
-                     "layers[0].attention.indexer.key_shift has 7 entries; expected 8"));
-  EXPECT(begins_with(
-      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).sparse->indexer.reset(); }),
-      "layers[0].attention has no indexer; expected one in it or in a layer below"));
-  EXPECT(begins_with(
-      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[1]).sparse->shape.top_k = 4; }),
-      "layers[1].attention attends to 4 positions; expected 3"));
-  EXPECT(begins_with(
-      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[0]).sparse->shape.key_width = 5; }),
-      "layers[0].attention has index keys of 5; expected at least 6 entries"));
-  EXPECT(begins_with(
-      refused([](ModelWeights& w, SmallModel&) { latent_of(w.layers[1]).sparse->shape.num_heads = 0; }),
-      "layers[1].attention chooses 3 positions by 0 heads; expected at least 1 of each"));
-  EXPECT(begins_with(refused([](ModelWeights& w, SmallModel& m) {
-                       latent_of(w.layers[0]).query_down.reset();
-                       latent_of(w.layers[0]).query_up = m.matrix(42, 32);
-                     }),
-                     "layers[0].attention has an indexer, but no query_down"));
+                     "layers[0] has no indexer; expected one in it or in a layer below"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 1).top_k = 4; }),
+                     "layers[1] attends to 4 positions; expected 3"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 0).key_width = 5; }),
+                     "layers[0] has index keys of 5; expected at least 6 entries"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 1).num_heads = 0; }),
+                     "layers[1] chooses 3 positions by 0 heads; expected at least 1 of each"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("query_down"); }),
+                     "layers[0] has an indexer, but no query_down"));
 }

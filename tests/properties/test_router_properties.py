@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.routing import Router
-from ballast.model.spec import ModelSpec
+from ballast.model.layers.feed_forward import RoutingSpec
 from support.models.gguf_files import R1_SPEC
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> ModelSpec:
+def rules(draw: st.DrawFn) -> RoutingSpec:
     num_groups, group_size = draw(st.sampled_from([(1, 5), (1, 16), (2, 1), (3, 4), (4, 4), (8, 32)]))
     score = draw(st.sampled_from(["max", "top2_sum"])) if group_size > 1 else "max"
     used = draw(st.integers(1, num_groups))
     return replace(
-        R1_SPEC,
+        R1_SPEC.routing,
         num_experts=num_groups * group_size,
         num_experts_used=draw(st.integers(1, min(8, used * group_size))),
         num_groups=num_groups,
@@ -35,28 +35,30 @@ def rules(draw: st.DrawFn) -> ModelSpec:
 
 @settings(deadline=None)
 @given(
-    spec=rules(), seed=st.integers(0, 2**32 - 1), num_tokens=st.integers(0, 5), num_levels=st.sampled_from([1, 3, 33])
+    rule=rules(), seed=st.integers(0, 2**32 - 1), num_tokens=st.integers(0, 5), num_levels=st.sampled_from([1, 3, 33])
 )
-def test_the_device_chooses_what_the_cpu_chooses(spec: ModelSpec, seed: int, num_tokens: int, num_levels: int) -> None:
+def test_the_device_chooses_what_the_cpu_chooses(
+    rule: RoutingSpec, seed: int, num_tokens: int, num_levels: int
+) -> None:
     # Logits and biases on coarse grids: many ties, and what is no tie is further apart than rounding.
     rng = np.random.default_rng(seed)
-    logits = (rng.integers(0, num_levels, (num_tokens, spec.num_experts)) / 4).astype(np.float32)
-    bias = None if seed % 2 else (rng.integers(-1, 2, spec.num_experts) / 2).astype(np.float32)
-    ids = np.empty((num_tokens, spec.num_experts_used), np.int32)
-    weights = np.empty((num_tokens, spec.num_experts_used), np.float32)
+    logits = (rng.integers(0, num_levels, (num_tokens, rule.num_experts)) / 4).astype(np.float32)
+    bias = None if seed % 2 else (rng.integers(-1, 2, rule.num_experts) / 2).astype(np.float32)
+    ids = np.empty((num_tokens, rule.num_experts_used), np.int32)
+    weights = np.empty((num_tokens, rule.num_experts_used), np.float32)
     kernels.route(
         logits,
         bias,
-        sigmoid=spec.gating == "sigmoid",
-        num_groups=spec.num_groups,
-        num_groups_used=spec.num_groups_used,
-        group_score_top2=spec.group_score == "top2_sum",
-        normalize=spec.normalize_weights,
-        scale=spec.weights_scale,
+        sigmoid=rule.gating == "sigmoid",
+        num_groups=rule.num_groups,
+        num_groups_used=rule.num_groups_used,
+        group_score_top2=rule.group_score == "top2_sum",
+        normalize=rule.normalize_weights,
+        scale=rule.weights_scale,
         ids=ids,
         weights=weights,
     )
-    router = Router(spec, None if bias is None else torch.from_numpy(bias))
+    router = Router(rule, None if bias is None else torch.from_numpy(bias))
     found_ids, found_weights = router(torch.from_numpy(logits))
     assert found_ids.dtype == torch.int32
     assert found_ids.tolist() == ids.tolist()

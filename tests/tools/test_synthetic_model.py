@@ -1,12 +1,11 @@
 """The tool that writes models to measure speed with."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
-from tools.synthetic_model import V2_LITE, cut, write_random_model
+from tools.synthetic_model import V2_LITE, write_random_model
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
@@ -17,14 +16,15 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.weights.gguf import open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V32_671B_SPEC, common_types
 
-V32 = replace(cut(V32_671B_SPEC, 2), num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
+V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 
 
 @pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC, V32], ids=["v2-lite", "qwen3-30b", "v3.2"])
 def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
-    asked = replace(shape, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
+    asked = changed(shape, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
     write_random_model(tmp_path / "model.gguf", asked, seed=0)
     gguf = open_gguf(tmp_path / "model.gguf")
     spec = read_spec(gguf)
@@ -43,8 +43,8 @@ def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_
 
 
 def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Path) -> None:
-    asked = replace(
-        R1_SPEC, num_layers=5, vocab_size=512, hidden=256, ffn_dim=512, num_heads=2, num_experts=16, expert_dim=4096
+    asked = changed(
+        R1_SPEC, num_layers=5, vocab_size=512, hidden=256, dense_width=512, num_heads=2, num_experts=16, width=4096
     )
     file = tmp_path / "model.gguf"
     write_random_model(file, asked, seed=0, experts=GgmlType.Q2_K, is_hollow=True)
@@ -59,7 +59,7 @@ def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Pat
 
 
 def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
-    asked = replace(V2_LITE, num_layers=2, vocab_size=512, hidden=256, ffn_dim=352, num_experts=8, expert_dim=352)
+    asked = changed(V2_LITE, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
     file = tmp_path / "model.gguf"
     write_random_model(file, asked, seed=0, has_vocabulary=True)
     gguf = open_gguf(file)
@@ -72,7 +72,16 @@ def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
 
 
 def test_experts_whose_rows_are_no_whole_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:
-    asked = replace(cut(V2_LITE, 2), vocab_size=512, hidden=256, ffn_dim=512, num_heads=2, num_experts=8, expert_dim=96)
+    asked = changed(
+        V2_LITE,
+        num_layers=2,
+        vocab_size=512,
+        hidden=256,
+        dense_width=512,
+        num_heads=2,
+        num_experts=8,
+        width=96,
+    )
     file = tmp_path / "model.gguf"
     write_random_model(file, asked, seed=0, experts=GgmlType.IQ2_XXS)
     gguf = open_gguf(file)

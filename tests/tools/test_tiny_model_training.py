@@ -25,7 +25,8 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.tiny import BUILT_IN
 from ballast.tiny.metadata import hf_config
-from ballast.tiny.quant_mix import type_for
+from ballast.tiny.quant_mix import types_for
+from ballast.tiny.spec import spec_of
 from ballast.tiny.tokenizer import BOS, EOS, make_tokenizer
 from ballast.weights.quantize import quantize
 from support.oracles.hf_oracle import hf_weights
@@ -228,7 +229,7 @@ def test_the_trained_network_is_transformers_deepseek_v3(network):
 
 
 def test_training_rounds_as_the_file_does(network):
-    exact = network.matrices()
+    exact, types = network.matrices(), types_for(spec_of(network.shape, 1, "split"), QUANT)
     for name, value in rounded(exact, network.shape, QUANT).items():
         if "attn_kv_b" in name:
             heads = value.unflatten(0, (SHAPE.num_heads, -1))[:, : SHAPE.nope_dim].transpose(1, 2)
@@ -236,7 +237,7 @@ def test_training_rounds_as_the_file_does(network):
             name = name.replace("kv_b", "k_b")
         else:
             before = exact[name]
-        kind = type_for(name, before.ndim, before.shape[-1], QUANT)
+        kind = types[name]
         stored = quantize(np.ascontiguousarray(before.detach().numpy()), kind)
         read = gguf.quants.dequantize(stored, kind).reshape(before.shape)
         np.testing.assert_allclose(value.detach().numpy(), read, rtol=1e-5, atol=1e-7)

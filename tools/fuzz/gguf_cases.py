@@ -15,6 +15,7 @@ from gguf import GGUFReader, GGUFValueType
 from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
+from support.models.changed_spec import changed
 from support.models.gguf_files import GLM_DSA_SPEC, GLM_SPEC, QWEN3_SPEC, V2_LITE_SPEC, V3_SPEC, V32_SPEC, write_model
 from support.models.vocabulary import byte_metadata
 
@@ -66,23 +67,14 @@ class Content:
 
 def seed_specs() -> tuple[ModelSpec, ...]:
     """Every architecture, both layouts, both gatings, with and without YaRN, fused experts; each a few kilobytes."""
-    small: dict[str, Any] = {
-        "hidden": 32,
-        "ffn_dim": 32,
-        "vocab_size": 288,
-    }
-    latent = replace(V3_SPEC.latent, q_lora_rank=32, kv_lora_rank=32, nope_dim=16, v_dim=16)
-    v3 = replace(V3_SPEC, num_layers=2, attention=latent, **small)
-    on_lite = replace(latent, q_lora_rank=None, mla_layout=V2_LITE_SPEC.latent.mla_layout)
-    lite = replace(V2_LITE_SPEC, num_layers=2, attention=on_lite, **small)
-    grouped = [replace(spec, num_layers=2, **small) for spec in (QWEN3_SPEC, GLM_SPEC)]
-    indices = [(spec, spec.index) for spec in (V32_SPEC, GLM_DSA_SPEC)]
-    sparse = [
-        replace(spec, num_layers=2, attention=replace(latent, index=replace(index, layers=(True, True))), **small)
-        for spec, index in indices
-        if index is not None
-    ]
-    return v3, lite, replace(v3, yarn=None, fused_experts=True, tied_output=True), *grouped, *sparse
+    small: dict[str, Any] = {"num_layers": 2, "hidden": 32, "vocab_size": 288}
+    dense: dict[str, Any] = {"dense_width": 32}
+    latent: dict[str, Any] = {"kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16}
+    v3 = changed(V3_SPEC, **small, **dense, **latent)
+    lite = changed(V2_LITE_SPEC, **small, **dense, **latent)
+    grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
+    sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
+    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse
 
 
 @cache
@@ -93,8 +85,8 @@ def seeds() -> tuple[Content, ...]:
 
 def _seed_with_scales() -> bytes:
     """Experts, and a matrix that every token takes, with scales beside them."""
-    spec = replace(seed_specs()[0], hidden=64)
-    matrices = {"blk.1.ffn_up_exps": spec.num_experts, "blk.1.ffn_gate_shexp": 1}
+    spec = changed(seed_specs()[0], hidden=64)
+    matrices = {"blk.1.ffn_up_exps": spec.routing.num_experts, "blk.1.ffn_gate_shexp": 1}
     return _write(
         spec,
         types={f"{name}.weight": GgmlType.NVFP4 for name in matrices},

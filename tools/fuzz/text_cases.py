@@ -18,6 +18,7 @@ from ballast.text import byte_alphabet
 from ballast.tiny.metadata import generation_config, hf_config
 from ballast.tiny.shape import V3
 from ballast.tiny.tokenizer import make_tokenizer
+from support.models.changed_spec import experts_of, latent_of
 from support.models.vocabulary import BOS, EOS
 
 sys.set_int_max_str_digits(0)  # this side writes numbers that the other side must refuse
@@ -147,27 +148,28 @@ def make_options(rng: random.Random) -> bytes:
 @cache
 def _config_seed() -> Any:
     spec = seed_specs()[0]
+    mixer, experts = latent_of(spec), experts_of(spec)
     tokenizer = make_tokenizer("v3")
     config = hf_config(V3, tokenizer, spec.vocab_size)
-    assert spec.yarn is not None
+    assert spec.rope.yarn is not None
     return config | {
         "hidden_size": spec.hidden,
         "num_hidden_layers": spec.num_layers,
-        "first_k_dense_replace": spec.num_dense_layers,
-        "intermediate_size": spec.ffn_dim,
-        "num_attention_heads": spec.num_heads,
-        "q_lora_rank": spec.latent.q_lora_rank,
-        "kv_lora_rank": spec.latent.kv_lora_rank,
-        "qk_nope_head_dim": spec.latent.nope_dim,
-        "qk_rope_head_dim": spec.rope_dim,
-        "v_head_dim": spec.latent.v_dim,
-        "n_routed_experts": spec.num_experts,
-        "num_experts_per_tok": spec.num_experts_used,
-        "n_shared_experts": spec.num_shared_experts,
-        "moe_intermediate_size": spec.expert_dim,
-        "n_group": spec.num_groups,
-        "topk_group": spec.num_groups_used,
-        "routed_scaling_factor": spec.weights_scale,
+        "first_k_dense_replace": spec.routed_layers[0],
+        "intermediate_size": spec.widest_dense,
+        "num_attention_heads": mixer.num_heads,
+        "q_lora_rank": mixer.q_lora_rank,
+        "kv_lora_rank": mixer.kv_lora_rank,
+        "qk_nope_head_dim": mixer.nope_dim,
+        "qk_rope_head_dim": spec.rope.dim,
+        "v_head_dim": mixer.v_dim,
+        "n_routed_experts": spec.routing.num_experts,
+        "num_experts_per_tok": spec.routing.num_experts_used,
+        "n_shared_experts": experts.num_shared,
+        "moe_intermediate_size": experts.width,
+        "n_group": spec.routing.num_groups,
+        "topk_group": spec.routing.num_groups_used,
+        "routed_scaling_factor": spec.routing.weights_scale,
     }
 
 

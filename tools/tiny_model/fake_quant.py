@@ -12,8 +12,9 @@ import torch
 from gguf import GGMLQuantizationType as GgmlType
 from torch import Tensor
 
-from ballast.tiny.quant_mix import type_for
+from ballast.tiny.quant_mix import types_for
 from ballast.tiny.shape import TinyShape
+from ballast.tiny.spec import spec_of
 
 
 def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict[str, Tensor]:
@@ -25,7 +26,7 @@ def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict
             keys, values = stored.pop(name).unflatten(0, heads).split([shape.nope_dim, shape.v_dim], 1)
             stored[name.replace("kv_b", "k_b")] = keys.transpose(1, 2)
             stored[name.replace("kv_b", "v_b")] = values
-    out = _rounded(stored, quant)
+    out = _rounded(stored, types_for(spec_of(shape, 1, "split"), quant))
     for name in weights:
         if name.endswith("attn_kv_b.weight"):
             keys, values = out.pop(name.replace("kv_b", "k_b")), out.pop(name.replace("kv_b", "v_b"))
@@ -33,11 +34,11 @@ def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict
     return {name: out[name] for name in weights}
 
 
-def _rounded(weights: Mapping[str, Tensor], quant: str) -> dict[str, Tensor]:
+def _rounded(weights: Mapping[str, Tensor], types: Mapping[str, GgmlType]) -> dict[str, Tensor]:
     """All tensors of one type at once, since they are many and small."""
     names: dict[GgmlType, list[str]] = {}
-    for name, weight in weights.items():
-        names.setdefault(type_for(name, weight.ndim, weight.shape[-1], quant), []).append(name)
+    for name in weights:
+        names.setdefault(types[name], []).append(name)
     out: dict[str, Tensor] = {}
     for kind, same in names.items():
         with torch.no_grad():

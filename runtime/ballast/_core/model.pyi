@@ -1,11 +1,11 @@
 """The forward pass on the CPU: one call a step.
 
 Arrays are C-contiguous; weights, tables and cache stay alive as long as the model that they were given to. Wrong shapes
-and types raise ValueError naming the argument or weight (`layers[3].attention.kv_a is [9, 64]; expected ...`).
+and types raise ValueError naming the argument or weight (`layers[3].kv_a is [9, 64]; expected ...`).
 Shapes: T tokens, D hidden, H heads, R requests.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,17 @@ class Shape(PybindObject):
         weights_scale: float,
     ) -> None: ...
 
+class IndexerShape(PybindObject):
+    """The sizes of an indexer, which selects top_k positions for latent attention by num_heads queries and one key of
+    key_width entries per token. The first rope_dim entries are rotated, in pairs of neighbours or of entries that are
+    rope_dim / 2 apart."""
+
+    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool) -> None: ...
+
 class LatentShape(PybindObject):
-    """Of latent attention, whose layers keep one row [kv_lora_rank + rope_dim] of each token."""
+    """The sizes of latent attention. The cache keeps one row [kv_lora_rank + rope_dim] per token. With `index`, tokens
+    attend to selected positions only. The layer's indexer selects them, or the nearest indexer below it. A layer with
+    an indexer keeps index keys [key_width] per token in a second plane."""
 
     def __init__(
         self,
@@ -46,11 +55,12 @@ class LatentShape(PybindObject):
         rope_dim: int,
         v_dim: int,
         softmax_scale: float,
+        index: IndexerShape | None,
     ) -> None: ...
 
 class GroupedShape(PybindObject):
-    """Of grouped-query attention, whose layers keep keys [num_kv_heads * head_dim] and values [num_kv_heads * v_dim] of
-    each token. The first rope_dim entries of a head are rotated."""
+    """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values
+    [num_kv_heads * v_dim] per token. The first rope_dim entries of a head are rotated."""
 
     def __init__(
         self,
@@ -68,74 +78,12 @@ class HeadMatrix(PybindObject):
 
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
-class IndexerShape(PybindObject):
-    """Of what chooses the positions that latent attention sees: top_k of them, by num_heads queries and one key a token
-    of key_width entries, of which the first rope_dim are rotated. Pairs of the rotation are neighbours, or rope_dim / 2
-    apart."""
-
-    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool) -> None: ...
-
-class Indexer(PybindObject):
-    """A layer's own weights for it: query_up [index heads * key_width, q_lora_rank], key [key_width, D], key_norm and
-    key_shift [key_width] of a layer norm, head_weights [index heads, D]."""
-
-    def __init__(
-        self, *, query_up: Matrix, key: Matrix, key_norm: F32, key_shift: F32, head_weights: Matrix
-    ) -> None: ...
-
-class Attention(PybindObject):
-    """A layer's attention."""
-
-    @staticmethod
-    def latent(
-        *,
-        shape: LatentShape,
-        query_down: Matrix | None,
-        query_norm: F32 | None,
-        query_up: Matrix,
-        kv_a: Matrix,
-        kv_a_norm: F32,
-        k_up: HeadMatrix,
-        v_up: HeadMatrix,
-        output: Matrix,
-        sparse: IndexerShape | None,
-        indexer: Indexer | None,
-    ) -> Attention:
-        """k_up: per head [kv_lora_rank, nope], or transposed; v_up: per head [v, kv_lora_rank]. query_down
-        [q_lora_rank, D] and query_norm are both None where queries go straight. With `sparse` tokens attend to chosen
-        positions alone: what `indexer` chooses, else the one of the nearest layer below. Its layer keeps index keys
-        [key_width] of each token in a second plane."""
-
-    @staticmethod
-    def grouped(
-        *,
-        shape: GroupedShape,
-        query: Matrix,
-        key: Matrix,
-        value: Matrix,
-        query_bias: F32 | None,
-        key_bias: F32 | None,
-        value_bias: F32 | None,
-        query_norm: F32 | None,
-        key_norm: F32 | None,
-        output: Matrix,
-    ) -> Attention:
-        """query [H * head_dim, D]; key, value [kv heads * their width, D]; biases as long as these have rows; norms
-        [head_dim], of each head before its rotation."""
-
 class Layer(PybindObject):
-    """`mlp` is the feed-forward of every token, as one expert; `router`, `bias` and `experts` belong to routed ones."""
+    """The tensors of a layer by role, named as in its declaration in `ballast.model.layers`. `Transformer` rejects a
+    tensor that is missing, does not fit, or is not used by this kind of layer."""
 
     def __init__(
-        self,
-        *,
-        attention_norm: F32,
-        attention: Attention,
-        ffn_norm: F32,
-        mlp: Experts | None,
-        router: Matrix | None,
-        bias: F32 | None,
-        experts: Experts | None,
+        self, *, mixer: LatentShape | GroupedShape, tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts]
     ) -> None: ...
 
 class Transformer(PybindObject):

@@ -25,6 +25,7 @@ from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, enforce, why_full
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
@@ -32,7 +33,7 @@ from ballast.model.tiers.disk_folder import open_disk_tier
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
-from ballast.model.weights import Packing, load_weights
+from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 

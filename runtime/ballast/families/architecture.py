@@ -51,8 +51,8 @@ class Architecture:
     """What a file without a key means, where that is no matter of the model: by key without prefix."""
     ffn_norm: str = "ffn_norm"
     """How files name the norm before the feed-forward."""
-    needs_qk_norm: bool = False
-    """Whether a file must have norms of queries and keys; elsewhere those that are there are used."""
+    needed_options: frozenset[str] = frozenset()
+    """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
     index_pairs: Literal["apart", "neighbours"] | None = None
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""

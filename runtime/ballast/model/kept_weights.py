@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ballast._core import kernels
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.tensors import EMBEDDING, expected_tensors, layer_tensors
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.weights.gguf import GgufModel
 
@@ -42,15 +42,18 @@ def kept_weights(
     for layers that it has whole. The embedding is read from the model's file."""
     if isa == "reference":
         return KeptWeights(frozenset(), (), isa, threads_per_node)
-    loaded = loaded_bytes(gguf, spec, isa, threads_per_node)
-    embedding = "token_embd.weight"
-    loaded[embedding] -= gguf.tensors[embedding].num_bytes
-    names = {name for name, shape in expected_tensors(spec).items() if len(shape) > 1 and loaded[name] > 0}
+    loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)
+    loaded[EMBEDDING] -= gguf.tensors[EMBEDDING].num_bytes
+    names = {name for name, tensor in expected.items() if len(tensor.shape) > 1 and loaded[name] > 0}
     if on_gpu:
-        names &= _experts_in_host(spec, names, gpu_experts)
+        names &= set(_experts_in_host(spec, gpu_experts))
     return KeptWeights(frozenset(names), tuple(loaded[name] for name in names), isa, threads_per_node)
 
 
-def _experts_in_host(spec: ModelSpec, names: Set[str], gpu_experts: GpuExperts) -> Set[str]:
-    whole = {spec.num_dense_layers + index for index, ids in enumerate(gpu_experts) if len(ids) == spec.num_experts}
-    return {name for name in names if name.endswith("_exps.weight") and int(name.split(".")[1]) not in whole}
+def _experts_in_host(spec: ModelSpec, gpu_experts: GpuExperts) -> Iterator[str]:
+    """Tensors of routed experts, but for layers of which the GPU has them all."""
+    num_experts = spec.routing.num_experts
+    whole = {layer for layer, ids in zip(spec.routed_layers, gpu_experts, strict=False) if len(ids) == num_experts}
+    for layer in spec.routed_layers:
+        if layer not in whole:
+            yield from (tensor.name for tensor in layer_tensors(spec, layer) if tensor.group == "routed experts")

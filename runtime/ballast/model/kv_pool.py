@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.model.spec import Plane
+from ballast.model.layers.plane import Plane
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ballast._core import kernels, numa
 from ballast.host.numa import WeightMemory
@@ -30,6 +30,8 @@ def _parts(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _parts(item)
+    elif isinstance(value, Mapping):
+        yield from _parts(tuple(value.values()))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _parts(getattr(value, field.name))

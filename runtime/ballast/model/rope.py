@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.model.spec import ModelSpec, YarnSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.layers.positions import RopeSpec, YarnSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +20,35 @@ class RopeTable:
     sin: NDArray[np.float32]  # [positions, rope_dim / 2]
 
 
-def build_rope_table(spec: ModelSpec, num_positions: int) -> RopeTable:
+def build_rope_table(rope: RopeSpec, num_positions: int) -> RopeTable:
     """Tables for positions 0…num_positions - 1, YaRN's attention factor included."""
-    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(spec))
-    factor = spec.yarn.attention_factor if spec.yarn else 1.0
+    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(rope))
+    factor = rope.yarn.attention_factor if rope.yarn else 1.0
     return RopeTable(
         cos=np.ascontiguousarray(np.cos(angles) * factor, dtype=np.float32),
         sin=np.ascontiguousarray(np.sin(angles) * factor, dtype=np.float32),
     )
 
 
-def inverse_frequencies(spec: ModelSpec) -> NDArray[np.float64]:
+def inverse_frequencies(rope: RopeSpec) -> NDArray[np.float64]:
     """Radians per position for each of the rope_dim / 2 pairs."""
-    pairs = np.arange(0, spec.rope_dim, 2, dtype=np.float64) / spec.rope_dim
-    plain: NDArray[np.float64] = np.power(spec.rope_theta, -pairs)
-    if spec.yarn is None:
+    pairs = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
+    plain: NDArray[np.float64] = np.power(rope.theta, -pairs)
+    if rope.yarn is None:
         return plain
     # Fast pairs keep their frequency, slow ones are stretched by `factor`, with a ramp between.
-    low, high = _correction_range(spec.yarn, spec.rope_dim, spec.rope_theta)
-    stretch = np.clip((np.arange(spec.rope_dim // 2) - low) / (high - low), 0.0, 1.0)
-    stretched: NDArray[np.float64] = plain * (1.0 - stretch) + plain / spec.yarn.factor * stretch
+    low, high = _correction_range(rope.yarn, rope.dim, rope.theta)
+    stretch = np.clip((np.arange(rope.dim // 2) - low) / (high - low), 0.0, 1.0)
+    stretched: NDArray[np.float64] = plain * (1.0 - stretch) + plain / rope.yarn.factor * stretch
     return stretched
 
 
-def softmax_scale(spec: ModelSpec) -> float:
+def softmax_scale(mixer: Mixer) -> float:
     """What attention scores are multiplied by, YaRN's correction included."""
-    scale = 1.0 / math.sqrt(spec.attention.query_dim)
-    if spec.yarn is not None and spec.yarn.factor > 1.0:
-        scale *= (0.1 * spec.yarn.mscale_all_dim * math.log(spec.yarn.factor) + 1.0) ** 2
+    scale = 1.0 / math.sqrt(mixer.query_dim)
+    yarn = mixer.rope.yarn
+    if yarn is not None and yarn.factor > 1.0:
+        scale *= (0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1.0) ** 2
     return scale
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,15 @@ from ballast._core import kernels, model
 from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
+from ballast.model.layers.feed_forward import EXPERTS
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.packed_tensors import HeadMatrix
 from ballast.model.rope import build_rope_table, softmax_scale
-from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 from ballast.model.tiers.tier import CacheTiers
-from ballast.model.weights import GroupedWeights, HeadMatrix, IndexerWeights, LatentWeights, LayerWeights, ModelWeights
+from ballast.model.weights import ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
@@ -32,18 +38,18 @@ class Transformer:
         kv: KvPool,
         num_positions: int,
     ) -> None:
-        rope = build_rope_table(spec, num_positions)
+        rope = build_rope_table(spec.rope, num_positions)
         self.pool = pool
         self.vocabulary = spec.vocab_size
         self.cache_tiers: CacheTiers | None = None
         self.start = Start()
-        self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
+        self._routed = [layer[EXPERTS] for layer in weights.layers if EXPERTS in layer]
         self._model = model.Transformer(
             pool,
             isa=isa,
             shape=_shape(spec),
             embedding=weights.embedding,
-            layers=[_layer(layer, spec) for layer in weights.layers],
+            layers=[_layer(own, layer.mixer) for own, layer in zip(weights.layers, spec.layers, strict=True)],
             output_norm=weights.output_norm,
             output=weights.output,
             rope_cos=rope.cos,
@@ -78,99 +84,57 @@ class Transformer:
 
 
 def _shape(spec: ModelSpec) -> model.Shape:
+    routing = spec.routing
     return model.Shape(
         hidden=spec.hidden,
-        rope_dim=spec.rope_dim,
+        rope_dim=spec.rope.dim,
         rms_eps=spec.rms_eps,
-        num_experts=spec.num_experts,
-        num_experts_used=spec.num_experts_used,
-        num_groups=spec.num_groups,
-        num_groups_used=spec.num_groups_used,
-        sigmoid=spec.gating == "sigmoid",
-        group_score_top2=spec.group_score == "top2_sum",
-        normalize_weights=spec.normalize_weights,
-        weights_scale=spec.weights_scale,
+        num_experts=routing.num_experts,
+        num_experts_used=routing.num_experts_used,
+        num_groups=routing.num_groups,
+        num_groups_used=routing.num_groups_used,
+        sigmoid=routing.gating == "sigmoid",
+        group_score_top2=routing.group_score == "top2_sum",
+        normalize_weights=routing.normalize_weights,
+        weights_scale=routing.weights_scale,
     )
 
 
-def _layer(weights: LayerWeights, spec: ModelSpec) -> model.Layer:
-    routed = weights.experts
+def _layer(weights: Mapping[str, Any], mixer: Mixer) -> model.Layer:
     return model.Layer(
-        attention_norm=weights.attention_norm,
-        attention=_attention(weights.attention, spec),
-        ffn_norm=weights.ffn_norm,
-        mlp=weights.mlp,
-        router=routed.router if routed else None,
-        bias=routed.bias if routed else None,
-        experts=routed.experts if routed else None,
+        mixer=_latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer),
+        tensors={
+            role: _heads(weight) if isinstance(weight, HeadMatrix) else weight for role, weight in weights.items()
+        },
     )
 
 
-def _attention(weights: LatentWeights | GroupedWeights, spec: ModelSpec) -> model.Attention:
-    if isinstance(weights, LatentWeights):
-        return _latent(weights, spec, spec.latent)
-    assert isinstance(spec.attention, GroupedSpec)
-    return _grouped(weights, spec, spec.attention)
-
-
-def _latent(weights: LatentWeights, spec: ModelSpec, attention: LatentSpec) -> model.Attention:
-    return model.Attention.latent(
-        shape=model.LatentShape(
-            num_heads=spec.num_heads,
-            kv_lora_rank=attention.kv_lora_rank,
-            nope_dim=attention.nope_dim,
-            rope_dim=attention.rope_dim,
-            v_dim=attention.v_dim,
-            softmax_scale=softmax_scale(spec),
-        ),
-        query_down=weights.query.down,
-        query_norm=weights.query.norm,
-        query_up=weights.query.up,
-        kv_a=weights.kv_a,
-        kv_a_norm=weights.kv_a_norm,
-        k_up=_heads(weights.k_up),
-        v_up=_heads(weights.v_up),
-        output=weights.output,
-        sparse=None if attention.index is None else _index_shape(attention.index),
-        indexer=None if weights.indexer is None else _indexer(weights.indexer),
+def _latent(mixer: LatentSpec) -> model.LatentShape:
+    return model.LatentShape(
+        num_heads=mixer.num_heads,
+        kv_lora_rank=mixer.kv_lora_rank,
+        nope_dim=mixer.nope_dim,
+        rope_dim=mixer.rope.dim,
+        v_dim=mixer.v_dim,
+        softmax_scale=softmax_scale(mixer),
+        index=None if mixer.index is None else _index(mixer.index),
     )
 
 
-def _index_shape(index: IndexSpec) -> model.IndexerShape:
+def _index(index: IndexSpec) -> model.IndexerShape:
     return model.IndexerShape(
         num_heads=index.num_heads, key_width=index.key_dim, top_k=index.top_k, pairs_apart=index.pairs_apart
     )
 
 
-def _indexer(weights: IndexerWeights) -> model.Indexer:
-    return model.Indexer(
-        query_up=weights.query_up,
-        key=weights.key,
-        key_norm=weights.key_norm,
-        key_shift=weights.key_shift,
-        head_weights=weights.head_weights,
-    )
-
-
-def _grouped(weights: GroupedWeights, spec: ModelSpec, attention: GroupedSpec) -> model.Attention:
-    return model.Attention.grouped(
-        shape=model.GroupedShape(
-            num_heads=spec.num_heads,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-            v_dim=attention.v_dim,
-            rope_dim=attention.rope_dim,
-            softmax_scale=softmax_scale(spec),
-        ),
-        query=weights.query,
-        key=weights.key,
-        value=weights.value,
-        query_bias=weights.query_bias,
-        key_bias=weights.key_bias,
-        value_bias=weights.value_bias,
-        query_norm=weights.query_norm,
-        key_norm=weights.key_norm,
-        output=weights.output,
+def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
+    return model.GroupedShape(
+        num_heads=mixer.num_heads,
+        num_kv_heads=mixer.num_kv_heads,
+        head_dim=mixer.head_dim,
+        v_dim=mixer.v_dim,
+        rope_dim=mixer.rope.dim,
+        softmax_scale=softmax_scale(mixer),
     )
 
 

@@ -260,9 +260,9 @@ def _has_another_gpu(machine: MachineConfig, described: Described) -> bool:
 
 
 def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> GpuExpertOptions:
-    uses, num_layers = None, spec.num_layers - spec.num_dense_layers
+    uses, num_experts = None, spec.routing.num_experts
     if machine.expert_profile is not None:
-        uses = read_profile(machine.expert_profile, gguf, spec.name, num_layers, spec.num_experts).uses
+        uses = read_profile(machine.expert_profile, gguf, spec.name, len(spec.routed_layers), num_experts).uses
     return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ballast.model.modules import module_of
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Assignment
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers
@@ -74,13 +76,14 @@ def hybrid_bytes(
 ) -> Iterator[tuple[str, str, int]]:
     """(name, tensor that it is made of, bytes) of everything that the hybrid keeps; a tied output is a second copy of
     the embedding, and a router and the weights of an indexer's heads are kept as float32."""
+    expected = expected_tensors(spec)
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
-        info = gguf.tensors[name]
-        if "ffn_gate_inp" in name or "indexer.proj" in name:
-            yield name, name, info.shape[0] * info.shape[1] * FLOAT_BYTES
-        elif name == "token_embd.weight" and spec.tied_output:
-            yield name, name, info.num_bytes
-            yield "output.weight", name, num_bytes - info.num_bytes
+        if expected[name].is_exact:
+            yield name, name, math.prod(expected[name].shape) * FLOAT_BYTES
+        elif name == EMBEDDING and spec.tied_output:
+            in_file = gguf.tensors[name].num_bytes
+            yield name, name, in_file
+            yield OUTPUT, name, num_bytes - in_file
         else:
             yield name, name, num_bytes
 
@@ -89,7 +92,8 @@ def device_uses(
     spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: Numbers, cache_slots: int
 ) -> list[MemoryRow]:
     """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, the null block's among them."""
-    on_device = sum(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
+    tensors = used_tensors(spec)
+    on_device = sum(size for name, size in weights.items() if assignment.devices[tensors[name].module] != "cpu")
     row_bytes = kv_row_bytes(spec)
     cached = cache_slots - numbers.block_tokens
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
@@ -142,9 +146,10 @@ def staging_bytes(
     spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int, num_nodes: int
 ) -> int:
     """Host memory for activations in transit, the experts' own, and the largest matrix twice while it is loaded."""
-    largest = max(size for name, size in weights.items() if assignment.devices[module_of(name)] != "cpu")
-    on_the_way = (5 * spec.hidden + 2 * spec.num_experts_used) * FLOAT_BYTES
-    experts = input_bytes(spec.hidden) + hidden_bytes(spec.num_experts_used * spec.expert_dim)
+    tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
+    largest = max(size for name, size in weights.items() if assignment.devices[tensors[name].module] != "cpu")
+    on_the_way = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
+    experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
     return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
@@ -156,9 +161,8 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 
 def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
-    num_nodes = spec.num_layers * _NODES_A_LAYER
-    if spec.index is not None:
-        num_nodes += sum(spec.index.layers) * _CHOICE_NODES
+    num_choices = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
+    num_nodes = spec.num_layers * _NODES_A_LAYER + num_choices * _CHOICE_NODES
     return num_graphs * num_nodes * _NODE_BYTES
 
 

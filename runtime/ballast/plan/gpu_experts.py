@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import group_of
+from ballast.model.tensors import expert_module, routed_bytes
 from ballast.moe.device_rules import Assignment
 from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
 
@@ -59,18 +59,14 @@ def plan_gpu_experts(
 ) -> GpuExpertPlan:
     """Choose the experts. `weights`: bytes as packed, by name. Rules that name a layer's experts put all of them on the
     GPU, or none. Experts that are asked for are planned even where they exceed `free_bytes`."""
-    num_layers = spec.num_layers - spec.num_dense_layers
-    layer_bytes = [0] * num_layers
-    for name, num_bytes in weights.items():
-        if group_of(name) == "routed experts":
-            layer_bytes[int(name.split(".")[1]) - spec.num_dense_layers] += num_bytes
-    expert_bytes = [size // max(1, spec.num_experts) for size in layer_bytes]
-    asked = assignment.asked_devices
-    by_layer = [asked.get(f"model.layers.{spec.num_dense_layers + layer}.mlp.experts") for layer in range(num_layers)]
+    num_layers, num_experts = len(spec.routed_layers), spec.routing.num_experts
+    layer_bytes = list(routed_bytes(spec, weights).values())
+    expert_bytes = [size // num_experts for size in layer_bytes]
+    by_layer = [assignment.asked_devices.get(expert_module(layer)) for layer in spec.routed_layers]
     always = frozenset(layer for layer, device in enumerate(by_layer) if device not in (None, "cpu"))
     never = frozenset(layer for layer, device in enumerate(by_layer) if device == "cpu")
     is_auto = expert_options.most is None
-    uses = np.zeros((num_layers, spec.num_experts), np.int64) if expert_options.uses is None else expert_options.uses
+    uses = np.zeros((num_layers, num_experts), np.int64) if expert_options.uses is None else expert_options.uses
     experts = choose_gpu_experts(
         uses,
         expert_bytes,
@@ -82,7 +78,7 @@ def plan_gpu_experts(
     num_bytes = sum(len(ids) * size for ids, size in zip(experts, expert_bytes, strict=True))
     fixed_bytes = sum(layer_bytes[layer] for layer in always) if is_auto else num_bytes
     how = "layer after layer" if expert_options.uses is None else "those used most, by the profile"
-    detail = f"{sum(map(len, experts))} of {num_layers * spec.num_experts} routed experts, {how}"
+    detail = f"{sum(map(len, experts))} of {num_layers * num_experts} routed experts, {how}"
     return GpuExpertPlan(experts, num_bytes, fixed_bytes, detail)
 
 

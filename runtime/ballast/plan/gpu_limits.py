@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute what every token needs: None if it can."""
-    if spec.index is None or spec.index.top_k <= MOST_CHOSEN:
+    mixer = common_mixer(spec)
+    if mixer is None:
+        return "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MOST_CHOSEN:
         return None
     return (
-        f"a token attends to {spec.index.top_k} positions, and kernels on a GPU choose at most {MOST_CHOSEN}; "
+        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU choose at most {MOST_CHOSEN}; "
         "the CPU chooses as many"
     )

@@ -13,8 +13,11 @@ from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import Mixer
 from ballast.model.packed_size import loaded_bytes
-from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import Assignment
 from ballast.plan.kv_tiers import host_rows
@@ -38,7 +41,7 @@ def make_plan(
     """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`, where `folder` keeps packed
     weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
-    weights = tuple(weight_rows(gguf, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
+    weights = tuple(weight_rows(gguf, spec, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
@@ -87,60 +90,65 @@ class _Attention(NamedTuple):
     """Of its products, beside those that are as wide as the model."""
 
 
-def _attention_of(spec: ModelSpec) -> _Attention:
-    heads = spec.num_heads
-    if isinstance(spec.attention, GroupedSpec):
-        grouped = spec.attention
-        values = heads * grouped.v_dim
-        return _Attention(
-            heads * grouped.head_dim + grouped.kv_width + values, grouped.num_kv_heads, grouped.v_dim, values
-        )
-    latent = spec.attention
-    a_head = 2 * latent.nope_dim + latent.rope_dim + 2 * latent.kv_lora_rank + latent.v_dim
-    floats = (latent.q_lora_rank or 0) + latent.latent_dim + heads * a_head
-    if latent.index is not None:
-        index = latent.index
+def _attention_of(mixer: Mixer) -> _Attention:
+    heads = mixer.num_heads
+    if isinstance(mixer, GroupedSpec):
+        values = heads * mixer.v_dim
+        return _Attention(heads * mixer.head_dim + mixer.kv_width + values, mixer.num_kv_heads, mixer.v_dim, values)
+    a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
+    floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
+    if mixer.index is not None:
+        index = mixer.index
         floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.top_k + 1
-    widest = heads * max(latent.kv_lora_rank, latent.nope_dim, latent.v_dim)
-    return _Attention(floats, 1, latent.kv_lora_rank, widest)
+    widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
+    return _Attention(floats, 1, mixer.kv_lora_rank, widest)
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
     """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and what products make of them, attention's
     states, and the logits of a full batch."""
-    attention = _attention_of(spec)
-    step = 4 * spec.hidden + attention.token_floats + spec.num_experts + 2
+    attention_floats = max(_attention_of(mixer).token_floats for mixer in spec.mixers)
+    step = 4 * spec.hidden + attention_floats + spec.routing.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
     num_positions = min(spec.context_length, numbers.cache_lens)
-    states = kernels.attention_states_nbytes(
-        num_heads=spec.num_heads,
-        num_kv_heads=attention.num_kv_heads,
-        value_dim=attention.value_dim,
-        num_tokens=numbers.step_tokens,
-        num_positions=num_positions if spec.index is None else min(num_positions, spec.index.top_k),
-        num_threads=sum(numbers.threads_per_node),
-    )
-    if spec.index is not None:
-        states += kernels.position_choice_nbytes(
-            num_heads=spec.index.num_heads,
-            key_width=spec.index.key_dim,
-            num_tokens=numbers.step_tokens,
-            num_positions=num_positions,
-            num_threads=sum(numbers.threads_per_node),
-        )
+    states = max(_state_bytes(mixer, numbers, num_positions) for mixer in spec.mixers)
     a_token = step * FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
     return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states
 
 
+def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
+    """The states of attention and of the selection of positions."""
+    attention = _attention_of(mixer)
+    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    num_threads = sum(numbers.threads_per_node)
+    states = kernels.attention_states_nbytes(
+        num_heads=mixer.num_heads,
+        num_kv_heads=attention.num_kv_heads,
+        value_dim=attention.value_dim,
+        num_tokens=numbers.step_tokens,
+        num_positions=num_positions if index is None else min(num_positions, index.top_k),
+        num_threads=num_threads,
+    )
+    if index is None:
+        return states
+    return states + kernels.position_choice_nbytes(
+        num_heads=index.num_heads,
+        key_width=index.key_dim,
+        num_tokens=numbers.step_tokens,
+        num_positions=num_positions,
+        num_threads=num_threads,
+    )
+
+
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Of the widest input, and of the experts that compute together: routed and shared ones, or a dense layer's."""
-    widest = max(spec.hidden, _attention_of(spec).widest_input)
-    routed = max(spec.ffn_dim, spec.num_experts_used * spec.expert_dim)
-    experts = hidden_bytes(routed + spec.num_shared_experts * spec.expert_dim)
+    widest = max(spec.hidden, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
+    routed = max(spec.widest_dense, spec.routing.num_experts_used * spec.widest_expert)
+    experts = hidden_bytes(routed + spec.widest_shared)
     return input_bytes(widest) + experts + sums_bytes(spec.hidden, num_calls=2, num_nodes=num_nodes)
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
-    positions = min(spec.context_length, num_cached_tokens) * spec.rope_dim
-    norms = sum(shape[0] for shape in expected_tensors(spec).values() if len(shape) == 1)
+    positions = min(spec.context_length, num_cached_tokens) * spec.rope.dim
+    norms = sum(tensor.shape[0] for tensor in expected_tensors(spec).values() if len(tensor.shape) == 1)
     return (positions + norms) * FLOAT_BYTES

@@ -10,8 +10,8 @@ from dataclasses import replace
 from ballast.host.machine import Memory
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
-from ballast.model.modules import module_of
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expert_module, used_tensors
 from ballast.moe.device_rules import Assignment
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.device import (
@@ -46,17 +46,18 @@ def make_hybrid_plan(
 ) -> MemoryPlan:
     """As `host.make_plan`, for a model of which a GPU computes all but the routed experts. Pure."""
     assignment = place(assignment, device.name)
+    tensors = used_tensors(spec)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
     as_bfloat16 = sum(
         math.prod(gguf.tensors[source].shape) * 2
         for name, source, _ in pieces
-        if assignment.devices[module_of(name)] != "cpu"
+        if assignment.devices[tensors[name].module] != "cpu"
     )
     on_device = _device_plan(spec, sizes, assignment, numbers, device, expert_options, as_bfloat16)
     whole = _whole_modules(spec, on_device.gpu_experts)
     devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
-    weights = tuple(weight_rows(gguf, devices, {name: (source, size) for name, source, size in pieces}))
+    weights = tuple(weight_rows(gguf, spec, devices, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
     kept = kept_weights(
         gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=on_device.gpu_experts
@@ -67,7 +68,7 @@ def make_hybrid_plan(
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, assignment, numbers.step_tokens, len(numbers.threads_per_node))
-            + max((_bytes_of(module, sizes) for module in whole), default=0),
+            + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
             numbers.step_option,
         ),
@@ -108,7 +109,7 @@ def _device_plan(
     num_threads = sum(numbers.threads_per_node)
     # Where all experts fit without the buffers, none is left to be streamed.
     rows, gpu_experts = with_gpu_experts(streams=False)
-    has_host_experts = gpu_experts.num_experts < spec.num_experts * (spec.num_layers - spec.num_dense_layers)
+    has_host_experts = gpu_experts.num_experts < spec.routing.num_experts * len(spec.routed_layers)
     streams = numbers.streams_experts and has_host_experts
     if streams:
         rows, gpu_experts = with_gpu_experts(streams=True)
@@ -117,7 +118,7 @@ def _device_plan(
         rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
     whole = _whole_modules(spec, gpu_experts.experts)
-    streamed = {name: size for name, size in sizes.items() if module_of(name) not in whole}
+    streamed = {name: size for name, size in sizes.items() if used_tensors(spec)[name].module not in whole}
     # A larger cache displaces experts, which are then streamed.
     gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (
@@ -143,11 +144,12 @@ def _device_plan(
 def _whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
     """Modules of routed experts of which the host keeps no copy, since their whole layer lies on the device."""
     return frozenset(
-        f"model.layers.{spec.num_dense_layers + layer}.mlp.experts"
-        for layer, ids in enumerate(gpu_experts)
-        if len(ids) == spec.num_experts
+        expert_module(layer)
+        for layer, ids in zip(spec.routed_layers, gpu_experts, strict=True)
+        if len(ids) == spec.routing.num_experts
     )
 
 
-def _bytes_of(module: str, sizes: Mapping[str, int]) -> int:
-    return sum(size for name, size in sizes.items() if module_of(name) == module)
+def _bytes_of(module: str, spec: ModelSpec, sizes: Mapping[str, int]) -> int:
+    tensors = used_tensors(spec)
+    return sum(size for name, size in sizes.items() if tensors[name].module == module)

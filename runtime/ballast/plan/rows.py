@@ -10,8 +10,9 @@ from pathlib import Path
 from ballast.host.filesystem import FileSystem
 from ballast.host.sizes import human
 from ballast.model.kept_weights import KeptWeights
-from ballast.model.modules import module_of
-from ballast.model.tensors import GROUPS, Group, group_of
+from ballast.model.layers.tensor import GROUPS, Group
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import used_tensors
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import key_of
 
@@ -74,13 +75,14 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
 
 
 def weight_rows(
-    gguf: GgufModel, devices: Mapping[str, str], weights: Mapping[str, tuple[str, int]]
+    gguf: GgufModel, spec: ModelSpec, devices: Mapping[str, str], weights: Mapping[str, tuple[str, int]]
 ) -> Iterator[WeightRow]:
     """`devices`: by module; `weights`: name → (tensor that it is made of, bytes)."""
+    declared = used_tensors(spec)
     tensors: Counter[tuple[Group, str, str]] = Counter()
     sizes: Counter[tuple[Group, str, str]] = Counter()
     for name, (source, num_bytes) in weights.items():
-        key = (group_of(name), devices[module_of(name)], gguf.tensors[source].ggml_type.name)
+        key = (declared[name].group, devices[declared[name].module], gguf.tensors[source].ggml_type.name)
         tensors[key] += 1
         sizes[key] += num_bytes
     for key in sorted(tensors, key=lambda key: (GROUPS.index(key[0]), *key)):

@@ -31,9 +31,10 @@ def shortfall_lines(
         told.append(f"{human(lacking)} more memory of the host is needed.")
         if not plan.max_cache_lens:  # else a smaller cache would do, which the refusal says
             share = 1 - lacking / max(1, _weights(plan))
-            shapes = expected_tensors(spec)
-            file_bytes = sum(gguf.tensors[name].num_bytes for name in shapes)
-            told.append(_would_fit(int(share * file_bytes), sum(map(math.prod, shapes.values())), others))
+            expected = expected_tensors(spec)
+            file_bytes = sum(gguf.tensors[name].num_bytes for name in expected)
+            num_weights = sum(math.prod(tensor.shape) for tensor in expected.values())
+            told.append(_would_fit(int(share * file_bytes), num_weights, others))
     if plan.device is not None and not plan.device.fits:
         more = human(plan.device.needed_bytes - plan.device.memory.available_bytes)
         told.append(f"{more} more memory of {plan.device.memory.name} is needed.")

@@ -11,7 +11,7 @@ from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors, group_of
+from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.plan.described import Described
 from ballast.plan.memory import MemoryPlan
 from ballast.plan.speed import Expected, Rates, Work, decode, prefill
@@ -64,12 +64,12 @@ class SpeedReport:
 def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     """What a forward pass goes through under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
-    for name, shape in expected_tensors(spec).items():
-        if name != "token_embd.weight" or spec.tied_output:
-            routed = group_of(name) == "routed experts"
+    for name, tensor in expected_tensors(spec).items():
+        if name != EMBEDDING or spec.tied_output:
+            routed = tensor.group == "routed experts"
             num_bytes[routed] += gguf.tensors[name].num_bytes
-            num_weights[routed] += math.prod(shape)
-    num_routed = spec.num_experts * (spec.num_layers - spec.num_dense_layers)
+            num_weights[routed] += math.prod(tensor.shape)
+    num_routed = spec.routing.num_experts * len(spec.routed_layers)
     on_gpu = plan.device is not None
     return Work(
         dense_bytes=num_bytes[False],
@@ -77,10 +77,10 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         expert_bytes=num_bytes[True],
         expert_weights=num_weights[True],
         num_layers=spec.num_layers,
-        num_experts=spec.num_experts,
-        num_experts_used=spec.num_experts_used,
+        num_experts=spec.routing.num_experts,
+        num_experts_used=spec.routing.num_experts_used,
         on_gpu=on_gpu,
-        gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu and num_routed else 0.0,
+        gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         streams=plan.numbers.streams_experts,
     )
 
@@ -89,8 +89,8 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     """What activations are rounded to by default for most of the model's weights; floats count as two bytes."""
     of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
     num_weights: Counter[int] = Counter()
-    for name, shape in expected_tensors(spec).items():
-        num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(shape)
+    for name, tensor in expected_tensors(spec).items():
+        num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 
 

@@ -11,7 +11,7 @@ from ballast._core import kernels
 from ballast.errors import ConfigError
 from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import group_of
+from ballast.model.tensors import routed_bytes
 
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which nothing decodes; the first that fits is used, since a pass over the experts takes as long
@@ -57,18 +57,18 @@ def step_choices(
 
 def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
     """Most bytes of the buffers for streamed experts; `weights`: bytes as packed, by name."""
-    largest = max(_layers(weights).values(), default=0)
-    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // max(1, spec.num_experts)))
+    largest = max(routed_bytes(spec, weights).values())
+    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // spec.routing.num_experts))
 
 
 def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:
     """An estimate by common figures, not this machine's; None where `weights` has no experts."""
-    layers = _layers(weights)
+    layers = [size for size in routed_bytes(spec, weights).values() if size]
     if not layers:
         return None
-    pass_bytes = sum(layers.values())
+    pass_bytes = sum(layers)
     pass_s = pass_bytes / _PCIE_BYTES_PER_S
-    token_flops = 6 * spec.hidden * spec.expert_dim * spec.num_experts_used * len(layers)
+    token_flops = 6 * spec.hidden * spec.widest_expert * spec.routing.num_experts_used * len(layers)
     [thread_flops] = [fast.thread_flops for fast in kernels.fast_isas() if fast.name == isa]
     return StreamEstimate(
         pass_bytes=pass_bytes,
@@ -76,13 +76,3 @@ def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads:
         from_tokens=math.ceil(pass_s * num_threads * thread_flops / token_flops),
         assumed=f"{_PCIE_BYTES_PER_S / 1e9:.0f} GB/s and {num_threads} threads of {thread_flops / 1e9:.0f} GFLOP/s",
     )
-
-
-def _layers(weights: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of routed experts, by layer."""
-    layers: dict[str, int] = {}
-    for name, num_bytes in weights.items():
-        if group_of(name) == "routed experts":
-            block = name.split(".")[1]
-            layers[block] = layers.get(block, 0) + num_bytes
-    return layers

@@ -3,9 +3,12 @@ which they are computed. Pure arithmetic."""
 
 from __future__ import annotations
 
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, slice_sizes_of
+from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
-from ballast.model.spec import GroupedSpec, IndexSpec, ModelSpec
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
@@ -26,7 +29,7 @@ _ATTENTION_TMP_BYTES = 32 << 20
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens, however many requests they are of, experts included; and the logits."""
     widest = max(
-        _attention_bytes(spec, num_tokens),
+        *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.mixers),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
     )
@@ -37,85 +40,85 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """The choice of a whole step, kept for layers above that share it, so that it is there beside experts as well."""
-    if spec.index is None or all(spec.index.layers):
+    if not _is_choice_shared(spec):
         return 0
-    return num_tokens * spec.index.top_k * _POSITION_BYTES
+    return num_tokens * max(index.top_k for index in spec.choices) * _POSITION_BYTES
+
+
+def _is_choice_shared(spec: ModelSpec) -> bool:
+    return not all(index.has_indexer for index in spec.choices)
 
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most slices of a step that are planned: in latent attention, those that are computed in the latent space."""
-    sizes = slice_sizes_of(spec)
+    return max(_num_slices(slice_sizes_of(mixer), num_tokens) for mixer in spec.mixers)
+
+
+def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
     if num_tokens <= sizes.tokens:
         return 0
     return -(-num_tokens // sizes.tokens) + num_tokens // (sizes.long_from or num_tokens + 1)
 
 
-def _attention_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    sizes = slice_sizes_of(spec)
+def _attention_bytes(spec: ModelSpec, mixer: Mixer, num_tokens: int) -> int:
+    sizes = slice_sizes_of(mixer)
     in_slices = min(num_tokens, sizes.tokens)
-    if isinstance(spec.attention, GroupedSpec):
-        return _grouped_bytes(spec, spec.attention, in_slices)
-    if spec.index is not None:
-        chosen = in_slices * spec.index.top_k * _POSITION_BYTES if all(spec.index.layers) else 0
-        rounded = in_slices * spec.num_heads * spec.latent.latent_dim * _HALF_BYTES
-        return chosen + max(_latent_bytes(spec, in_slices) + rounded, _choice_bytes(spec, spec.index, in_slices))
-    short = _latent_bytes(spec, in_slices)
+    if isinstance(mixer, GroupedSpec):
+        return _grouped_bytes(spec, mixer, in_slices)
+    if mixer.index is not None:
+        chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.top_k * _POSITION_BYTES
+        rounded = in_slices * mixer.num_heads * mixer.latent_dim * _HALF_BYTES
+        choice = _choice_bytes(spec, mixer, mixer.index, in_slices)
+        return chosen + max(_latent_bytes(spec, mixer, in_slices) + rounded, choice)
+    short = _latent_bytes(spec, mixer, in_slices)
     if sizes.long_from is None or num_tokens < sizes.long_from:
         return short
-    return max(short, _long_bytes(spec, min(num_tokens, sizes.long_tokens)))
+    return max(short, _long_bytes(spec, mixer, min(num_tokens, sizes.long_tokens)))
 
 
 def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
     """Grouped-query attention: queries, keys and values, queries rotated, in half precision as well, and what attention
     makes of them, as its kernels round it and as floats; before these the terms of the products' input, after them
     those of the output's."""
-    heads, values = spec.num_heads * grouped.head_dim, spec.num_heads * grouped.v_dim
+    heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
 
 
-def _latent_bytes(spec: ModelSpec, num_tokens: int) -> int:
+def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
     """Attention in the latent space: queries, their parts, both forms of them there, and what attention makes of
     them."""
-    head = spec.latent.nope_dim + spec.rope_dim
-    floats = spec.num_heads * (3 * head + 2 * spec.latent.kv_lora_rank + 2 * spec.latent.latent_dim + spec.latent.v_dim)
-    terms = max(spec.hidden, spec.num_heads * spec.latent.v_dim) * _TERM_BYTES
+    head = mixer.query_dim
+    floats = mixer.num_heads * (3 * head + 2 * mixer.kv_lora_rank + 2 * mixer.latent_dim + mixer.v_dim)
+    terms = max(spec.hidden, mixer.num_heads * mixer.v_dim) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + terms)
 
 
-def _choice_bytes(spec: ModelSpec, index: IndexSpec, num_tokens: int) -> int:
+def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_tokens: int) -> int:
     """What an indexer makes of tokens: their products, twice as floats and once as the cache keeps them, and the scores
     of as many as are scored at a time, with what rounds keep of them."""
-    products = index.num_heads * (index.key_dim + 1) + index.key_dim + (spec.latent.q_lora_rank or 0)
-    products += spec.latent.latent_dim
+    products = index.num_heads * (index.key_dim + 1) + index.key_dim + (mixer.q_lora_rank or 0)
+    products += mixer.latent_dim
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
     scores = most_score_bytes(num_tokens, spec.context_length)
     return num_tokens * own + scores + most_kept_bytes(num_tokens, spec.context_length, index.top_k)
 
 
-def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:
+def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
     """Attention of one request outside the latent space: all queries, and the widest of what comes before, what comes
     with the averages and what comes after."""
-    heads, head, values = spec.num_heads, spec.latent.nope_dim + spec.rope_dim, spec.num_heads * spec.latent.v_dim
+    heads, head, values = mixer.num_heads, mixer.query_dim, mixer.num_heads * mixer.v_dim
     products = min(num_tokens, PRODUCT_TOKENS)
     query = num_tokens * heads * head * _HALF_BYTES
-    rank = spec.latent.q_lora_rank or 0
-    first = products * (2 * heads * head + 2 * rank + spec.latent.latent_dim) * FLOAT_BYTES
+    rank = mixer.q_lora_rank or 0
+    first = products * (2 * heads * head + 2 * rank + mixer.latent_dim) * FLOAT_BYTES
     first += products * max(spec.hidden, rank) * _TERM_BYTES
     # Two terms of both matrices, and what one of them is made of.
-    matrices = (
-        spec.latent.kv_lora_rank
-        * heads
-        * (2 * (spec.latent.nope_dim + spec.latent.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
-    )
+    matrices = mixer.kv_lora_rank * heads * (2 * (mixer.nope_dim + mixer.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
     # Keys and values of a piece, keys once more on their way, latents twice; averages of the piece, and of all.
-    piece = (
-        num_tokens
-        * (heads * (head + spec.latent.nope_dim) + values + 3 * spec.latent.latent_dim + values)
-        * _HALF_BYTES
-    )
+    piece = num_tokens * (heads * (head + mixer.nope_dim) + values + 3 * mixer.latent_dim + values) * _HALF_BYTES
     attended = num_tokens * values * FLOAT_BYTES
     last = products * (values * _TERM_BYTES + _product_floats(values, spec.hidden) * FLOAT_BYTES)
     return max(query + first, query + matrices + piece + attended + _ATTENTION_TMP_BYTES, attended + last)
@@ -123,7 +126,7 @@ def _long_bytes(spec: ModelSpec, num_tokens: int) -> int:
 
 def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """A dense layer's network or the shared experts: gate, up, their product and the terms that it is multiplied as."""
-    width = max(spec.ffn_dim, spec.expert_dim * spec.num_shared_experts)
+    width = max(spec.widest_dense, spec.widest_shared)
     floats = 3 * width + max(_product_floats(spec.hidden, 2 * width), _product_floats(width, spec.hidden))
     return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, width) * _TERM_BYTES)
 
@@ -131,13 +134,14 @@ def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
 def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """The routed experts' hidden values, as floats and as terms, and their results by pair; or where experts are
     decoded to memory, these and the hidden values of a few at a time."""
+    routing, width = spec.routing, spec.widest_expert
     terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
-    by_pair = few * spec.num_experts_used * (2 * spec.expert_dim + spec.hidden) * FLOAT_BYTES
-    if num_tokens * spec.num_experts_used < _FEWEST_PAIRS * spec.num_experts:
+    by_pair = few * routing.num_experts_used * (2 * width + spec.hidden) * FLOAT_BYTES
+    if num_tokens * routing.num_experts_used < _FEWEST_PAIRS * routing.num_experts:
         return by_pair + terms
-    decoded = max(_DECODED_BYTES, 4 * spec.expert_dim * spec.hidden * _HALF_BYTES)
-    hidden = max(_HIDDEN_BYTES, 2 * num_tokens * spec.expert_dim * _HALF_BYTES)
+    decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)
+    hidden = max(_HIDDEN_BYTES, 2 * num_tokens * width * _HALF_BYTES)
     # Experts of floats are not decoded, whatever the number of tokens.
     return terms + max(decoded + hidden, by_pair)
 

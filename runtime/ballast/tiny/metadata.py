@@ -6,13 +6,10 @@ from typing import Any
 
 from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
 
+from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
 from ballast.text.gguf_vocab import TokenType
 from ballast.tiny.shape import TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
-
-
-def context_length(shape: TinyShape) -> int:
-    return 4096 if shape.yarn is None else int(shape.yarn.factor * shape.yarn.original_context)
 
 
 def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, file_type: LlamaFileType) -> None:
@@ -23,7 +20,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     writer.add_quantization_version(2)
     numbers = {
         "block_count": shape.num_layers,
-        "context_length": context_length(shape),
+        "context_length": shape.context_length,
         "embedding_length": shape.hidden,
         "feed_forward_length": shape.ffn_dim,
         "leading_dense_block_count": shape.num_dense_layers,
@@ -134,7 +131,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "hidden_size": shape.hidden,
         "initializer_range": 0.02,
         "intermediate_size": shape.ffn_dim,
-        "max_position_embeddings": context_length(shape),
+        "max_position_embeddings": shape.context_length,
         "moe_intermediate_size": shape.expert_dim,
         "norm_topk_prob": shape.normalize_weights,
         "num_attention_heads": shape.num_heads,
@@ -215,7 +212,7 @@ def _glm_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.heads is not None
     return {
         "architectures": ["Glm4MoeForCausalLM"],
-        "attention_bias": shape.heads.qkv_bias,
+        "attention_bias": QKV_BIAS in shape.heads.options,
         "first_k_dense_replace": shape.num_dense_layers,
         "head_dim": shape.heads.head_dim,
         "model_type": "glm4_moe",
@@ -226,7 +223,7 @@ def _glm_config(shape: TinyShape) -> dict[str, Any]:
         "partial_rotary_factor": shape.rope_dim / shape.heads.head_dim,
         "routed_scaling_factor": shape.weights_scale,
         "topk_group": shape.num_groups_used,
-        "use_qk_norm": shape.heads.qk_norm,
+        "use_qk_norm": QK_NORM in shape.heads.options,
     }
 
 

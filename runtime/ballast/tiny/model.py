@@ -16,10 +16,12 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 
 from ballast.errors import ConfigError
-from ballast.model.tensors import SCALED_TYPES, group_of, scale_name
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import EMBEDDING, OUTPUT, SCALED_TYPES, expected_tensors, scale_name
 from ballast.tiny import metadata, weights
-from ballast.tiny.quant_mix import check_quant, file_type, type_for
+from ballast.tiny.quant_mix import check_quant, file_type, types_for
 from ballast.tiny.shape import PRESETS, TinyShape
+from ballast.tiny.spec import spec_of
 from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
 from ballast.weights.quantize import matrix_scales, quantize
 
@@ -81,8 +83,8 @@ def write_model(
         raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     check_quant(quant)
     laid_out = list(_in_layout(tensors, shape, mla))
-    num_rows = next(len(values) for name, values in laid_out if name == "output.weight")
-    written = list(_of_types(laid_out, quant))
+    num_rows = next(len(values) for name, values in laid_out if name == OUTPUT)
+    written = list(_of_types(laid_out, spec_of(shape, num_rows, "joint" if mla == "joint" else "split"), quant))
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -126,16 +128,17 @@ def _in_layout(
 
 
 def _of_types(
-    tensors: Iterable[tuple[str, weights.Floats]], quant: str
+    tensors: Iterable[tuple[str, weights.Floats]], spec: ModelSpec, quant: str
 ) -> Iterator[tuple[str, weights.Floats, GGMLQuantizationType]]:
     """The tensors with their types under `quant`; those that have a scale in the file are divided by it, and it follows
     them, as in published files."""
+    declared, types = expected_tensors(spec), types_for(spec, quant)
     for name, values in tensors:
-        ggml_type = type_for(name, values.ndim, values.shape[-1], quant)
-        if ggml_type not in SCALED_TYPES or name == "token_embd.weight":
+        ggml_type = types[name]
+        if ggml_type not in SCALED_TYPES or name == EMBEDDING:
             yield name, values, ggml_type
             continue
-        num_experts = len(values) if group_of(name) == "routed experts" else 1
+        num_experts = declared[name].num_experts
         scales = matrix_scales(values, num_experts, ggml_type)
         by_part = scales.reshape(num_experts, *(1,) * (values.ndim - 1)) if num_experts > 1 else scales
         yield name, values / by_part, ggml_type
@@ -166,7 +169,7 @@ def _write_config(config_dir: Path, shape: TinyShape, tokenizer: TinyTokenizer, 
     files = {
         "config.json": metadata.hf_config(shape, tokenizer, num_rows),
         "tokenizer.json": json.loads(tokenizer.backend.to_str()),
-        "tokenizer_config.json": tokenizer.config(metadata.context_length(shape)),
+        "tokenizer_config.json": tokenizer.config(shape.context_length),
         "generation_config.json": metadata.generation_config(shape, tokenizer),
     }
     for name, content in files.items():

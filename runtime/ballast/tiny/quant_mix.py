@@ -5,6 +5,9 @@ from __future__ import annotations
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
 from ballast.errors import ConfigError
+from ballast.model.layers.tensor import Tensor
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
 
 _T = GGMLQuantizationType
 _PLAIN = {
@@ -59,18 +62,24 @@ _FALLBACK = {
 }
 
 
-def type_for(name: str, num_dims: int, cols: int, quant: str) -> GGMLQuantizationType:
-    """The type of tensor `name` with rows of `cols` weights under `quant`, one of QUANTS.
+def type_for(tensor: Tensor, quant: str) -> GGMLQuantizationType:
+    """The type of a tensor under `quant`, one of QUANTS.
 
-    Norms, biases, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and the
+    Vectors, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and the
     output are Q6_K and the rest is Q4_K; tensors whose rows do not fit these are Q8_0.
     """
-    if num_dims == 1 or name.endswith(("ffn_gate_inp.weight", "indexer.proj.weight")):
+    if len(tensor.shape) == 1 or tensor.is_exact:
         return _T.F32
     if quant == _MIX:
-        preferred = _T.Q6_K if "ffn_down" in name or name == "output.weight" else _T.Q4_K
-        return preferred if _fits(preferred, cols) else _T.Q8_0
-    return fitting_type(_PLAIN[quant][0], cols)
+        is_down = tensor.part_of is not None and "down" in tensor.part_of.parts
+        preferred = _T.Q6_K if is_down or tensor.group == "output" else _T.Q4_K
+        return preferred if _fits(preferred, tensor.cols) else _T.Q8_0
+    return fitting_type(_PLAIN[quant][0], tensor.cols)
+
+
+def types_for(spec: ModelSpec, quant: str) -> dict[str, GGMLQuantizationType]:
+    """Name → type of every tensor of a model under `quant`."""
+    return {name: type_for(tensor, quant) for name, tensor in expected_tensors(spec).items()}
 
 
 def fitting_type(preferred: GGMLQuantizationType, cols: int) -> GGMLQuantizationType:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
+
 
 @dataclass(frozen=True, slots=True)
 class TinyYarn:
@@ -24,8 +26,8 @@ class TinyHeads:
 
     num_kv_heads: int = 2
     head_dim: int = 128
-    qk_norm: bool = True
-    qkv_bias: bool = False
+    options: frozenset[str] = frozenset({QK_NORM})
+    """Of the declaration, see `GroupedSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ class TinyShape:
     old_keys: bool = False
     """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
     the norm."""
+
+    @property
+    def context_length(self) -> int:
+        return 4096 if self.yarn is None else int(self.yarn.factor * self.yarn.original_context)
 
 
 V2_LITE = TinyShape(
@@ -185,7 +191,7 @@ GLM45 = TinyShape(
     architecture="glm4moe",
     num_layers=3,
     num_heads=6,
-    heads=TinyHeads(qkv_bias=True),
+    heads=TinyHeads(options=frozenset({QK_NORM, QKV_BIAS})),
     rope_dim=64,
     normalize_weights=True,
     weights_scale=2.5,
@@ -194,7 +200,7 @@ GLM45 = TinyShape(
     yarn=None,
 )
 
-GLM45_AIR = replace(GLM45, name="Tiny GLM-4.5-Air", heads=TinyHeads(qkv_bias=True, qk_norm=False), weights_scale=1.0)
+GLM45_AIR = replace(GLM45, name="Tiny GLM-4.5-Air", heads=TinyHeads(options=frozenset({QKV_BIAS})), weights_scale=1.0)
 
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",

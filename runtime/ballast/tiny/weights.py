@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.families.registry import ARCHITECTURES
-from ballast.tiny.shape import TinyHeads, TinyIndex, TinyShape
+from ballast.model.layers.tensor import Tensor
+from ballast.model.tensors import expected_tensors
+from ballast.tiny.shape import TinyShape
+from ballast.tiny.spec import spec_of
 
 Floats = NDArray[np.float32]
 
@@ -25,108 +27,41 @@ _PADDING_GAIN = 2.0
 
 
 def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iterator[tuple[str, Floats]]:
-    """(GGUF name, values) of every tensor; the last two dimensions are rows and contiguous columns.
-
-    The heads' up-projection is `blk.N.attn_kv_b.weight` [heads · (nope + v), kv_lora_rank]; the writer splits it for
-    the split layout. Rows num_tokens…num_rows-1 of embedding and output belong to no token.
-    """
-    output = _matrix(seed, "output.weight", (num_rows, shape.hidden), _LOGIT_STD)
-    output[num_tokens:] *= _PADDING_GAIN
-    yield "token_embd.weight", _matrix(seed, "token_embd.weight", (num_rows, shape.hidden), math.sqrt(shape.hidden))
-    yield "output_norm.weight", _norm(seed, "output_norm.weight", shape.hidden)
-    yield "output.weight", output
-    for layer in range(shape.num_layers):
-        yield from _attention(shape, f"blk.{layer}.", seed)
-        if shape.index is not None and layer not in shape.index.shared_layers:
-            yield from _indexer(shape, shape.index, f"blk.{layer}.indexer.", seed)
-        ffn_norm = f"blk.{layer}.{ARCHITECTURES[shape.architecture].ffn_norm}.weight"
-        yield ffn_norm, _norm(seed, ffn_norm, shape.hidden)
-        if layer < shape.num_dense_layers:
-            yield from _mlp(shape, f"blk.{layer}.", "", shape.ffn_dim, seed)
+    """(GGUF name, values) of every tensor in the joint layout, which the writer splits for the split one. Rows
+    num_tokens…num_rows-1 of embedding and output belong to no token."""
+    for name, tensor in expected_tensors(spec_of(shape, num_rows, "joint")).items():
+        if tensor.group == "output":
+            values = _matrix(seed, tensor, _LOGIT_STD)
+            values[num_tokens:] *= _PADDING_GAIN
+        elif tensor.group == "embedding":
+            values = _matrix(seed, tensor, math.sqrt(shape.hidden))
+        elif len(tensor.shape) > 1:
+            values = _matrix(seed, tensor, _gain(shape, tensor))
         else:
-            yield from _experts(shape, f"blk.{layer}.", seed)
+            values = _vector(seed, tensor)
+        if tensor.group == "router" and len(tensor.shape) > 1:
+            # Rows of different norms: some experts are chosen often and clearly, others rarely.
+            values = values * np.exp(_normal(seed, f"{name}.spread", (shape.num_experts, 1)) * np.float32(0.4))
+        yield name, values
 
 
-def _attention(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
-    heads, hidden, latent = shape.num_heads, shape.hidden, shape.kv_lora_rank
-
-    def matrix(name: str, rows: int, cols: int, gain: float = 1.0) -> tuple[str, Floats]:
-        return f"{prefix}{name}.weight", _matrix(seed, f"{prefix}{name}.weight", (rows, cols), gain)
-
-    def norm(name: str, size: int) -> tuple[str, Floats]:
-        return f"{prefix}{name}.weight", _norm(seed, f"{prefix}{name}.weight", size)
-
-    yield norm("attn_norm", hidden)
-    if shape.heads is not None:
-        yield from _grouped(shape, shape.heads, prefix, seed)
-        return
-    query_rows = heads * (shape.nope_dim + shape.rope_dim)
-    if shape.q_lora_rank is None:
-        yield matrix("attn_q", query_rows, hidden)
-    else:
-        yield matrix("attn_q_a", shape.q_lora_rank, hidden)
-        yield norm("attn_q_a_norm", shape.q_lora_rank)
-        yield matrix("attn_q_b", query_rows, shape.q_lora_rank)
-    yield matrix("attn_kv_a_mqa", latent + shape.rope_dim, hidden)
-    yield norm("attn_kv_a_norm", latent)
-    yield matrix("attn_kv_b", heads * (shape.nope_dim + shape.v_dim), latent)
-    # Attention averages over tokens, which shrinks its output.
-    yield matrix("attn_output", hidden, heads * shape.v_dim, 2 * _BRANCH_GAIN)
-
-
-def _indexer(shape: TinyShape, index: TinyIndex, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
-    assert shape.q_lora_rank is not None
-    parts = {
-        "attn_q_b": (index.num_heads * index.key_dim, shape.q_lora_rank),
-        "attn_k": (index.key_dim, shape.hidden),
-        "proj": (index.num_heads, shape.hidden),
+def _gain(shape: TinyShape, tensor: Tensor) -> float:
+    """Of a layer's matrix: the size of its results for inputs of size 1."""
+    gains = {
+        "output": 2 * _BRANCH_GAIN,  # attention averages over tokens, which shrinks its output
+        "router": 1.5,
+        "down": _BRANCH_GAIN / _SILU_RMS,
+        "experts_down": _BRANCH_GAIN / _SILU_RMS / _routed_gain(shape),
     }
-    for part, dims in parts.items():
-        name = f"{prefix}{part}.weight"
-        yield name, _matrix(seed, name, dims, 1.0)
-    yield f"{prefix}k_norm.weight", _norm(seed, f"{prefix}k_norm.weight", index.key_dim)
-    yield f"{prefix}k_norm.bias", _normal(seed, f"{prefix}k_norm.bias", (index.key_dim,)) * np.float32(0.1)
+    return gains.get(tensor.role, 1.0)
 
 
-def _grouped(shape: TinyShape, heads: TinyHeads, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
-    rows = {"attn_q": shape.num_heads, "attn_k": heads.num_kv_heads, "attn_v": heads.num_kv_heads}
-    for part, num_heads in rows.items():
-        name = f"{prefix}{part}"
-        size = num_heads * heads.head_dim
-        yield f"{name}.weight", _matrix(seed, f"{name}.weight", (size, shape.hidden), 1.0)
-        if heads.qkv_bias:
-            yield f"{name}.bias", _normal(seed, f"{name}.bias", (size,)) * np.float32(0.3)
-    if heads.qk_norm:
-        for name in (f"{prefix}attn_q_norm.weight", f"{prefix}attn_k_norm.weight"):
-            yield name, _norm(seed, name, heads.head_dim)
-    name = f"{prefix}attn_output.weight"
-    yield name, _matrix(seed, name, (shape.hidden, shape.num_heads * heads.head_dim), 2 * _BRANCH_GAIN)
-
-
-def _mlp(shape: TinyShape, prefix: str, suffix: str, width: int, seed: int) -> Iterator[tuple[str, Floats]]:
-    for part in ("gate", "up"):
-        name = f"{prefix}ffn_{part}{suffix}.weight"
-        yield name, _matrix(seed, name, (width, shape.hidden), 1.0)
-    name = f"{prefix}ffn_down{suffix}.weight"
-    yield name, _matrix(seed, name, (shape.hidden, width), _BRANCH_GAIN / _SILU_RMS)
-
-
-def _experts(shape: TinyShape, prefix: str, seed: int) -> Iterator[tuple[str, Floats]]:
-    router = f"{prefix}ffn_gate_inp.weight"
-    # Rows of different norms: some experts are chosen often and clearly, others rarely.
-    spread = np.exp(_normal(seed, f"{router}.spread", (shape.num_experts, 1)) * np.float32(0.4))
-    yield router, _matrix(seed, router, (shape.num_experts, shape.hidden), 1.5) * spread
-    if shape.gating == "sigmoid":
-        name = f"{prefix}exp_probs_b.bias"
-        yield name, _normal(seed, name, (shape.num_experts,)) * np.float32(0.15)
-    for part in ("gate", "up"):
-        name = f"{prefix}ffn_{part}_exps.weight"
-        yield name, _matrix(seed, name, (shape.num_experts, shape.expert_dim, shape.hidden), 1.0)
-    name = f"{prefix}ffn_down_exps.weight"
-    gain = _BRANCH_GAIN / _SILU_RMS / _routed_gain(shape)
-    yield name, _matrix(seed, name, (shape.num_experts, shape.hidden, shape.expert_dim), gain)
-    if shape.num_shared_experts:
-        yield from _mlp(shape, prefix, "_shexp", shape.num_shared_experts * shape.expert_dim, seed)
+def _vector(seed: int, tensor: Tensor) -> Floats:
+    """Factors near 1, or small numbers to be added."""
+    spread = {"router_bias": 0.15, "index_key_shift": 0.1}.get(tensor.role, 0.3)
+    if tensor.is_added:
+        return _normal(seed, tensor.name, tensor.shape) * np.float32(spread)
+    return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
 
 
 def _routed_gain(shape: TinyShape) -> float:
@@ -135,13 +70,9 @@ def _routed_gain(shape: TinyShape) -> float:
     return shape.weights_scale * total_weight / math.sqrt(shape.num_experts_used)
 
 
-def _matrix(seed: int, name: str, dims: tuple[int, ...], gain: float) -> Floats:
+def _matrix(seed: int, tensor: Tensor, gain: float) -> Floats:
     """Normal weights that turn a vector of variance 1 into one of variance gain²."""
-    return _normal(seed, name, dims) * np.float32(gain / math.sqrt(dims[-1]))
-
-
-def _norm(seed: int, name: str, size: int) -> Floats:
-    return 1 + _normal(seed, name, (size,)) * np.float32(0.1)
+    return _normal(seed, tensor.name, tensor.shape) * np.float32(gain / math.sqrt(tensor.cols))
 
 
 def _normal(seed: int, name: str, dims: tuple[int, ...]) -> Floats:

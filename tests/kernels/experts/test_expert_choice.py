@@ -124,17 +124,17 @@ def test_few_pairs_are_grouped_by_expert_in_one_launch(device: torch.device) -> 
 def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.device) -> None:
     v2 = {"num_experts": 40, "num_groups": 4, "num_groups_used": 2, "group_score": "max", "gating": "softmax"}
     rules = [
-        replace(R1_SPEC, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
-        replace(R1_SPEC, **v2, num_experts_used=3, normalize_weights=False),
-        replace(R1_SPEC, num_experts=24, num_groups=1, num_groups_used=1, num_experts_used=6, gating="softmax"),
+        replace(R1_SPEC.routing, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
+        replace(R1_SPEC.routing, **v2, num_experts_used=3, normalize_weights=False),
+        replace(R1_SPEC.routing, num_experts=24, num_groups=1, num_groups_used=1, num_experts_used=6, gating="softmax"),
     ]
     rng = torch.Generator().manual_seed(0)
-    for spec in rules:
-        for bias in (None, torch.randint(-1, 2, (spec.num_experts,), generator=rng) / 2):
+    for rule in rules:
+        for bias in (None, torch.randint(-1, 2, (rule.num_experts,), generator=rng) / 2):
             for num_levels in (1, 3, 40):
-                logits = torch.randint(0, num_levels, (2, spec.num_experts), generator=rng) / 4
-                ids, weights = Router(spec, bias)(logits)
-                found_ids, found_weights = FusedRouter(spec, None if bias is None else bias.to(device))(
+                logits = torch.randint(0, num_levels, (2, rule.num_experts), generator=rng) / 4
+                ids, weights = Router(rule, bias)(logits)
+                found_ids, found_weights = FusedRouter(rule, None if bias is None else bias.to(device))(
                     logits.to(device)
                 )
                 assert found_ids.tolist() == ids.tolist()
@@ -145,6 +145,6 @@ def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.devic
 def test_logits_that_are_no_numbers_still_give_distinct_experts(
     make: Callable[..., Router | FusedRouter], device: torch.device
 ) -> None:
-    ids, _ = make(R1_SPEC, torch.zeros(256, device=device))(torch.full((1, 256), torch.nan, device=device))
+    ids, _ = make(R1_SPEC.routing, torch.zeros(256, device=device))(torch.full((1, 256), torch.nan, device=device))
     assert len(set(ids[0].tolist())) == 8
     assert set(ids[0].tolist()) <= set(range(256))

@@ -33,11 +33,11 @@ def test_every_token_counts_its_experts_in_every_layer(tmp_path: Path, capsys: p
     assert profile(tmp_path, {"prompt": "Hello there."}, ids, {"token_ids": [3] * 20, "max_tokens": 4}) == 0
     gguf = open_gguf(write_built_in(tmp_path / "built-in").gguf)
     spec = read_spec(gguf, None)
-    shape = (spec.num_layers - spec.num_dense_layers, spec.num_experts)
+    shape = (len(spec.routed_layers), spec.routing.num_experts)
     found = read_profile(tmp_path / "found.json", gguf, spec.name, *shape)
     assert found.model == spec.name
     assert found.num_tokens >= 5 + 20 + 3 + 2
-    assert (found.uses.sum(1) == found.num_tokens * spec.num_experts_used).all()
+    assert (found.uses.sum(1) == found.num_tokens * spec.routing.num_experts_used).all()
     assert "3 prompts" in capsys.readouterr().out
     plan = ["plan", "--json", "--device", "cuda", "--vram_limit", "2GiB", "--gpu_experts", "1", *OPTIONS]
     assert cli.main([*plan, "--expert_profile", str(tmp_path / "found.json")]) == 0

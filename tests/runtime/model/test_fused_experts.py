@@ -13,6 +13,7 @@ from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
+from support.models.changed_spec import experts_of
 from support.models.gguf_files import Tensors, copy_model
 from support.models.small_core import core_of
 
@@ -35,7 +36,7 @@ def test_a_fused_file_gives_the_same_text(tmp_path: Path, arch: str, quant: str,
     apart = write_tiny_model(tmp_path, arch=arch, quant=quant).gguf
     texts = []
     for path in (apart, copy_model(apart, tmp_path / "fused.gguf", fuse)):
-        assert read_spec(open_gguf(path)).fused_experts == (path != apart)
+        assert experts_of(read_spec(open_gguf(path))).is_fused == (path != apart)
         core = core_of(path, isa)
         sampling = SamplingParams(max_tokens=12, temperature=0.0)
         requests = [Request(str(i), tuple(range(5 * i, 5 * i + 20)), sampling) for i in range(6)]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,23 @@ from ballast.host.machine import Memory
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import assign
 from ballast.plan import Numbers, make_plan
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import V3_SPEC, write_model
+from support.models.changed_spec import changed
+from support.models.gguf_files import V3_SPEC, shapes_of, write_model
 
-SPEC = replace(
+SPEC = changed(
     V3_SPEC,
     vocab_size=2048,
     hidden=1024,
     num_heads=8,
-    ffn_dim=2048,
-    attention=replace(V3_SPEC.latent, kv_lora_rank=256, q_lora_rank=256),
+    dense_width=2048,
+    kv_lora_rank=256,
+    q_lora_rank=256,
     num_experts=16,
-    expert_dim=512,
+    width=512,
     num_layers=17,
 )
 
@@ -100,7 +100,7 @@ print(json.dumps({"growth": status_bytes("VmHWM") - before - kv, "longest": long
 def quantized(spec: ModelSpec) -> dict[str, GgmlType]:
     return {
         name: GgmlType.Q6_K if "down" in name else GgmlType.Q8_0 if "_b." in name else GgmlType.Q4_K
-        for name, shape in expected_tensors(spec).items()
+        for name, shape in shapes_of(spec).items()
         if len(shape) > 1 and "gate_inp" not in name
     }
 
@@ -124,7 +124,7 @@ def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
 @pytest.mark.parametrize("isa", kernels.usable_isas())
 def test_the_longest_step_takes_no_more_than_its_plan_says(tmp_path: Path, isa: str) -> None:
     num_tokens = 1024
-    spec = replace(SPEC, num_layers=3)
+    spec = changed(SPEC, num_layers=3)
     file = write_model(tmp_path / "model.gguf", spec, types=quantized(spec))
     found = in_its_own_process(STEP, file, isa, num_tokens)
     assert found["longest"] == num_tokens

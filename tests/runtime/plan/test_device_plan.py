@@ -30,11 +30,14 @@ from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.feed_forward import EXPERTS
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
+from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
-from ballast.model.weights import Packing, Tensors
+from ballast.model.tensors import layer_tensors
 from ballast.moe.device_rules import assign
 from ballast.moe.rule_file import read_rules
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
@@ -45,6 +48,7 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 from support.models.written import MakeTiny
 
@@ -203,9 +207,9 @@ def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, 
         lambda _: None,
         lambda index, _: index < whole_layers,
     )
-    routers = (spec.num_layers - spec.num_dense_layers) * spec.num_experts * spec.hidden * 4
-    if spec.index is not None:
-        routers += sum(spec.index.layers) * spec.index.num_heads * spec.hidden * 4
+    routers = len(spec.routed_layers) * spec.routing.num_experts * spec.hidden * 4
+    indexers = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, LatentSpec)]
+    routers += sum(each.num_heads for each in indexers if each and each.has_indexer) * spec.hidden * 4
     vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     plan = make_hybrid_plan(
         gguf,
@@ -214,7 +218,7 @@ def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, 
         NUMBERS,
         HOST,
         DeviceMemory("cuda:0", 8 * GIB, "the limit"),
-        GpuExpertOptions(whole_layers * spec.num_experts),
+        GpuExpertOptions(whole_layers * spec.routing.num_experts),
     )
     assert use(plan, "dense weights") == on_device + routers + vectors
     memory = weight_memory(weights)
@@ -365,7 +369,7 @@ def test_the_plan_has_room_for_the_buffers_that_are_made(written: MakeTiny) -> N
     gguf = open_gguf(written(arch="v3", mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
-    layers = [tensors.routed(spec, f"blk.{i}").experts for i in range(spec.num_dense_layers, spec.num_layers)]
+    layers = [LayerTensors(tensors, layer_tensors(spec, i)).experts(EXPERTS) for i in spec.routed_layers]
     streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(ExpertPanels), torch.device("cpu"))
     plan = make_hybrid_plan(
         gguf,
@@ -415,9 +419,8 @@ def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(writte
 def choosing_too_many(gguf: GgufModel) -> ModelSpec:
     """What a file says, but for a choice of one position more than a GPU's kernels take."""
     spec = read_spec(gguf)
-    assert spec.index is not None
-    chosen = replace(spec.index, top_k=MOST_CHOSEN + 1)
-    return replace(spec, attention=replace(spec.latent, index=chosen))
+    chosen = replace(spec.choices[0], top_k=MOST_CHOSEN + 1)
+    return changed(spec, index=chosen)
 
 
 def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
@@ -593,7 +596,8 @@ def test_a_gpu_takes_attention_to_chosen_positions(
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * (spec.num_layers * 576 + with_indexer * 128) * 2
     scores = min(1024 * spec.context_length * 4, SCORE_BYTES)
-    assert work._attention_bytes(spec, 16384) >= scores + (1024 * 32 * 4 if arch == "v32" else 0)
+    attention = max(work._attention_bytes(spec, mixer, 16384) for mixer in spec.mixers)
+    assert attention >= scores + (1024 * 32 * 4 if arch == "v32" else 0)
     kept = {"v32": 0, "glm5": 16384 * 32 * 4}[arch]  # what layers above share is there while experts are computed
     rows = (16384 * 6 * spec.hidden + 2 * spec.vocab_size) * 4
     assert work.step_bytes(spec, 16384, 1) == rows + kept + work._expert_bytes(spec, 16384)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ballast.errors import ConfigError
-from ballast.model.modules import module_of, module_tree
+from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe import match_names as matching
 from ballast.moe.device_rules import Assignment, assign
 from ballast.moe.match_names import PatternError, match_names
 from ballast.moe.rule_file import read_rules
+from support.models.changed_spec import changed
 from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC
 
 SERVE_RULES = r"""
@@ -170,7 +170,7 @@ def test_v2_models_have_the_names_of_v2(tmp_path: Path) -> None:
 def test_only_models_with_yarn_have_yarn_embeddings(tmp_path: Path) -> None:
     rules = rule("class: DeepseekV3YarnRotaryEmbedding")
     assert len(placed(tmp_path, rules).rules[0].modules) == 3
-    assert "matches no module" in refused(tmp_path, rules, replace(V3_SPEC, yarn=None))
+    assert "matches no module" in refused(tmp_path, rules, changed(V3_SPEC, yarn=None))
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ def test_only_models_with_yarn_have_yarn_embeddings(tmp_path: Path) -> None:
     [
         V3_SPEC,
         V2_LITE_SPEC,
-        replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint"), num_shared_experts=0),
+        changed(V3_SPEC, mla_layout="joint", num_shared=0),
     ],
 )
 def test_every_tensor_belongs_to_a_module_of_the_tree(spec: ModelSpec) -> None:
     names = [module.name for module in module_tree(spec)]
     assert len(names) == len(set(names))
-    assert {module_of(tensor) for tensor in expected_tensors(spec)} <= set(names)
+    assert {tensor.module for tensor in expected_tensors(spec).values()} <= set(names)
 
 
 def test_parents_come_before_their_children() -> None:

@@ -34,7 +34,7 @@ GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
 NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
 HOST = Memory(1024 * GIB, 512 * GIB, None)
-LAYERS = R1_SPEC.num_layers - R1_SPEC.num_dense_layers
+LAYERS = len(R1_SPEC.routed_layers)
 
 
 # --- the choice ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path)
         for name, quant, seed in (("a", "q8_0", 0), ("b", "q4_k", 0), ("c", "q8_0", 1))
     )
     spec = read_spec(gguf, None)
-    shape = (spec.num_layers - spec.num_dense_layers, spec.num_experts)
+    shape = (len(spec.routed_layers), spec.routing.num_experts)
     uses = np.arange(shape[0] * shape[1]).reshape(shape)
     file = tmp_path / "profile.json"
     write_profile(file, ExpertProfile(spec.name, fingerprint(gguf), 123, uses))

@@ -20,16 +20,18 @@ from ballast.host.machine import Memory
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
+from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
-from ballast.model.weights import Packing, load_weights
+from ballast.model.weights import load_weights
 from ballast.moe.device_rules import assign
 from ballast.moe.rule_file import read_rules
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import (
     GLM5_SPEC,
     GLM45_AIR_SPEC,
@@ -49,7 +51,7 @@ from support.models.gguf_files import (
 )
 
 GIB = 1 << 30
-SPEC = replace(V3_SPEC, hidden=256, expert_dim=256)
+SPEC = changed(V3_SPEC, hidden=256, width=256)
 NUMBERS = Numbers(cache_lens=1000, block_tokens=32, max_batch_size=4, chunk_size=64, prefill_chunk_size=128)
 ROOMY = Memory(64 * GIB, 32 * GIB, None)
 
@@ -178,7 +180,7 @@ def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel)
     assert [[plane.shape[1] for plane in of_layer] for of_layer in planes.layers] == [[80, 32]] * 3
     on_cpu = assign(module_tree(V32_SPEC), (), num_cuda_devices=1)
     assert use(make_plan(open_gguf(sparse), V32_SPEC, on_cpu, NUMBERS, ROOMY), "KV cache") == planes.nbytes
-    rope = build_rope_table(SPEC, num_kv_blocks(1000, 32) * 32)
+    rope = build_rope_table(SPEC.rope, num_kv_blocks(1000, 32) * 32)
     norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms
 

@@ -17,7 +17,7 @@ from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host import bandwidth, doctor
 from ballast.host.machine import Memory, read_machine
 from ballast.model.modules import module_tree
-from ballast.model.spec import LatentSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 from ballast.moe.device_rules import assign
 from ballast.plan import MemoryPlan, Numbers, command, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
@@ -25,6 +25,7 @@ from ballast.plan.shortfall import shortfall_lines
 from ballast.plan.speed import Rates, Work, decode, prefill
 from ballast.plan.speed_report import ASSUMED_GPU_BYTES_PER_S, usual_activation_bytes, work_of
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import R1_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
@@ -32,7 +33,7 @@ GIB = 1 << 30
 H200_BYTES_PER_S, PCIE_BYTES_PER_S = 4.8e12, 50e9
 """Of the machine of the records with a GPU."""
 
-V2_LITE = replace(
+V2_LITE = changed(
     V2_LITE_SPEC,
     name="V2-Lite's shape",
     num_layers=27,
@@ -40,15 +41,20 @@ V2_LITE = replace(
     vocab_size=102400,
     context_length=163840,
     hidden=2048,
-    ffn_dim=10944,
+    dense_width=10944,
     num_heads=16,
-    attention=LatentSpec(q_lora_rank=None, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="joint"),
+    q_lora_rank=None,
+    kv_lora_rank=512,
+    nope_dim=128,
+    dim=64,
+    v_dim=128,
+    mla_layout="joint",
     num_experts=64,
     num_experts_used=6,
-    num_shared_experts=2,
-    expert_dim=1408,
+    num_shared=2,
+    width=1408,
 )
-R1_CUT = replace(R1_SPEC, num_layers=8)
+R1_CUT = changed(R1_SPEC, num_layers=8)
 """As the records have it: the three dense layers and five others."""
 
 RECORDED = [
@@ -145,7 +151,7 @@ def test_the_speed_of_a_whole_r1_was_foretold(tmp_path: Path, threads: int) -> N
 
 @pytest.mark.parametrize(("quant", "expected"), [("Q4_0", 1), ("Q8_0", 2)])
 def test_activations_are_rounded_as_most_weights_allow(tmp_path: Path, quant: str, expected: int) -> None:
-    spec = replace(V2_LITE, num_layers=2)
+    spec = changed(V2_LITE, num_layers=2)
     kinds = {name: GgmlType[quant] if "exps" in name else kind for name, kind in common_types(spec).items()}
     gguf = open_gguf(write_hollow_model(tmp_path / "model.gguf", spec, kinds))
     assert usual_activation_bytes(gguf, spec) == expected

@@ -21,6 +21,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ballast.errors import ConfigError
+from ballast.model.layers.tensor import matrix
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import TYPES, check_tensors
 from ballast.text.gguf_vocab import build_backend
@@ -151,7 +152,7 @@ def test_matrices_of_nvfp4_have_their_scales_beside_them(made: Make):
 
 
 def test_every_type_that_is_read_is_offered():
-    assert {type_for("blk.0.ffn_up.weight", 2, 256, quant) for quant in QUANTS} == TYPES
+    assert {type_for(matrix("up", "ffn_up", (1, 256), "mlp.up_proj"), quant) for quant in QUANTS} == TYPES
 
 
 def test_rows_of_v2lite_experts_fit_no_block_of_256(made: Make):
@@ -171,8 +172,9 @@ def test_the_mix_resembles_published_files(made: Make):
 
 
 def test_rows_that_no_block_fits_become_half_precision():
-    assert type_for("blk.0.attn_q.weight", 2, 48, "q4_k") == GGMLQuantizationType.F16
-    assert type_for("blk.0.attn_q.weight", 2, 48, "q8_0") == GGMLQuantizationType.F16
+    query = matrix("query", "attn_q", (64, 48), "self_attn.q_proj")
+    assert type_for(query, "q4_k") == GGMLQuantizationType.F16
+    assert type_for(query, "q8_0") == GGMLQuantizationType.F16
 
 
 @pytest.mark.parametrize("arch", ARCHS)

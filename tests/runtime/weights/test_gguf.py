@@ -8,7 +8,6 @@ import random
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -23,6 +22,7 @@ from ballast.hub.naming import Choice, HubFile, choices
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import block_of, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import V3_SPEC, metadata_of, write_gguf, write_model, write_shards
 
 
@@ -471,7 +471,7 @@ def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
 
 
 DOWN = "blk.1.ffn_down_exps"
-SCALED_SPEC = replace(V3_SPEC, expert_dim=64)
+SCALED_SPEC = changed(V3_SPEC, width=64)
 
 
 def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -484,7 +484,7 @@ def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -
 def test_a_scale_is_of_nvfp4_and_one_for_activations_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    experts = (SCALED_SPEC.num_experts,)
+    experts = (SCALED_SPEC.routing.num_experts,)
     scales = {f"{DOWN}.scale": experts, "blk.1.ffn_up_shexp.scale": (1,), "output.scale": (1,)}
     with caplog.at_level(logging.INFO):
         check_with(tmp_path / "a.gguf", GgmlType.NVFP4, scales)
@@ -521,7 +521,7 @@ def test_a_scale_that_cannot_be_applied_is_refused(
 
 
 def test_a_scale_of_what_the_file_does_not_multiply_is_refused(tmp_path: Path) -> None:
-    tied = replace(SCALED_SPEC, tied_output=True)
+    tied = changed(SCALED_SPEC, tied_output=True)
     file = write_model(tmp_path / "a.gguf", tied, shapes={"output.scale": (1,)})
     with pytest.raises(
         ModelError, match=r"tensor output\.scale: a scale of output\.weight, in whose place the embedding"

@@ -11,7 +11,8 @@ import pytest
 
 from ballast._core import kernels
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing, load_weights
+from ballast.model.packed_tensors import Packing
+from ballast.model.weights import load_weights
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from ballast.weights.read_ahead import ReadAhead

@@ -16,7 +16,7 @@ from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing
+from ballast.model.packed_tensors import Packing
 from ballast.weights.gguf import open_gguf
 
 

@@ -14,28 +14,21 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.families.registry import ARCHITECTURES
-from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec, ModelSpec, YarnSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
+from ballast.model.layers.grouped import QK_NORM, QKV_BIAS, GroupedSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import LayerSpec
+from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import OUTPUT, expected_tensors
+from support.models.changed_spec import changed, experts_of
 
 Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
 """Blocks and type by name."""
 
-V3_SPEC = ModelSpec(
-    name="small-v3",
-    architecture=ARCHITECTURES["deepseek2"],
-    num_layers=3,
-    num_dense_layers=1,
-    vocab_size=40,
-    context_length=4096,
-    hidden=64,
-    ffn_dim=96,
-    num_heads=2,
-    attention=LatentSpec(q_lora_rank=32, kv_lora_rank=64, nope_dim=32, rope_dim=16, v_dim=32, mla_layout="split"),
+_V3_ROUTING = RoutingSpec(
     num_experts=8,
     num_experts_used=2,
-    num_shared_experts=1,
-    expert_dim=32,
-    fused_experts=False,
     gating="sigmoid",
     num_groups=4,
     num_groups_used=2,
@@ -43,15 +36,33 @@ V3_SPEC = ModelSpec(
     router_bias=True,
     normalize_weights=True,
     weights_scale=2.5,
+)
+_V3_YARN = YarnSpec(
+    factor=40.0, original_context=4096, beta_fast=32.0, beta_slow=1.0, attention_factor=1.0, mscale_all_dim=1.0
+)
+_V3_MIXER = LatentSpec(
+    num_heads=2,
+    q_lora_rank=32,
+    kv_lora_rank=64,
+    nope_dim=32,
+    v_dim=32,
+    rope=RopeSpec(dim=16, theta=10000.0, yarn=_V3_YARN),
+    mla_layout="split",
+)
+_V3_EXPERTS = ExpertsSpec(_V3_ROUTING, width=32, num_shared=1, is_fused=False)
+
+V3_SPEC = ModelSpec(
+    name="small-v3",
+    architecture=ARCHITECTURES["deepseek2"],
+    vocab_size=40,
+    context_length=4096,
+    hidden=64,
+    layers=tuple(LayerSpec(_V3_MIXER, each) for each in (DenseSpec(96), _V3_EXPERTS, _V3_EXPERTS)),
     rms_eps=1e-6,
-    rope_theta=10000.0,
-    yarn=YarnSpec(
-        factor=40.0, original_context=4096, beta_fast=32.0, beta_slow=1.0, attention_factor=1.0, mscale_all_dim=1.0
-    ),
     tied_output=False,
 )
 
-R1_SPEC = replace(
+R1_SPEC = changed(
     V3_SPEC,
     name="DeepSeek-R1's shape",
     num_layers=61,
@@ -59,21 +70,26 @@ R1_SPEC = replace(
     vocab_size=129280,
     context_length=163840,
     hidden=7168,
-    ffn_dim=18432,
+    dense_width=18432,
     num_heads=128,
-    attention=LatentSpec(q_lora_rank=1536, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_dim=128, mla_layout="split"),
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    nope_dim=128,
+    dim=64,
+    v_dim=128,
     num_experts=256,
     num_experts_used=8,
-    expert_dim=2048,
+    width=2048,
     num_groups=8,
     num_groups_used=4,
 )
 
-V2_LITE_SPEC = replace(
+V2_LITE_SPEC = changed(
     V3_SPEC,
     name="small-v2-lite",
-    attention=replace(V3_SPEC.latent, q_lora_rank=None, mla_layout="joint"),
-    num_shared_experts=2,
+    q_lora_rank=None,
+    mla_layout="joint",
+    num_shared=2,
     gating="softmax",
     num_groups=1,
     num_groups_used=1,
@@ -81,25 +97,28 @@ V2_LITE_SPEC = replace(
     router_bias=False,
     normalize_weights=False,
     weights_scale=1.0,
-    yarn=replace(V3_SPEC.yarn, mscale_all_dim=0.707) if V3_SPEC.yarn else None,
+    yarn=replace(_V3_YARN, mscale_all_dim=0.707),
 )
 
 
-QWEN3_SPEC = replace(
+QWEN3_SPEC = changed(
     V2_LITE_SPEC,
     name="small-qwen3",
     architecture=ARCHITECTURES["qwen3moe"],
     num_dense_layers=0,
-    ffn_dim=0,
-    num_heads=4,
-    attention=GroupedSpec(num_kv_heads=2, head_dim=32, v_dim=32, rope_dim=32, qk_norm=True, qkv_bias=False),
-    num_shared_experts=0,
+    mixer=GroupedSpec(
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        v_dim=32,
+        rope=RopeSpec(dim=32, theta=1e6, yarn=None),
+        options=frozenset({QK_NORM}),
+    ),
+    num_shared=0,
     normalize_weights=True,
-    rope_theta=1e6,
-    yarn=None,
 )
 
-QWEN3_235B_SPEC = replace(
+QWEN3_235B_SPEC = changed(
     QWEN3_SPEC,
     name="Qwen3-235B-A22B's shape",
     num_layers=94,
@@ -107,42 +126,46 @@ QWEN3_235B_SPEC = replace(
     context_length=40960,
     hidden=4096,
     num_heads=64,
-    attention=GroupedSpec(num_kv_heads=4, head_dim=128, v_dim=128, rope_dim=128, qk_norm=True, qkv_bias=False),
+    num_kv_heads=4,
+    head_dim=128,
+    v_dim=128,
+    dim=128,
     num_experts=128,
     num_experts_used=8,
-    expert_dim=1536,
+    width=1536,
 )
 
-QWEN3_30B_SPEC = replace(
+QWEN3_30B_SPEC = changed(
     QWEN3_235B_SPEC,
     name="Qwen3-30B-A3B's shape",
     num_layers=48,
     hidden=2048,
     num_heads=32,
-    expert_dim=768,
+    width=768,
 )
 
-QWEN3_CODER_SPEC = replace(
+QWEN3_CODER_SPEC = changed(
     QWEN3_235B_SPEC,
     name="Qwen3-Coder-480B-A35B's shape",
     num_layers=62,
     context_length=262144,
     hidden=6144,
     num_heads=96,
-    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=128, qk_norm=True, qkv_bias=False),
+    num_kv_heads=8,
     num_experts=160,
-    expert_dim=2560,
-    rope_theta=1e7,
+    width=2560,
+    theta=1e7,
 )
 
-GLM_SPEC = replace(
+GLM_SPEC = changed(
     QWEN3_SPEC,
     name="small-glm",
     architecture=ARCHITECTURES["glm4moe"],
     num_dense_layers=1,
-    ffn_dim=96,
-    attention=GroupedSpec(num_kv_heads=2, head_dim=32, v_dim=32, rope_dim=16, qk_norm=False, qkv_bias=True),
-    num_shared_experts=1,
+    dense_width=96,
+    dim=16,
+    options=frozenset({QKV_BIAS}),
+    num_shared=1,
     gating="sigmoid",
     group_score="top2_sum",
     router_bias=True,
@@ -150,7 +173,7 @@ GLM_SPEC = replace(
     rms_eps=1e-5,
 )
 
-GLM46_SPEC = replace(
+GLM46_SPEC = changed(
     GLM_SPEC,
     name="GLM-4.6's shape",
     num_layers=92,
@@ -158,30 +181,34 @@ GLM46_SPEC = replace(
     vocab_size=151552,
     context_length=202752,
     hidden=5120,
-    ffn_dim=12288,
+    dense_width=12288,
     num_heads=96,
-    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=64, qk_norm=True, qkv_bias=True),
+    num_kv_heads=8,
+    head_dim=128,
+    v_dim=128,
+    dim=64,
+    options=frozenset({QKV_BIAS, QK_NORM}),
     num_experts=160,
     num_experts_used=8,
-    expert_dim=1536,
+    width=1536,
 )
 
 
-GLM45_AIR_SPEC = replace(
+GLM45_AIR_SPEC = changed(
     GLM46_SPEC,
     name="GLM-4.5-Air's shape",
     num_layers=46,
     num_dense_layers=1,
     context_length=131072,
     hidden=4096,
-    ffn_dim=10944,
-    attention=GroupedSpec(num_kv_heads=8, head_dim=128, v_dim=128, rope_dim=64, qk_norm=False, qkv_bias=True),
+    dense_width=10944,
+    options=frozenset({QKV_BIAS}),
     num_experts=128,
-    expert_dim=1408,
+    width=1408,
     weights_scale=1.0,
 )
 
-K2_SPEC = replace(
+K2_SPEC = changed(
     R1_SPEC,
     name="Kimi K2's shape",
     num_dense_layers=1,
@@ -192,65 +219,55 @@ K2_SPEC = replace(
     num_groups=1,
     num_groups_used=1,
     weights_scale=2.827,
-    rope_theta=50000.0,
-    yarn=replace(R1_SPEC.yarn, factor=32.0, beta_fast=1.0) if R1_SPEC.yarn else None,
+    theta=50000.0,
+    yarn=replace(_V3_YARN, factor=32.0, beta_fast=1.0),
 )
 
-GLM47_FLASH_SPEC = replace(
+GLM47_FLASH_SPEC = changed(
     K2_SPEC,
     name="GLM-4.7-Flash's shape",
     num_layers=47,
     vocab_size=154880,
     context_length=202752,
     hidden=2048,
-    ffn_dim=10240,
+    dense_width=10240,
     num_heads=20,
-    attention=replace(K2_SPEC.latent, q_lora_rank=768, nope_dim=192, v_dim=256),
+    q_lora_rank=768,
+    nope_dim=192,
+    v_dim=256,
     num_experts=64,
     num_experts_used=4,
-    expert_dim=1536,
+    width=1536,
     weights_scale=1.8,
     rms_eps=1e-5,
-    rope_theta=1e6,
+    theta=1e6,
     yarn=None,
 )
 
+_SMALL_INDEX = IndexSpec(num_heads=16, key_dim=32, top_k=24, pairs_apart=True, has_indexer=True)
 
-V32_SPEC = replace(
-    V3_SPEC,
-    name="small-v3.2",
-    architecture=ARCHITECTURES["deepseek32"],
-    attention=replace(
-        V3_SPEC.latent, index=IndexSpec(num_heads=16, key_dim=32, top_k=24, pairs_apart=True, layers=(True,) * 3)
-    ),
-)
+V32_SPEC = changed(V3_SPEC, name="small-v3.2", architecture=ARCHITECTURES["deepseek32"], index=_SMALL_INDEX)
 
-V32_671B_SPEC = replace(
+V32_671B_SPEC = changed(
     R1_SPEC,
     name="DeepSeek-V3.2's shape",
     architecture=ARCHITECTURES["deepseek32"],
-    attention=replace(
-        R1_SPEC.latent, index=IndexSpec(num_heads=64, key_dim=128, top_k=2048, pairs_apart=True, layers=(True,) * 61)
-    ),
+    index=replace(_SMALL_INDEX, num_heads=64, key_dim=128, top_k=2048),
 )
 
-GLM_DSA_SPEC = replace(
+GLM_DSA_SPEC = changed(
     V32_SPEC,
     name="small-glm-dsa",
     architecture=ARCHITECTURES["glm-dsa"],
     num_layers=6,
-    attention=replace(
-        V3_SPEC.latent,
-        index=IndexSpec(
-            num_heads=16, key_dim=32, top_k=24, pairs_apart=False, layers=(True, True, True, False, False, True)
-        ),
-    ),
+    index=replace(_SMALL_INDEX, pairs_apart=False),
+    indexed_layers=(0, 1, 2, 5),
     num_groups=1,
     num_groups_used=1,
     yarn=None,
 )
 
-GLM5_SPEC = replace(
+GLM5_SPEC = changed(
     R1_SPEC,
     name="GLM-5's shape",
     architecture=ARCHITECTURES["glm-dsa"],
@@ -258,105 +275,106 @@ GLM5_SPEC = replace(
     vocab_size=154880,
     context_length=202752,
     hidden=6144,
-    ffn_dim=12288,
+    dense_width=12288,
     num_heads=64,
-    attention=LatentSpec(
-        q_lora_rank=2048,
-        kv_lora_rank=512,
-        nope_dim=192,
-        rope_dim=64,
-        v_dim=256,
-        mla_layout="split",
-        index=IndexSpec(num_heads=32, key_dim=128, top_k=2048, pairs_apart=False, layers=(True,) * 78),
-    ),
+    q_lora_rank=2048,
+    nope_dim=192,
+    v_dim=256,
+    index=IndexSpec(num_heads=32, key_dim=128, top_k=2048, pairs_apart=False, has_indexer=True),
     num_groups=1,
     num_groups_used=1,
     rms_eps=1e-5,
-    rope_theta=1e6,
+    theta=1e6,
     yarn=None,
 )
 
-_GLM52_LAYERS = tuple(layer in (0, 1) or layer % 4 == 2 for layer in range(78))
-GLM52_SPEC = replace(
+GLM52_SPEC = changed(
     GLM5_SPEC,
     name="GLM-5.2's shape",
     context_length=1048576,
-    rope_theta=8e6,
-    attention=replace(
-        GLM5_SPEC.latent, index=replace(GLM5_SPEC.index, layers=_GLM52_LAYERS) if GLM5_SPEC.index else None
-    ),
+    theta=8e6,
+    indexed_layers=tuple(layer for layer in range(78) if layer in (0, 1) or layer % 4 == 2),
 )
 
 
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
+    mixer, rope, routing, experts = spec.layers[0].mixer, spec.rope, spec.routing, experts_of(spec)
     keys: dict[str, Any] = {
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
         "embedding_length": spec.hidden,
-        "feed_forward_length": spec.ffn_dim,
-        "attention.head_count": spec.num_heads,
+        "feed_forward_length": spec.widest_dense,
+        "attention.head_count": mixer.num_heads,
         "attention.layer_norm_rms_epsilon": spec.rms_eps,
-        "rope.dimension_count": spec.rope_dim,
-        "rope.freq_base": spec.rope_theta,
-        "expert_count": spec.num_experts,
-        "expert_used_count": spec.num_experts_used,
-        "expert_feed_forward_length": spec.expert_dim,
+        "rope.dimension_count": rope.dim,
+        "rope.freq_base": rope.theta,
+        "expert_count": routing.num_experts,
+        "expert_used_count": routing.num_experts_used,
+        "expert_feed_forward_length": experts.width,
     }
-    if isinstance(spec.attention, GroupedSpec):
+    if isinstance(mixer, GroupedSpec):
         keys |= {
-            "attention.head_count_kv": spec.attention.num_kv_heads,
-            "attention.key_length": spec.attention.head_dim,
-            "attention.value_length": spec.attention.v_dim,
+            "attention.head_count_kv": mixer.num_kv_heads,
+            "attention.key_length": mixer.head_dim,
+            "attention.value_length": mixer.v_dim,
         }
     else:
-        keys |= _latent_keys(spec, spec.attention)
+        keys |= _latent_keys(mixer) | _index_keys(spec)
     if spec.architecture.name != "qwen3moe":
         keys |= {
-            "leading_dense_block_count": spec.num_dense_layers,
-            "expert_shared_count": spec.num_shared_experts,
-            "expert_gating_func": 2 if spec.gating == "sigmoid" else 1,
-            "expert_group_count": spec.num_groups,
-            "expert_group_used_count": spec.num_groups_used,
-            "expert_weights_norm": spec.normalize_weights,
-            "expert_weights_scale": spec.weights_scale,
+            "leading_dense_block_count": spec.routed_layers[0],
+            "expert_shared_count": experts.num_shared,
+            "expert_gating_func": 2 if routing.gating == "sigmoid" else 1,
+            "expert_group_count": routing.num_groups,
+            "expert_group_used_count": routing.num_groups_used,
+            "expert_weights_norm": routing.normalize_weights,
+            "expert_weights_scale": routing.weights_scale,
         }
-    if spec.yarn is not None:
+    if rope.yarn is not None:
         keys |= {
             "rope.scaling.type": "yarn",
-            "rope.scaling.factor": spec.yarn.factor,
-            "rope.scaling.original_context_length": spec.yarn.original_context,
-            "rope.scaling.yarn_log_multiplier": 0.1 * spec.yarn.mscale_all_dim,
-            "rope.scaling.yarn_beta_fast": spec.yarn.beta_fast,
-            "rope.scaling.yarn_beta_slow": spec.yarn.beta_slow,
+            "rope.scaling.factor": rope.yarn.factor,
+            "rope.scaling.original_context_length": rope.yarn.original_context,
+            "rope.scaling.yarn_log_multiplier": 0.1 * rope.yarn.mscale_all_dim,
+            "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
+            "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
         }
     named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
     return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
 
 
-def _latent_keys(spec: ModelSpec, latent: LatentSpec) -> dict[str, Any]:
+def _latent_keys(latent: LatentSpec) -> dict[str, Any]:
     split = latent.mla_layout == "split"
     return {
-        "attention.head_count_kv": 1 if split else spec.num_heads,
+        "attention.head_count_kv": 1 if split else latent.num_heads,
         "attention.key_length": latent.latent_dim if split else latent.query_dim,
         "attention.value_length": latent.kv_lora_rank if split else latent.v_dim,
         "attention.key_length_mla": latent.query_dim if split else None,
         "attention.value_length_mla": latent.v_dim if split else None,
         "attention.q_lora_rank": latent.q_lora_rank,
         "attention.kv_lora_rank": latent.kv_lora_rank,
-        **_index_keys(latent.index),
     }
 
 
-def _index_keys(index: IndexSpec | None) -> dict[str, Any]:
-    if index is None:
+def _index_keys(spec: ModelSpec) -> dict[str, Any]:
+    if not spec.choices:
         return {}
+    first, types = (
+        spec.choices[0],
+        [each.mixer.has_indexer for each in spec.layers if isinstance(each.mixer, LatentSpec)],
+    )
     return {
-        "attention.indexer.head_count": index.num_heads,
-        "attention.indexer.key_length": index.key_dim,
-        "attention.indexer.top_k": index.top_k,
-        "attention.indexer.types": None if all(index.layers) else list(index.layers),
+        "attention.indexer.head_count": first.num_heads,
+        "attention.indexer.key_length": first.key_dim,
+        "attention.indexer.top_k": first.top_k,
+        "attention.indexer.types": None if all(types) else types,
     }
+
+
+def shapes_of(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor that the model reads."""
+    return {name: tensor.shape for name, tensor in expected_tensors(spec).items()}
 
 
 def write_model(
@@ -369,7 +387,7 @@ def write_model(
 ) -> Path:
     """Write `spec` as one file. `metadata` and `shapes` change or add entries, None removes one; `types` names tensors
     that are not F32."""
-    all_shapes = expected_tensors(spec) | dict(shapes or {})
+    all_shapes = shapes_of(spec) | dict(shapes or {})
     tensors = {name: shape for name, shape in all_shapes.items() if shape is not None}
     return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, types or {})
 
@@ -410,7 +428,7 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
     writer = gguf.GGUFWriter(path, spec.architecture.name)
     add_metadata(writer, metadata_of(spec))
     end = 0
-    for name, shape in expected_tensors(spec).items():
+    for name, shape in shapes_of(spec).items():
         kind = types.get(name, GgmlType.F32)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         num_bytes = int(np.prod(shape)) // block * block_bytes
@@ -431,11 +449,11 @@ def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
     """The types of a Q4_K_M file: Q6_K for the output and every other down projection, Q8_0 where rows are no whole
     blocks of 256, Q4_K for everything else but norms, biases and routers."""
     types = {}
-    for name, shape in expected_tensors(spec).items():
-        if len(shape) == 1 or "ffn_gate_inp" in name:
+    for name, tensor in expected_tensors(spec).items():
+        if len(tensor.shape) == 1 or tensor.group == "router":
             continue
-        is_fine = name == "output.weight" or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
-        types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if shape[-1] % 256 == 0 else GgmlType.Q8_0
+        is_fine = name == OUTPUT or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
+        types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if tensor.cols % 256 == 0 else GgmlType.Q8_0
     return types
 
 
@@ -461,7 +479,7 @@ def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] 
 
 def write_shards(folder: Path, stem: str, spec: ModelSpec, count: int) -> list[Path]:
     """Write `spec` as `count` shards, the metadata in the first, as gguf-split does."""
-    names = list(expected_tensors(spec).items())
+    names = list(shapes_of(spec).items())
     files = []
     for index in range(count):
         split: dict[str, Any] = {"split.no": index, "split.count": count, "split.tensors.count": len(names)}

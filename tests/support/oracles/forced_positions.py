@@ -13,6 +13,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice, highest
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.step import Step
+from ballast.model.layers.latent import LatentSpec
 
 MOST_MOVED = 0.02
 """How far the follower takes a score for the leader's, as a share of the largest of its row."""
@@ -30,9 +31,9 @@ class ForcedPositions:
         """Of them, those that the follower would have made otherwise."""
         self.num_refused = 0
         """Of them, those that it has made otherwise, for no near tie explains the leader's."""
-        index = leader._spec.index
-        assert index is not None
-        shape = sum(index.layers), most_tokens, index.top_k
+        spec = leader._spec
+        num_indexers = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
+        shape = num_indexers, most_tokens, spec.choices[0].top_k
         self._chosen = torch.zeros(shape, dtype=torch.int32, device=leader._device)
         for model, make in ((leader, self._noted), (follower, self._forced)):
             keys = [layer.index_keys for layer in model._kv.layers if layer.index_keys is not None]

@@ -15,7 +15,7 @@ import torch
 
 from ballast.model.hybrid.experts.routing import Choose, Router
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.spec import ModelSpec
+from ballast.model.layers.feed_forward import RoutingSpec
 
 MOST_MOVED = 2e-3
 """How far the follower takes a score, a probability or a sigmoid, for the leader's."""
@@ -35,9 +35,9 @@ class ForcedRouting:
         self.num_refused = 0
         """Of them, those that it has made otherwise, for no near tie explains the leader's."""
         spec = leader._spec
-        shape = spec.num_layers - spec.num_dense_layers, most_tokens
-        self._logits = torch.zeros((*shape, spec.num_experts), device=leader._device)
-        self._chosen = torch.zeros((*shape, spec.num_experts_used), dtype=torch.int32, device=leader._device)
+        shape = len(spec.routed_layers), most_tokens
+        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader._device)
+        self._chosen = torch.zeros((*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader._device)
         _rechoose(leader, self._noted)
         _rechoose(follower, self._forced)
 
@@ -52,14 +52,14 @@ class ForcedRouting:
 
     def _forced(self, layer: int, choose: Choose) -> Choose:
         assert isinstance(choose, Router)
-        spec, bias = choose._spec, 0.0 if choose._bias is None else choose._bias
+        rule, bias = choose._rule, 0.0 if choose._bias is None else choose._bias
 
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             theirs = self._chosen[layer, : len(logits)].cpu().long()
-            apart = _scores(spec, self._logits[layer, : len(logits)].cpu()) - _scores(spec, logits)
+            apart = _scores(rule, self._logits[layer, : len(logits)].cpu()) - _scores(rule, logits)
             moved = apart.clamp(-MOST_MOVED, MOST_MOVED)
             moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
-            ids, weights = Router(spec, bias + moved)(logits)
+            ids, weights = Router(rule, bias + moved)(logits)
             self.num_choices += len(ids)
             self.num_differing += _count_differing(choose(logits)[0], theirs)
             self.num_refused += _count_differing(ids, theirs)
@@ -78,8 +78,8 @@ def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None
     model._weights = replace(model._weights, layers=tuple(layers))
 
 
-def _scores(spec: ModelSpec, logits: torch.Tensor) -> torch.Tensor:
-    return logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
+def _scores(rule: RoutingSpec, logits: torch.Tensor) -> torch.Tensor:
+    return logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
 
 
 def _count_differing(ids: torch.Tensor, theirs: torch.Tensor) -> int:

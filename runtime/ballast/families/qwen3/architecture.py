@@ -12,5 +12,5 @@ ARCHITECTURE = Architecture(
     modules={"softmax": "Qwen3Moe"},
     moe_module="SparseMoeBlock",
     defaults={**routing_values(SOFTMAX, (1, 1), 1.0, norm=True), **PLAIN_YARN},
-    needs_qk_norm=True,
+    needed_options=frozenset({"qk_norm"}),
 )

@@ -23,6 +23,7 @@ from ballast.model.hybrid.attention.attention import Attention, PlainAttention, 
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.registrar import CudaRegistrar
@@ -52,10 +53,12 @@ from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory,
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts, LayerSums, MakeExperts, sums_of_calls
 from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.packed_tensors import Packing
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
-from ballast.model.spec import IndexSpec, LatentSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
-from ballast.model.weights import Packing
 from ballast.weights.gguf import GgufModel
 
 if TYPE_CHECKING:
@@ -89,11 +92,13 @@ def load_hybrid_model(
     if on_gpu:
         torch.cuda.set_device(device)
     off = SwitchedOff()
-    sizes = _sizes(spec, options.block_tokens)
+    mixer = common_mixer(spec)
+    assert mixer is not None, "the plan rejects layers of different attention"
+    sizes = _sizes(mixer, options.block_tokens)
     with times.phase("kernels"):
         attends = _attentions(gguf_model, spec, sizes, options.kv_dtype, device)
-        expanded_sizes = _expanded_sizes(spec, sizes)
-        flashinfer = _flashinfer(spec, sizes, expanded_sizes, device, off)
+        expanded_sizes = _expanded_sizes(mixer, sizes)
+        flashinfer = _flashinfer(mixer, sizes, expanded_sizes, device, off)
     make_experts = options.make_experts or _grouped_experts
     num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
     longest = min(options.max_step_tokens, num_positions)
@@ -150,18 +155,18 @@ def load_hybrid_model(
     routed_weights = [layer.routed for layer in weights.layers if layer.routed is not None]
     in_host = {index: layer.experts for index, layer in enumerate(routed_weights) if layer.experts is not None}
     on_host = list(in_host.values())
-    pointwise = _pointwise(spec, build_rope_table(spec, num_positions), options.kv_dtype, device)
+    pointwise = _pointwise(spec.rms_eps, mixer, build_rope_table(mixer.rope, num_positions), options.kv_dtype, device)
     # Before anything on the CPU is timed: until now a compiler may have run. One that still runs leaves it the CPUs.
     if ahead is not None:
         with times.phase("pinned"):
             ahead.wait()
-    slices = slice_sizes_of(spec) if options.slices is None else options.slices
+    slices = slice_sizes_of(mixer) if options.slices is None else options.slices
     short = replace(slices, long_from=None)
-    attention = AttentionLayer(_kind(spec, pointwise, attends[0], None), short)
+    attention = AttentionLayer(_kind(mixer, pointwise, attends[0], None), short)
 
     def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayer[Any]:
         cuts = short if expanded is None else slices
-        return AttentionLayer(_kind(spec, pointwise, attends[1], expanded), cuts)
+        return AttentionLayer(_kind(mixer, pointwise, attends[1], expanded), cuts)
 
     def use_expanded(expanded: ExpandedAttention) -> None:
         model.set_prefill_attention(prefill_attention(expanded))
@@ -269,8 +274,8 @@ def _warmup_sizes(device: torch.device, spec: ModelSpec, most_tokens: int, longe
     from ballast.model.hybrid.startup import warmup_sizes  # here alone: a CPU needs no Triton
 
     return (
-        warmup_sizes.sizes_for_experts(most_tokens, spec.num_experts_used, spec.num_experts),
-        warmup_sizes.sizes_for_steps(longest, spec.num_experts_used, spec.num_experts),
+        warmup_sizes.sizes_for_experts(most_tokens, spec.routing.num_experts_used, spec.routing.num_experts),
+        warmup_sizes.sizes_for_steps(longest, spec.routing.num_experts_used, spec.routing.num_experts),
     )
 
 
@@ -311,22 +316,20 @@ def _kernels_ahead(
     return KernelsAhead(compiling, spec, pool, make_experts, options.max_step_tokens, expert_sizes, options.device)
 
 
-def _sizes(spec: ModelSpec, block_tokens: int) -> Sizes:
-    scale, attention = softmax_scale(spec), spec.attention
-    if isinstance(attention, LatentSpec):
-        return LatentSizes(spec.num_heads, attention.kv_lora_rank, attention.rope_dim, scale, block_tokens)
-    return GroupedSizes(
-        spec.num_heads, attention.num_kv_heads, attention.head_dim, attention.v_dim, scale, block_tokens
-    )
+def _sizes(mixer: Mixer, block_tokens: int) -> Sizes:
+    scale = softmax_scale(mixer)
+    if isinstance(mixer, LatentSpec):
+        return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens)
+    return GroupedSizes(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.v_dim, scale, block_tokens)
 
 
 def _kind(
-    spec: ModelSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+    mixer: Mixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
 ) -> AttentionKind[Any]:
     """`expanded`: for long slices of latent attention."""
-    if isinstance(spec.attention, LatentSpec):
-        return LatentAttention(spec, pointwise, attend, expanded)
-    return GroupedAttention(spec.num_heads, spec.attention.num_kv_heads, pointwise, attend)
+    if isinstance(mixer, LatentSpec):
+        return LatentAttention(mixer, pointwise, attend, expanded)
+    return GroupedAttention(mixer, pointwise, attend)
 
 
 def _attentions(
@@ -338,9 +341,9 @@ def _attentions(
             keep_compiled_kernels_in(compiler)
         use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
     try:
-        if spec.index is not None:
-            choose, attend = _sparse(spec.index, sizes, kv_dtype, device)
-            is_shared = not all(spec.index.layers)
+        if spec.choices:
+            choose, attend = _sparse(spec.choices[0], sizes, kv_dtype, device)
+            is_shared = not all(index.has_indexer for index in spec.choices)
             return [SparseAttention(choose, attend, is_shared=is_shared) for _ in range(2)]
         return [_dense(sizes, device) for _ in range(2)]
     except ValueError as error:
@@ -367,32 +370,31 @@ def _sparse(
     return sparse_kernels(of_index, sizes, kv_dtype, device, lambda: _parallel_compile(device, lambda _: None))
 
 
-def _expanded_sizes(spec: ModelSpec, of: Sizes) -> ExpandedSizes | None:
+def _expanded_sizes(mixer: Mixer, of: Sizes) -> ExpandedSizes | None:
     """The sizes of attention outside the latent space; None if attention has no latent space or sees chosen positions
     alone."""
-    if not isinstance(of, LatentSizes) or spec.index is not None:
+    if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
         return None
-    nope_dim, v_dim = spec.latent.nope_dim, spec.latent.v_dim
-    return ExpandedSizes(of.num_heads, of.rank, nope_dim, of.rope_dim, v_dim, of.scale, of.block_tokens)
+    return ExpandedSizes(of.num_heads, of.rank, mixer.nope_dim, of.rope_dim, mixer.v_dim, of.scale, of.block_tokens)
 
 
 def _flashinfer(
-    spec: ModelSpec, of: Sizes, expanded: ExpandedSizes | None, device: torch.device, off: SwitchedOff
+    mixer: Mixer, of: Sizes, expanded: ExpandedSizes | None, device: torch.device, off: SwitchedOff
 ) -> LateFlashinfer | None:
     """flashinfer's kernels, which begin to compile; None where they cannot be used."""
-    if device.type != "cuda" or spec.index is not None:
+    if device.type != "cuda" or (isinstance(mixer, LatentSpec) and mixer.index is not None):
         return None
     from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer  # here alone: a CPU needs no Triton
 
     return LateFlashinfer(of, expanded, device, off)
 
 
-def _pointwise(spec: ModelSpec, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
+def _pointwise(rms_eps: float, mixer: Mixer, rope: RopeTable, kv_dtype: torch.dtype, device: torch.device) -> Pointwise:
     if device.type != "cuda":
-        return TorchPointwise(spec.rms_eps, rope, device)
+        return TorchPointwise(rms_eps, rope, device)
     from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise  # here alone: a CPU needs no Triton
 
-    return TritonPointwise(spec.rms_eps, rope, device, largest_query(softmax_scale(spec), kv_dtype))
+    return TritonPointwise(rms_eps, rope, device, largest_query(softmax_scale(mixer), kv_dtype))
 
 
 def _noted(make_linear: MakeLinear, note: Callable[[Linear], None]) -> MakeLinear:

@@ -107,6 +107,7 @@ class HybridModel:
         self._spec = spec
         self._vram = vram
         self._off = off
+        self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
         self._weights = weights
         self._embedding = Embedding(weights.embedding)
         self._experts = divided
@@ -361,7 +362,7 @@ class HybridModel:
     def expert_uses(self) -> NDArray[np.int64]:
         """[routed layers, E]: for how many tokens the CPU has computed each expert so far."""
         routed = [layer.routed.experts for layer in self._weights.layers if layer.routed is not None]
-        none = np.zeros(self._spec.num_experts, np.int64)
+        none = np.zeros(self._spec.routing.num_experts, np.int64)
         return np.stack([none if experts is None else experts.uses for experts in routed])
 
     @property
@@ -508,20 +509,20 @@ class HybridModel:
             normed = self._pointwise.add_and_norm(
                 stream, ((yield from attention.pieces(layer.attention, normed, cache, step)),), layer.ffn_norm
             )
-            routed_index = index - self._spec.num_dense_layers
             normed = self._pointwise.add_and_norm(
-                stream, (yield from self._feed_forward(layer, routed_index, normed, experts)), next_norm
+                stream, (yield from self._feed_forward(layer, index, normed, experts)), next_norm
             )
         return self._weights.output(normed[step.sampled])
 
     def _feed_forward(
-        self, layer: LayerWeights, routed_index: int, normed: torch.Tensor, experts: DividedExperts
+        self, layer: LayerWeights, index: int, normed: torch.Tensor, experts: DividedExperts
     ) -> Pieces[tuple[torch.Tensor, ...]]:
         """The terms of the feed-forward's sum, each [T, D]. Experts are started first: the CPU computes them while the
         device computes what every token needs."""
         if layer.routed is None:
             assert layer.mlp is not None
             return (self._mlp(layer.mlp, normed),)
+        routed_index = self._routed_index[index]
         yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (self._mlp(layer.mlp, normed),)
         return (experts.result(routed_index), *every_token)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.layer import Mixer
 
 PRODUCT_TOKENS = 4096
 """Most tokens that a layer's products take at a time: they bound activations wider than a token's row. A quantised
@@ -43,11 +44,11 @@ SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
 space."""
 
 
-def slice_sizes_of(spec: ModelSpec) -> SliceSizes:
-    """Those that a model is served with."""
-    if isinstance(spec.attention, GroupedSpec):
+def slice_sizes_of(mixer: Mixer) -> SliceSizes:
+    """The sizes for layers with this mixer."""
+    if isinstance(mixer, GroupedSpec):
         return GROUPED_SLICE_SIZES
-    return SLICE_SIZES if spec.index is None else SPARSE_SLICE_SIZES
+    return SLICE_SIZES if mixer.index is None else SPARSE_SLICE_SIZES
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ballast.model.layers.feed_forward import DenseSpec
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
-from ballast.model.spec import GroupedSpec, LatentSpec, ModelSpec
+from ballast.model.spec import ModelSpec
 
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
@@ -17,67 +21,81 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
             raise keys.refuse(
                 f"{name} is {found} in this file and {configured} in config.json; expected files of the same model"
             )
-    if config.yarn is not None and spec.yarn is None:
+    if config.yarn is not None and spec.rope.yarn is None:
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
 
 
 def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:
     """(name, the file's value, config.json's); None where one of them says nothing."""
-    uses_groups = not (spec.gating == "softmax" and config.is_greedy)
+    routing, rope = spec.routing, spec.rope
+    uses_groups = not (routing.gating == "softmax" and config.is_greedy)
     pairs: list[tuple[str, object, object]] = [
         ("hidden_size", spec.hidden, config.hidden_size),
         ("num_hidden_layers", spec.num_layers, config.num_hidden_layers),
-        ("first_k_dense_replace", spec.num_dense_layers, config.first_k_dense_replace),
-        ("intermediate_size", spec.ffn_dim or None, config.intermediate_size),
-        ("num_attention_heads", spec.num_heads, config.num_attention_heads),
-        *_attention(spec.attention, config),
+        ("first_k_dense_replace", spec.routed_layers[0], config.first_k_dense_replace),
+        *(pair for layer in dict.fromkeys(spec.layers) for pair in _layer(layer, config)),
         *_indexer(keys, spec, config),
-        ("n_routed_experts", spec.num_experts, config.n_routed_experts),
-        ("num_experts", spec.num_experts, config.num_experts),
-        ("num_experts_per_tok", spec.num_experts_used, config.num_experts_per_tok),
-        ("n_shared_experts", spec.num_shared_experts, config.n_shared_experts),
-        ("moe_intermediate_size", spec.expert_dim, config.moe_intermediate_size),
-        ("scoring_func", spec.gating, config.scoring_func),
-        ("n_group", spec.num_groups, config.n_group if uses_groups else None),
-        ("topk_group", spec.num_groups_used, config.topk_group if uses_groups else None),
-        ("norm_topk_prob", spec.normalize_weights, config.norm_topk_prob),
-        ("routed_scaling_factor", spec.weights_scale, config.routed_scaling_factor),
+        ("n_routed_experts", routing.num_experts, config.n_routed_experts),
+        ("num_experts", routing.num_experts, config.num_experts),
+        ("num_experts_per_tok", routing.num_experts_used, config.num_experts_per_tok),
+        ("scoring_func", routing.gating, config.scoring_func),
+        ("n_group", routing.num_groups, config.n_group if uses_groups else None),
+        ("topk_group", routing.num_groups_used, config.topk_group if uses_groups else None),
+        ("norm_topk_prob", routing.normalize_weights, config.norm_topk_prob),
+        ("routed_scaling_factor", routing.weights_scale, config.routed_scaling_factor),
         ("rms_norm_eps", spec.rms_eps, config.rms_norm_eps),
-        ("rope_theta", spec.rope_theta, config.theta),
+        ("rope_theta", rope.theta, config.theta),
     ]
-    if spec.yarn is not None and config.yarn is not None:
+    if rope.yarn is not None and config.yarn is not None:
         original = config.yarn.original_max_position_embeddings
         pairs += [
-            ("rope_scaling.factor", spec.yarn.factor, config.yarn.factor),
-            ("rope_scaling.original_max_position_embeddings", spec.yarn.original_context, original),
-            ("rope_scaling.mscale_all_dim", spec.yarn.mscale_all_dim, config.yarn.mscale_all_dim),
+            ("rope_scaling.factor", rope.yarn.factor, config.yarn.factor),
+            ("rope_scaling.original_max_position_embeddings", rope.yarn.original_context, original),
+            ("rope_scaling.mscale_all_dim", rope.yarn.mscale_all_dim, config.yarn.mscale_all_dim),
         ]
     return pairs
 
 
-def _attention(attention: LatentSpec | GroupedSpec, config: HfConfig) -> list[tuple[str, object, object]]:
-    if isinstance(attention, GroupedSpec):
+def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    feed_forward = layer.feed_forward
+    of_heads = [
+        ("num_attention_heads", layer.mixer.num_heads, config.num_attention_heads),
+        *_mixer(layer.mixer, config),
+    ]
+    if isinstance(feed_forward, DenseSpec):
+        return [*of_heads, ("intermediate_size", feed_forward.width, config.intermediate_size)]
+    return [
+        *of_heads,
+        ("n_shared_experts", feed_forward.num_shared, config.n_shared_experts),
+        ("moe_intermediate_size", feed_forward.width, config.moe_intermediate_size),
+    ]
+
+
+def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
+    if isinstance(mixer, GroupedSpec):
         return [
-            ("num_key_value_heads", attention.num_kv_heads, config.num_key_value_heads),
-            ("head_dim", attention.head_dim, config.head_dim),
+            ("num_key_value_heads", mixer.num_kv_heads, config.num_key_value_heads),
+            ("head_dim", mixer.head_dim, config.head_dim),
         ]
     pairs: list[tuple[str, object, object]] = [
-        ("kv_lora_rank", attention.kv_lora_rank, config.kv_lora_rank),
-        ("qk_nope_head_dim", attention.nope_dim, config.qk_nope_head_dim),
-        ("qk_rope_head_dim", attention.rope_dim, config.qk_rope_head_dim),
-        ("v_head_dim", attention.v_dim, config.v_head_dim),
+        ("kv_lora_rank", mixer.kv_lora_rank, config.kv_lora_rank),
+        ("qk_nope_head_dim", mixer.nope_dim, config.qk_nope_head_dim),
+        ("qk_rope_head_dim", mixer.rope.dim, config.qk_rope_head_dim),
+        ("v_head_dim", mixer.v_dim, config.v_head_dim),
     ]
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
-        pairs.append(("q_lora_rank", attention.q_lora_rank or 0, config.q_lora_rank or 0))
+        pairs.append(("q_lora_rank", mixer.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs
 
 
 def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:
-    if spec.index is None:
+    by_layer = [layer.mixer.index if isinstance(layer.mixer, LatentSpec) else None for layer in spec.layers]
+    first = by_layer[0]
+    if first is None:
         return []
     pairs: list[tuple[str, object, object]] = [
-        ("index_n_heads", spec.index.num_heads, config.index_n_heads),
-        ("index_head_dim", spec.index.key_dim, config.index_head_dim),
+        ("index_n_heads", first.num_heads, config.index_n_heads),
+        ("index_head_dim", first.key_dim, config.index_head_dim),
         # The spec has no more than the context.
         ("index_topk", keys.whole("attention.indexer.top_k"), config.index_topk),
     ]
@@ -86,7 +104,8 @@ def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, o
         return pairs
     # Those of layers that predict further tokens may follow.
     pairs.append(("the length of indexer_types", spec.num_layers, min(len(types), spec.num_layers)))
-    for layer, (has_one, configured) in enumerate(zip(spec.index.layers, types, strict=False)):
+    for layer, (index, configured) in enumerate(zip(by_layer, types, strict=False)):
+        has_one = index is not None and index.has_indexer
         pairs.append((f"indexer_types of layer {layer}", "full" if has_one else "shared", configured))
     return pairs
 

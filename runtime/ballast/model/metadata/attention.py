@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from ballast.families.family import Dimensions
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.layers.tensor import Tensor
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
-from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec
 
 _MOST_INDEX_HEADS = 1024
 """Far above any model's. Bounds what a step allocates."""
 
 
-def read_attention(keys: Keys, layers: Layers, widths: Widths) -> LatentSpec | GroupedSpec:
-    """Of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
-    if keys.architecture.attention == "latent":
-        return _read_latent(keys, layers)
-    return _read_grouped(keys, layers, widths)
+class LatentDims(NamedTuple):
+    """The sizes of latent attention, which also tell known models apart."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
 
 
-def dimensions_of(widths: Widths, attention: LatentSpec | GroupedSpec) -> Dimensions | None:
+def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
     """What tells known models apart; None where none are known by it."""
-    if isinstance(attention, GroupedSpec):
+    if keys.architecture.attention == "grouped":
         return None
-    return Dimensions(
-        q_lora_rank=attention.q_lora_rank,
-        kv_lora_rank=attention.kv_lora_rank,
-        nope_dim=attention.nope_dim,
-        rope_dim=attention.rope_dim,
-        v_dim=attention.v_dim,
-        **widths._asdict(),
-    )
+    return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
 
 
-def _read_latent(keys: Keys, layers: Layers) -> LatentSpec:
+def read_mixers(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> tuple[Mixer, ...]:
+    """Each layer's, of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
+    if keys.architecture.attention == "latent":
+        return tuple(_read_latent(keys, layers, widths, theta, yarn))
+    return (_read_grouped(keys, layers, widths, theta, yarn),) * layers.num_layers
+
+
+def _latent_dims(keys: Keys) -> LatentDims:
     rope_dim = keys.whole("rope.dimension_count")
     # Files of the split layout describe the latent in key_length and the heads in key_length_mla.
     head_dim = keys.whole(keys.first("attention.key_length_mla", "attention.key_length"))
@@ -43,19 +52,37 @@ def _read_latent(keys: Keys, layers: Layers) -> LatentSpec:
             f"heads of {head_dim} with {rope_dim} rotated dimensions; "
             "expected an even number of rotated dimensions, fewer than the head has"
         )
-    q_lora_rank = _q_lora_rank(keys)
-    return LatentSpec(
-        q_lora_rank=q_lora_rank,
+    return LatentDims(
+        q_lora_rank=_q_lora_rank(keys),
         kv_lora_rank=keys.whole("attention.kv_lora_rank"),
         nope_dim=head_dim - rope_dim,
         rope_dim=rope_dim,
         v_dim=keys.whole(keys.first("attention.value_length_mla", "attention.value_length")),
-        mla_layout=_mla_layout(keys),
-        index=_read_index(keys, layers, rope_dim, q_lora_rank) if keys.architecture.index_pairs else None,
     )
 
 
-def _read_index(keys: Keys, layers: Layers, rope_dim: int, q_lora_rank: int | None) -> IndexSpec:
+def _read_latent(
+    keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
+) -> Iterator[LatentSpec]:
+    dims = _latent_dims(keys)
+    mixer = LatentSpec(
+        num_heads=widths.num_heads,
+        q_lora_rank=dims.q_lora_rank,
+        kv_lora_rank=dims.kv_lora_rank,
+        nope_dim=dims.nope_dim,
+        v_dim=dims.v_dim,
+        rope=RopeSpec(dims.rope_dim, theta, yarn),
+        mla_layout=_mla_layout(keys),
+    )
+    if keys.architecture.index_pairs is None:
+        yield from [mixer] * layers.num_layers
+        return
+    index = _read_index(keys, dims.rope_dim, dims.q_lora_rank)
+    for has_indexer in _indexed_layers(keys, layers.num_layers):
+        yield replace(mixer, index=replace(index, has_indexer=has_indexer))
+
+
+def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None) -> IndexSpec:
     if q_lora_rank is None:
         raise keys.refuse("blk.0.attn_q_a.weight is missing, of whose products the indexer makes its queries")
     key_dim = keys.whole("attention.indexer.key_length")
@@ -71,7 +98,7 @@ def _read_index(keys: Keys, layers: Layers, rope_dim: int, q_lora_rank: int | No
         key_dim=key_dim,
         top_k=min(keys.whole("attention.indexer.top_k"), keys.whole("context_length")),
         pairs_apart=keys.architecture.index_pairs == "apart",
-        layers=_indexed_layers(keys, layers.num_layers),
+        has_indexer=True,
     )
 
 
@@ -110,7 +137,7 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
     raise keys.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
 
 
-def _read_grouped(keys: Keys, layers: Layers, widths: Widths) -> GroupedSpec:
+def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> GroupedSpec:
     num_kv_heads = keys.uniform("attention.head_count_kv", range(layers.num_layers))
     if widths.num_heads % num_kv_heads:
         raise keys.refuse(f"{widths.num_heads} heads share {num_kv_heads} of the cache; expected equal groups")
@@ -122,11 +149,21 @@ def _read_grouped(keys: Keys, layers: Layers, widths: Widths) -> GroupedSpec:
             f"heads of {head_dim} with {rope_dim} rotated dimensions; "
             "expected an even number of rotated dimensions, at most the head's"
         )
-    return GroupedSpec(
+    mixer = GroupedSpec(
+        num_heads=widths.num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         v_dim=keys.whole("attention.value_length", default=by_heads),
-        rope_dim=rope_dim,
-        qk_norm=keys.architecture.needs_qk_norm or keys.has_tensor("blk.0.attn_q_norm.weight"),
-        qkv_bias=keys.has_tensor("blk.0.attn_q.bias"),
+        rope=RopeSpec(rope_dim, theta, yarn),
     )
+    return replace(mixer, options=_options(keys, mixer.declared(widths.hidden)))
+
+
+def _options(keys: Keys, declared: Iterable[Tensor]) -> frozenset[str]:
+    """Options that the architecture needs, and options whose first tensor is in the file."""
+    firsts: dict[str, str] = {}
+    for tensor in declared:
+        if tensor.option is not None:
+            firsts.setdefault(tensor.option, tensor.name)
+    found = {option for option, name in firsts.items() if keys.has_tensor(f"blk.0.{name}")}
+    return keys.architecture.needed_options | found

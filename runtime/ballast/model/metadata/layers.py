@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, FeedForward, RoutingSpec
 from ballast.model.metadata.keys import Keys
 from ballast.weights.gguf import block_of
 
@@ -29,10 +30,11 @@ def read_layers(keys: Keys) -> Layers:
 
 
 class Widths(NamedTuple):
-    """The fields of a ModelSpec of the same names."""
+    """Sizes that do not depend on the kind of attention."""
 
     hidden: int
     ffn_dim: int
+    """Width of dense layers; 0 for a file without any."""
     num_heads: int
     num_experts: int
     num_experts_used: int
@@ -41,7 +43,7 @@ class Widths(NamedTuple):
 
 
 def read_widths(keys: Keys, layers: Layers) -> Widths:
-    """What layers have whatever their attention. Raises ModelError for a key that is missing or senseless."""
+    """Raises ModelError for a key that is missing or has an impossible value."""
     num_layers, num_dense_layers = layers
     return Widths(
         hidden=keys.whole("embedding_length"),
@@ -52,6 +54,18 @@ def read_widths(keys: Keys, layers: Layers) -> Widths:
         num_shared_experts=_num_shared_experts(keys, num_dense_layers),
         expert_dim=keys.uniform("expert_feed_forward_length", range(num_dense_layers, num_layers)),
     )
+
+
+def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: RoutingSpec) -> tuple[FeedForward, ...]:
+    """The feed-forward of each layer."""
+    experts = ExpertsSpec(
+        routing=routing,
+        width=widths.expert_dim,
+        num_shared=widths.num_shared_experts,
+        is_fused=keys.has_tensor(f"blk.{layers.num_dense_layers}.ffn_gate_up_exps.weight"),
+    )
+    num_routed = layers.num_layers - layers.num_dense_layers
+    return (*[DenseSpec(widths.ffn_dim)] * layers.num_dense_layers, *[experts] * num_routed)
 
 
 def read_vocab_size(keys: Keys) -> int:

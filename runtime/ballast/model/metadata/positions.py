@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ballast.model.layers.positions import YarnSpec
 from ballast.model.metadata.hf_config import HfRope
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
-from ballast.model.spec import YarnSpec
 
 # Bounds far beyond any model's values. Within them all tables are finite in float32.
 _MOST_THETA = 1e12

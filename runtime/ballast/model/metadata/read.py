@@ -11,12 +11,14 @@ from __future__ import annotations
 from ballast.errors import ModelError, shown
 from ballast.families.architecture import Architecture
 from ballast.families.registry import ARCHITECTURES, served_models
+from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import LayerSpec
 from ballast.model.metadata.agreement import check_config
-from ballast.model.metadata.attention import dimensions_of, read_attention
+from ballast.model.metadata.attention import dimensions_of, read_mixers
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import matching_models
-from ballast.model.metadata.layers import read_layers, read_vocab_size, read_widths
+from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_vocab_size, read_widths
 from ballast.model.metadata.positions import read_theta, read_yarn
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
@@ -62,25 +64,21 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     _check_keys(keys)
     layers = read_layers(keys)
     widths = read_widths(keys, layers)
-    attention = read_attention(keys, layers, widths)
-    dimensions = dimensions_of(widths, attention)
+    dimensions = dimensions_of(keys, widths)
     settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
+    mixers = read_mixers(keys, layers, widths, read_theta(settings), read_yarn(settings))
+    routing = read_routing(settings, layers, widths)
     spec = ModelSpec(
         name=_name(keys),
+        architecture=keys.architecture,
         vocab_size=read_vocab_size(keys),
         context_length=keys.whole("context_length"),
-        architecture=keys.architecture,
-        attention=attention,
-        fused_experts=keys.has_tensor(f"blk.{layers.num_dense_layers}.ffn_gate_up_exps.weight"),
+        hidden=widths.hidden,
+        layers=tuple(map(LayerSpec, mixers, read_feed_forwards(keys, layers, widths, routing))),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", above=1e-30, most=1.0),
-        rope_theta=read_theta(settings),
-        yarn=read_yarn(settings),
         tied_output=not keys.has_tensor("output.weight"),
-        **layers._asdict(),
-        **widths._asdict(),
-        **read_routing(settings, layers.num_layers)._asdict(),
     )
-    _check_spec(keys, spec)
+    _check_routing(keys, routing)
     if config is not None:
         check_config(keys, spec, config)
     return spec
@@ -128,16 +126,16 @@ def _name(keys: Keys) -> str:
     return name or keys.gguf.path.stem
 
 
-def _check_spec(keys: Keys, spec: ModelSpec) -> None:
+def _check_routing(keys: Keys, routing: RoutingSpec) -> None:
     """Relations between the numbers that no single key can show."""
-    if spec.num_experts % spec.num_groups:
-        raise keys.refuse(f"{spec.num_experts} experts in {spec.num_groups} groups; expected equal groups")
-    group_size = spec.num_experts // spec.num_groups
-    reachable = group_size * spec.num_groups_used
-    if spec.num_experts_used > reachable:
+    if routing.num_experts % routing.num_groups:
+        raise keys.refuse(f"{routing.num_experts} experts in {routing.num_groups} groups; expected equal groups")
+    group_size = routing.num_experts // routing.num_groups
+    reachable = group_size * routing.num_groups_used
+    if routing.num_experts_used > reachable:
         raise keys.refuse(
-            f"{keys.full('expert_used_count')}={spec.num_experts_used}; expected at most {reachable}, "
+            f"{keys.full('expert_used_count')}={routing.num_experts_used}; expected at most {reachable}, "
             "the experts in the groups used"
         )
-    if spec.num_groups > 1 and spec.group_score == "top2_sum" and group_size < 2:
+    if routing.num_groups > 1 and routing.group_score == "top2_sum" and group_size < 2:
         raise keys.refuse(f"groups of {group_size} expert; expected at least 2, groups are ranked by their best two")

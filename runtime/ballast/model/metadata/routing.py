@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
 from ballast.families.architecture import Gating
+from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.metadata.keys import Keys, is_number, is_whole
+from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.settings import Settings
 
 _GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
@@ -13,29 +13,19 @@ _GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax
 _MOST_SCALE = 1e4
 
 
-class Routing(NamedTuple):
-    """The fields of a ModelSpec of the same names."""
-
-    gating: Gating
-    num_groups: int
-    num_groups_used: int
-    group_score: Literal["max", "top2_sum"]
-    router_bias: bool
-    normalize_weights: bool
-    weights_scale: float
-
-
-def read_routing(settings: Settings, num_layers: int) -> Routing:
+def read_routing(settings: Settings, layers: Layers, widths: Widths) -> RoutingSpec:
     """The rule. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
     gating = _gating(settings)
     num_groups, num_groups_used = _groups(settings, gating)
     rule = settings.keys.architecture.routers[gating]
-    return Routing(
+    return RoutingSpec(
+        num_experts=widths.num_experts,
+        num_experts_used=widths.num_experts_used,
         gating=gating,
         num_groups=num_groups,
         num_groups_used=num_groups_used,
         group_score=rule.group_score,
-        router_bias=rule.has_bias and not (rule.may_lack_bias and _lacks_bias(settings.keys, num_layers)),
+        router_bias=rule.has_bias and not (rule.may_lack_bias and _lacks_bias(settings.keys, layers.num_layers)),
         normalize_weights=_normalize_weights(settings),
         weights_scale=_weights_scale(settings),
     )

@@ -11,8 +11,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
 from ballast.engine.build import EngineSettings
-from ballast.model.hybrid import weights
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
+from ballast.model.hybrid.layers import largest_kept
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
@@ -91,9 +91,9 @@ def test_infinite_weights_have_no_finite_bound() -> None:
 
 def test_the_scale_of_a_whole_matrix_counts(tmp_path: Path, monkeypatch) -> None:
     seen: list[np.ndarray] = []
-    bound = weights.largest_product
+    bound = largest_kept.largest_product
     monkeypatch.setattr(
-        weights, "largest_product", lambda norm, rows, bias: (seen.append(rows), bound(norm, rows, bias))[1]
+        largest_kept, "largest_product", lambda norm, rows, bias: (seen.append(rows), bound(norm, rows, bias))[1]
     )
     file = write_tiny_model(tmp_path, arch="v2lite", quant="nvfp4").gguf
     load_hybrid(file, CPU, SETTINGS, make_linear=float_linear)
@@ -106,7 +106,7 @@ def test_the_scale_of_a_whole_matrix_counts(tmp_path: Path, monkeypatch) -> None
 @pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
 def test_a_start_tells_how_large_keys_can_be(tmp_path: Path, monkeypatch, caplog, key: float, level: str) -> None:
     if key is not None:
-        monkeypatch.setattr(weights, "largest_rotated", lambda *_: key)
+        monkeypatch.setattr(largest_kept, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)
     load_hybrid(write_tiny_model(tmp_path, arch="k2", quant="q4_k").gguf, CPU, SETTINGS, make_linear=float_linear)
     [record] = [record for record in caplog.records if "the cache" in record.message]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,12 +23,13 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
+from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
-SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
+SPEC = changed(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
 

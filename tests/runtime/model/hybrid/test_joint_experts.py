@@ -4,7 +4,6 @@ well, with experts of floats."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,12 +21,13 @@ from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
+from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 96, 8, 3, 3
-SPEC = replace(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
+SPEC = changed(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY = ((),) * LAYERS
 EVERYBODY = tuple(range(EXPERTS))

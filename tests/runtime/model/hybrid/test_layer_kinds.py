@@ -16,7 +16,7 @@ from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.gguf_files import GLM52_SPEC, R1_SPEC, common_types, write_hollow_model
 
-NUM_ROUTED = R1_SPEC.num_layers - R1_SPEC.num_dense_layers
+NUM_ROUTED = len(R1_SPEC.routed_layers)
 
 
 @pytest.fixture(scope="module")

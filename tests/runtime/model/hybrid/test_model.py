@@ -48,11 +48,11 @@ from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
-from ballast.model.weights import Packing, Tensors
+from ballast.model.packed_tensors import Packing, Tensors
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
-from ballast.tiny.quant_mix import QUANTS, type_for
+from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.attention_cases import attention_case
@@ -157,7 +157,7 @@ class LedPair(Pair):
     def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
         follower = load(file, CPU, settings, make_linear=float_linear, kv_dtype=torch.float32)
         self.routing = ForcedRouting(forced_by, follower, settings.prefill_chunk_size)
-        is_sparse = forced_by._spec.index is not None
+        is_sparse = bool(forced_by._spec.choices)
         self.positions = ForcedPositions(forced_by, follower, settings.prefill_chunk_size) if is_sparse else None
         super().__init__(follower, forced_by)
 
@@ -223,10 +223,11 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(
 def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tiny_model,
-        "type_for",
-        lambda name, *args: (
-            GGMLQuantizationType.NVFP4 if name.endswith("indexer.proj.weight") else type_for(name, *args)
-        ),
+        "types_for",
+        lambda *args: {
+            name: GGMLQuantizationType.NVFP4 if name.endswith("indexer.proj.weight") else kind
+            for name, kind in types_for(*args).items()
+        },
     )
     file = write_tiny_model(tmp_path, arch="v32", quant="nvfp4").gguf
     hybrid = load(file, CPU, make_linear=float_linear)
@@ -268,7 +269,7 @@ def test_logits_agree_where_values_have_a_type_of_their_own(tmp_path: Path, monk
 def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
     """None on the device, some there with one whole layer, all."""
     spec = read_spec(open_gguf(file), None)
-    whole, num_layers = tuple(range(spec.num_experts)), spec.num_layers - spec.num_dense_layers
+    whole, num_layers = tuple(range(spec.routing.num_experts)), len(spec.routed_layers)
     return {
         "share": (),
         "some": (whole, *(whole[1::3] for _ in range(num_layers - 1))),

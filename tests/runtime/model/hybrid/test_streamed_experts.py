@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces, sums_of_calls
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC
 
@@ -127,7 +127,7 @@ def test_results_agree_by_their_largest_or_where_all_are_next_to_nothing(found, 
 
 
 def small_spec() -> ModelSpec:
-    return replace(R1_SPEC, hidden=HIDDEN, expert_dim=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
+    return changed(R1_SPEC, hidden=HIDDEN, width=WIDTH, num_experts=NUM_EXPERTS, num_experts_used=NUM_CHOSEN)
 
 
 def pool_of(layers: list[kernels.Experts]) -> kernels.ThreadPool:

@@ -235,7 +235,7 @@ def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
 ) -> None:
     file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
     spec = read_spec(open_gguf(file), None)
-    everything = (tuple(range(spec.num_experts)),) * (spec.num_layers - spec.num_dense_layers)
+    everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
     model = load_hybrid(
         file, CPU, SETTINGS, make_linear=float_linear, make_experts=FloatExperts, gpu_experts=everything
     )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ballast.errors import ConfigError, ModelError
+from ballast.model.layers.grouped import QK_NORM, GroupedSpec
 from ballast.model.metadata import HfConfig, read_spec
-from ballast.model.modules import module_of, module_tree
-from ballast.model.spec import GroupedSpec, ModelSpec
+from ballast.model.modules import module_tree
+from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import GLM_SPEC, QWEN3_SPEC, write_model
 
 
 def grouped(spec: ModelSpec) -> GroupedSpec:
-    assert isinstance(spec.attention, GroupedSpec)
-    return spec.attention
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, GroupedSpec)
+    return mixer
 
 
 def file_of(
@@ -32,7 +34,7 @@ def file_of(
     return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, shapes=shapes))
 
 
-WITH_NORMS = replace(GLM_SPEC, attention=replace(grouped(GLM_SPEC), qk_norm=True, qkv_bias=False))
+WITH_NORMS = changed(GLM_SPEC, options=frozenset({QK_NORM}))
 
 
 @pytest.mark.parametrize("spec", [QWEN3_SPEC, GLM_SPEC, WITH_NORMS], ids=["qwen3", "glm", "norms and no biases"])
@@ -41,10 +43,12 @@ def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path
     check_tensors(gguf, spec)
     found = read_spec(gguf)
     rounded = {"rms_eps": 0.0, "weights_scale": 0.0}
-    assert replace(found, **rounded) == replace(spec, **rounded)
-    assert (found.rms_eps, found.weights_scale) == pytest.approx((spec.rms_eps, spec.weights_scale), rel=1e-6)
+    assert changed(found, **rounded) == changed(spec, **rounded)
+    assert (found.rms_eps, found.routing.weights_scale) == pytest.approx(
+        (spec.rms_eps, spec.routing.weights_scale), rel=1e-6
+    )
     names = {module.name for module in module_tree(found)}
-    assert {module_of(tensor) for tensor in expected_tensors(found)} <= names
+    assert {tensor.module for tensor in expected_tensors(found).values()} <= names
 
 
 def test_planes_are_keys_and_values_of_all_their_heads() -> None:
@@ -64,7 +68,7 @@ def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: 
 def test_glm_files_without_a_gate_mean_sigmoid(tmp_path: Path) -> None:
     silent = dict.fromkeys(("expert_gating_func", "expert_group_count", "expert_group_used_count"))
     found = read_spec(file_of(tmp_path, GLM_SPEC, silent))
-    assert (found.gating, found.num_groups, found.router_bias) == ("sigmoid", 1, True)
+    assert (found.routing.gating, found.routing.num_groups, found.routing.router_bias) == ("sigmoid", 1, True)
 
 
 def test_glm_files_must_say_whether_weights_are_normalised(tmp_path: Path) -> None:
@@ -74,8 +78,8 @@ def test_glm_files_must_say_whether_weights_are_normalised(tmp_path: Path) -> No
 
 def test_qwen3_normalises_unless_its_config_says_no(tmp_path: Path) -> None:
     gguf = file_of(tmp_path, QWEN3_SPEC)
-    assert read_spec(gguf).normalize_weights
-    assert not read_spec(gguf, HfConfig(norm_topk_prob=False)).normalize_weights
+    assert read_spec(gguf).routing.normalize_weights
+    assert not read_spec(gguf, HfConfig(norm_topk_prob=False)).routing.normalize_weights
 
 
 @pytest.mark.parametrize(

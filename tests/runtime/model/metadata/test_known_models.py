@@ -19,19 +19,20 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.rope import inverse_frequencies
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed
 from support.models.gguf_files import R1_SPEC, V3_SPEC, write_hollow_model, write_model
 
-YARN = R1_SPEC.yarn
+YARN = R1_SPEC.rope.yarn
 assert YARN is not None
-V3 = replace(R1_SPEC, num_layers=2, num_dense_layers=1, vocab_size=64)
-V2 = replace(
+V3 = changed(R1_SPEC, num_layers=2, num_dense_layers=1, vocab_size=64)
+V2 = changed(
     V3,
     hidden=5120,
-    ffn_dim=12288,
+    dense_width=12288,
     num_experts=160,
     num_experts_used=6,
-    num_shared_experts=2,
-    expert_dim=1536,
+    num_shared=2,
+    width=1536,
     gating="softmax",
     group_score="max",
     router_bias=False,
@@ -40,42 +41,44 @@ V2 = replace(
     normalize_weights=False,
     weights_scale=16.0,
 )
-V2_LITE = replace(
+V2_LITE = changed(
     V2,
     hidden=2048,
-    ffn_dim=10944,
+    dense_width=10944,
     num_heads=16,
-    attention=replace(V2.latent, q_lora_rank=None),
+    q_lora_rank=None,
     num_experts=64,
-    expert_dim=1408,
+    width=1408,
     num_groups=1,
     num_groups_used=1,
     weights_scale=1.0,
     yarn=replace(YARN, mscale_all_dim=0.707),
 )
-K2 = replace(
+K2 = changed(
     V3,
     num_heads=64,
     num_experts=384,
     num_groups=1,
     num_groups_used=1,
     weights_scale=2.827,
-    rope_theta=50000.0,
+    theta=50000.0,
     yarn=replace(YARN, factor=32.0, beta_fast=1.0),
 )
-K2_THINKING = replace(K2, rms_eps=1e-5, yarn=replace(YARN, factor=64.0, beta_fast=1.0))
-GLM_FLASH = replace(
+K2_THINKING = changed(K2, rms_eps=1e-5, yarn=replace(YARN, factor=64.0, beta_fast=1.0))
+GLM_FLASH = changed(
     K2,
     hidden=2048,
-    ffn_dim=10240,
+    dense_width=10240,
     num_heads=20,
-    attention=replace(K2.latent, q_lora_rank=768, nope_dim=192, v_dim=256),
+    q_lora_rank=768,
+    nope_dim=192,
+    v_dim=256,
     num_experts=64,
     num_experts_used=4,
-    expert_dim=1536,
+    width=1536,
     weights_scale=1.8,
     rms_eps=1e-5,
-    rope_theta=1e6,
+    theta=1e6,
     yarn=None,
 )
 
@@ -90,12 +93,12 @@ BETAS = ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow")
 MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 
-def file_of(tmp_path: Path, spec: ModelSpec, without: tuple[str, ...], **changed: object) -> GgufModel:
+def file_of(tmp_path: Path, spec: ModelSpec, without: tuple[str, ...], **values: object) -> GgufModel:
     """A file of `spec` that lacks some keys and has others changed. Its weights are a hole."""
     gguf = open_gguf(write_hollow_model(tmp_path / "m.gguf", spec, {}))
     dropped = {f"deepseek2.{key}" for key in without}
     metadata: Mapping[str, Any] = {key: value for key, value in gguf.metadata.items() if key not in dropped}
-    return replace(gguf, metadata={**metadata, **{f"deepseek2.{key}": value for key, value in changed.items()}})
+    return replace(gguf, metadata={**metadata, **{f"deepseek2.{key}": value for key, value in values.items()}})
 
 
 def refusal(gguf: GgufModel, config: HfConfig | None = None) -> str:
@@ -123,19 +126,19 @@ def test_a_known_model_needs_none_of_the_keys_that_old_files_lack(
     whole = read_spec(file_of(tmp_path, spec, ()))
     with caplog.at_level(logging.WARNING):
         found = read_spec(file_of(tmp_path, spec, without))
-    assert replace(found, yarn=None) == replace(
-        whole, yarn=None, weights_scale=pytest.approx(whole.weights_scale), rope_theta=whole.rope_theta
-    )
-    if whole.yarn is not None:
-        assert found.yarn == replace(whole.yarn, mscale_all_dim=pytest.approx(whole.yarn.mscale_all_dim))
+    scale, yarn = whole.routing.weights_scale, whole.rope.yarn
+    assert changed(found, yarn=None, weights_scale=scale) == changed(whole, yarn=None)
+    assert found.routing.weights_scale == pytest.approx(scale)
+    if yarn is not None:
+        assert found.rope.yarn == replace(yarn, mscale_all_dim=pytest.approx(yarn.mscale_all_dim))
     for key in without:
-        if not (key == "expert_group_used_count" and found.num_groups == 1):
+        if not (key == "expert_group_used_count" and found.routing.num_groups == 1):
             assert sum(f"no deepseek2.{key}; using " in message for message in caplog.messages) == 1
 
 
 def test_k2_without_betas_turns_at_the_speeds_of_its_own_config(tmp_path: Path) -> None:
     """With the paper's beta_fast of 32, 11 of the 32 pairs would turn up to 9 times slower."""
-    found = inverse_frequencies(read_spec(file_of(tmp_path, K2, BETAS)))
+    found = inverse_frequencies(read_spec(file_of(tmp_path, K2, BETAS)).rope)
     rope = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 4096}
     ramp = {"beta_fast": 1, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
     config = DeepseekV3Config(max_position_embeddings=131_072, rope_parameters=rope | ramp)
@@ -144,17 +147,17 @@ def test_k2_without_betas_turns_at_the_speeds_of_its_own_config(tmp_path: Path) 
 
 
 def test_a_cut_down_file_of_a_known_model_is_that_model(tmp_path: Path) -> None:
-    no_dense = replace(V3, num_layers=1, num_dense_layers=0, ffn_dim=0)
+    no_dense = changed(V3, num_layers=1, num_dense_layers=0, dense_width=0)
     gguf = file_of(tmp_path, no_dense, ("expert_group_count", "expert_group_used_count"))
-    assert read_spec(gguf).num_groups == 8
+    assert read_spec(gguf).routing.num_groups == 8
 
 
 def test_the_file_wins_over_config_json_and_that_over_the_table(tmp_path: Path) -> None:
     config = HfConfig.model_validate({"rope_scaling": {"type": "yarn", "beta_fast": 16, "mscale_all_dim": 1}})
-    filed = read_spec(file_of(tmp_path, V3, (), **{BETAS[0]: 8.0}), config).yarn
+    filed = read_spec(file_of(tmp_path, V3, (), **{BETAS[0]: 8.0}), config).rope.yarn
     assert filed is not None
     assert filed.beta_fast == 8.0
-    configured = read_spec(file_of(tmp_path, V3, BETAS), config).yarn
+    configured = read_spec(file_of(tmp_path, V3, BETAS), config).rope.yarn
     assert configured is not None
     assert configured.beta_fast == 16.0
 
@@ -167,7 +170,7 @@ def test_models_of_the_same_dimensions_that_differ_in_a_missing_key_are_not_gues
     assert "its dimensions are those of Kimi K2-Thinking or Kimi K2.5 or K2.6, which differ in it" in message
     assert "name a directory with the model's config.json, which has rope_scaling.beta_fast" in message
     config = HfConfig.model_validate({"text_config": {"rope_scaling": {"type": "yarn", "beta_fast": 32.0}}})
-    found = read_spec(gguf, config.language_model).yarn
+    found = read_spec(gguf, config.language_model).rope.yarn
     assert found is not None
     assert found.beta_fast == 32.0
 

@@ -15,13 +15,15 @@ from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ballast.errors import ModelError
+from ballast.model.layers.positions import YarnSpec
 from ballast.model.metadata import HfConfig, read_config, read_spec
-from ballast.model.spec import ModelSpec, YarnSpec
-from ballast.model.tensors import TYPES, check_tensors, expected_tensors, group_of
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import TYPES, check_tensors, expected_tensors
 from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC, write_model
+from support.models.changed_spec import changed, latent_of
+from support.models.gguf_files import V2_LITE_SPEC, V3_SPEC, shapes_of, write_model
 
 
 def spec_of(
@@ -40,34 +42,35 @@ def spec_of(
 def assert_same(found: ModelSpec, expected: ModelSpec) -> None:
     """Assert equality up to the file's rounding to float32."""
     plain = {"rms_eps": 0.0, "weights_scale": 0.0, "yarn": None}
-    assert replace(found, **plain) == replace(expected, **plain)
+    assert changed(found, **plain) == changed(expected, **plain)
     assert found.rms_eps == pytest.approx(expected.rms_eps, rel=1e-6)
-    assert found.weights_scale == pytest.approx(expected.weights_scale, rel=1e-6)
-    assert (found.yarn is None) == (expected.yarn is None)
-    if found.yarn and expected.yarn:
-        assert [getattr(found.yarn, name) for name in YarnSpec.__slots__] == pytest.approx(
-            [getattr(expected.yarn, name) for name in YarnSpec.__slots__], rel=1e-6
+    assert found.routing.weights_scale == pytest.approx(expected.routing.weights_scale, rel=1e-6)
+    ours, theirs = found.rope.yarn, expected.rope.yarn
+    assert (ours is None) == (theirs is None)
+    if ours and theirs:
+        assert [getattr(ours, name) for name in YarnSpec.__slots__] == pytest.approx(
+            [getattr(theirs, name) for name in YarnSpec.__slots__], rel=1e-6
         )
 
 
-V2_SPEC = replace(
+V2_SPEC = changed(
     V3_SPEC,
     gating="softmax",
     group_score="max",
     router_bias=False,
     normalize_weights=False,
     weights_scale=16.0,
-    attention=replace(V3_SPEC.latent, mla_layout="joint"),
+    mla_layout="joint",
 )
-KIMI_SPEC = replace(V3_SPEC, num_experts=384, num_experts_used=8, num_groups=1, num_groups_used=1, num_heads=4)
-PLAIN_SPEC = replace(V3_SPEC, yarn=None, tied_output=True, num_dense_layers=0, ffn_dim=0, num_shared_experts=0)
+KIMI_SPEC = changed(V3_SPEC, num_experts=384, num_experts_used=8, num_groups=1, num_groups_used=1, num_heads=4)
+PLAIN_SPEC = changed(V3_SPEC, yarn=None, tied_output=True, num_dense_layers=0, dense_width=0, num_shared=0)
 SPECS = {
     "v3": V3_SPEC,
-    "v3-joint": replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint")),
-    "v3-fused": replace(V3_SPEC, fused_experts=True),
+    "v3-joint": changed(V3_SPEC, mla_layout="joint"),
+    "v3-fused": changed(V3_SPEC, is_fused=True),
     "v2": V2_SPEC,
     "v2-lite": V2_LITE_SPEC,
-    "v2-lite-split": replace(V2_LITE_SPEC, attention=replace(V2_LITE_SPEC.latent, mla_layout="split")),
+    "v2-lite-split": changed(V2_LITE_SPEC, mla_layout="split"),
     "kimi": KIMI_SPEC,
     "plain": PLAIN_SPEC,
 }
@@ -75,7 +78,7 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec: ModelSpec) -> None:
-    keys = {"deepseek2.feed_forward_length": None} if spec.ffn_dim == 0 else {}
+    keys = {"deepseek2.feed_forward_length": None} if spec.widest_dense == 0 else {}
     gguf = open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys))
     found = read_spec(gguf)
     assert_same(found, spec)
@@ -98,14 +101,14 @@ def test_the_config_of_a_model_changes_nothing_that_its_file_says(tmp_path: Path
 def test_layout_is_decided_by_the_tensors_not_by_head_count_kv(tmp_path: Path) -> None:
     found = spec_of(
         tmp_path,
-        replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint")),
+        changed(V3_SPEC, mla_layout="joint"),
         {"attention.head_count_kv": 1},
     )
-    assert found.latent.mla_layout == "joint"
+    assert latent_of(found).mla_layout == "joint"
 
 
 def test_low_rank_queries_are_decided_by_the_tensors(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, V2_LITE_SPEC, {"attention.q_lora_rank": 1536}).latent.q_lora_rank is None
+    assert latent_of(spec_of(tmp_path, V2_LITE_SPEC, {"attention.q_lora_rank": 1536})).q_lora_rank is None
 
 
 def test_a_prediction_block_that_block_count_includes_is_not_a_layer(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_a_missing_ordinary_layer_is_not_taken_for_a_prediction_block(tmp_path: 
 
 
 def test_expert_width_may_be_given_layer_by_layer(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, metadata={"expert_feed_forward_length": [0, 32, 32]}).expert_dim == 32
+    assert spec_of(tmp_path, metadata={"expert_feed_forward_length": [0, 32, 32]}).widest_expert == 32
     with pytest.raises(ModelError, match=r"expert_feed_forward_length=\[0, 32, 48\]; expected one and the same"):
         spec_of(tmp_path, metadata={"expert_feed_forward_length": [0, 32, 48]})
     with pytest.raises(ModelError, match=r"expert_feed_forward_length=\[32\]; expected one and the same"):
@@ -138,7 +141,7 @@ def test_expert_width_may_be_given_layer_by_layer(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_is_what_the_embedding_holds(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, replace(V3_SPEC, vocab_size=56), {"vocab_size": 40}).vocab_size == 56
+    assert spec_of(tmp_path, changed(V3_SPEC, vocab_size=56), {"vocab_size": 40}).vocab_size == 56
 
 
 def test_a_missing_output_matrix_means_a_tied_one(tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def test_group_counts_missing_in_the_file_come_from_the_config_and_are_logged(
 ) -> None:
     with caplog.at_level(logging.INFO):
         found = spec_of(tmp_path, metadata=NO_GROUPS, config={"n_group": 4, "topk_group": 2})
-    assert (found.num_groups, found.num_groups_used) == (4, 2)
+    assert (found.routing.num_groups, found.routing.num_groups_used) == (4, 2)
     assert "using n_group=4 of config.json" in caplog.text
 
 
@@ -171,7 +174,7 @@ def test_v2_lite_routes_greedily_whatever_groups_its_file_names(tmp_path: Path) 
         V2_SPEC,
         config={"topk_method": "greedy", "n_group": 1, "topk_group": 1},
     )
-    assert (found.num_groups, found.num_groups_used) == (1, 1)
+    assert (found.routing.num_groups, found.routing.num_groups_used) == (1, 1)
 
 
 @pytest.mark.parametrize("spec", [V2_SPEC, V3_SPEC], ids=["softmax", "sigmoid"])
@@ -179,12 +182,15 @@ def test_v2_lite_routes_greedily_whatever_groups_its_file_names(tmp_path: Path) 
 def test_weights_are_normalised_as_the_file_says_whatever_the_gating(
     tmp_path: Path, spec: ModelSpec, norm: bool
 ) -> None:
-    assert spec_of(tmp_path, spec, {"expert_weights_norm": norm}).normalize_weights is norm
-    assert spec_of(tmp_path, spec, {"expert_weights_norm": None}, {"norm_topk_prob": norm}).normalize_weights is norm
+    assert spec_of(tmp_path, spec, {"expert_weights_norm": norm}).routing.normalize_weights is norm
+    assert (
+        spec_of(tmp_path, spec, {"expert_weights_norm": None}, {"norm_topk_prob": norm}).routing.normalize_weights
+        is norm
+    )
 
 
 def test_a_zero_scale_means_no_scaling(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, metadata={"expert_weights_scale": 0.0}).weights_scale == 1.0
+    assert spec_of(tmp_path, metadata={"expert_weights_scale": 0.0}).routing.weights_scale == 1.0
 
 
 # --- YaRN -------------------------------------------------------------------------------------------------------
@@ -192,7 +198,7 @@ def test_a_zero_scale_means_no_scaling(tmp_path: Path) -> None:
 
 def yarn_of(tmp_path: Path, metadata: dict[str, Any], rope_scaling: dict[str, Any] | None = None) -> YarnSpec:
     config = {"rope_scaling": {"type": "yarn"} | rope_scaling} if rope_scaling is not None else None
-    yarn = spec_of(tmp_path, metadata=metadata, config=config).yarn
+    yarn = spec_of(tmp_path, metadata=metadata, config=config).rope.yarn
     assert yarn is not None
     return yarn
 
@@ -253,7 +259,7 @@ def test_ramp_bounds_come_from_the_file_then_the_config_then_the_paper(tmp_path:
 
 
 def test_no_scaling_type_means_no_yarn_and_another_type_is_refused(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, metadata={"rope.scaling.type": "none"}).yarn is None
+    assert spec_of(tmp_path, metadata={"rope.scaling.type": "none"}).rope.yarn is None
     with pytest.raises(ModelError, match=r"rope\.scaling\.factor=40\.0; expected 1, .* linear scaling"):
         spec_of(tmp_path, metadata={"rope.scaling.type": "linear"})
 
@@ -360,13 +366,11 @@ def test_config_json_is_read_or_refused(tmp_path: Path) -> None:
 # --- tensors ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "spec", [V3_SPEC, V2_LITE_SPEC, replace(V3_SPEC, attention=replace(V3_SPEC.latent, mla_layout="joint"))]
-)
+@pytest.mark.parametrize("spec", [V3_SPEC, V2_LITE_SPEC, changed(V3_SPEC, mla_layout="joint")])
 def test_every_missing_tensor_is_named_with_the_shape_expected(tmp_path: Path, spec: ModelSpec) -> None:
     decide_the_layout = ("token_embd.weight", "output.weight", "blk.0.attn_")
     gguf = open_gguf(write_model(tmp_path / "m.gguf", spec))
-    for name, shape in expected_tensors(spec).items():
+    for name, shape in shapes_of(spec).items():
         if name.startswith(decide_the_layout):
             continue
         without = replace(gguf, tensors={key: info for key, info in gguf.tensors.items() if key != name})
@@ -389,7 +393,7 @@ def test_a_wrong_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
     assert str(raised.value) == f"{gguf.path}: tensor {name}: expected shape (8, 32, 64), found (8, 32, 96)"
 
 
-WIDE_SPEC = replace(V3_SPEC, hidden=256, expert_dim=256)
+WIDE_SPEC = changed(V3_SPEC, hidden=256, width=256)
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES), ids=lambda kind: kind.name)
@@ -424,7 +428,7 @@ def test_tensors_of_no_use_are_mentioned_once(tmp_path: Path, caplog: pytest.Log
 
 
 def test_every_expected_tensor_has_the_group_its_name_says() -> None:
-    groups = {name: group_of(name) for name in expected_tensors(V3_SPEC)}
+    groups = {name: tensor.group for name, tensor in expected_tensors(V3_SPEC).items()}
     assert groups["token_embd.weight"] == "embedding"
     assert groups["output.weight"] == "output"
     assert groups["blk.0.ffn_down.weight"] == "dense feed-forward"

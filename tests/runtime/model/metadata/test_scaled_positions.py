@@ -47,32 +47,32 @@ def test_yarn_is_that_of_transformers(
     tmp_path: Path, spec: ModelSpec, config_class: type[Any], more: dict[str, float], in_config: dict[str, float]
 ) -> None:
     found = spec_of(tmp_path, spec, **(PUBLISHED | more))
-    assert found.yarn is not None
+    assert found.rope.yarn is not None
     rope = {
         "rope_type": "yarn",
-        "rope_theta": found.rope_theta,
+        "rope_theta": found.rope.theta,
         "factor": 4.0,
         "original_max_position_embeddings": 32768,
-        "partial_rotary_factor": found.rope_dim / spec.attention.query_dim,
+        "partial_rotary_factor": found.rope.dim / spec.layers[0].mixer.query_dim,
     }
     config = config_class(
-        head_dim=spec.attention.query_dim, max_position_embeddings=131072, rope_parameters=rope | in_config
+        head_dim=spec.layers[0].mixer.query_dim, max_position_embeddings=131072, rope_parameters=rope | in_config
     )
     frequencies, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](config, device=None)
-    assert inverse_frequencies(found) == pytest.approx(np.asarray(frequencies, np.float64), rel=1e-5)
-    assert found.yarn.attention_factor == pytest.approx(attention_factor, rel=1e-6)
-    assert softmax_scale(found) == pytest.approx(1 / math.sqrt(spec.attention.query_dim))
+    assert inverse_frequencies(found.rope) == pytest.approx(np.asarray(frequencies, np.float64), rel=1e-5)
+    assert found.rope.yarn.attention_factor == pytest.approx(attention_factor, rel=1e-6)
+    assert softmax_scale(found.layers[0].mixer) == pytest.approx(1 / math.sqrt(spec.layers[0].mixer.query_dim))
 
 
 def test_without_other_keys_cos_and_sin_grow_by_the_published_formula(tmp_path: Path) -> None:
     found = spec_of(tmp_path, QWEN3_SPEC, **PUBLISHED)
-    assert found.yarn is not None
-    assert found.yarn.attention_factor == pytest.approx(1.1386294361)  # 0.1 * ln(4) + 1
-    assert (found.yarn.beta_fast, found.yarn.beta_slow, found.yarn.mscale_all_dim) == (32.0, 1.0, 0.0)
+    assert found.rope.yarn is not None
+    assert found.rope.yarn.attention_factor == pytest.approx(1.1386294361)  # 0.1 * ln(4) + 1
+    assert (found.rope.yarn.beta_fast, found.rope.yarn.beta_slow, found.rope.yarn.mscale_all_dim) == (32.0, 1.0, 0.0)
 
 
 def test_a_sparse_glm_has_the_same_defaults(tmp_path: Path) -> None:
-    found = spec_of(tmp_path, GLM_DSA_SPEC, **PUBLISHED).yarn
+    found = spec_of(tmp_path, GLM_DSA_SPEC, **PUBLISHED).rope.yarn
     assert found is not None
     assert (found.beta_fast, found.beta_slow, found.mscale_all_dim) == (32.0, 1.0, 0.0)
 
@@ -92,7 +92,7 @@ def test_a_sparse_glm_has_the_same_defaults(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("spec", [QWEN3_SPEC, V3_SPEC], ids=["qwen3moe", "deepseek2"])
 def test_keys_that_scale_nothing_are_accepted(tmp_path: Path, spec: ModelSpec, scaling: dict[str, Any]) -> None:
-    assert spec_of(tmp_path, spec, **scaling).yarn is None
+    assert spec_of(tmp_path, spec, **scaling).rope.yarn is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_old_key_of_linear_scaling_is_refused(tmp_path: Path) -> None:
             with pytest.raises(ModelError, match=r"rope\.scale_linear=2\.0; expected 1, or"):
                 read_spec(gguf)
         else:
-            assert read_spec(gguf).yarn is None
+            assert read_spec(gguf).rope.yarn is None
 
 
 def test_grouped_attention_has_no_corrected_softmax(tmp_path: Path) -> None:

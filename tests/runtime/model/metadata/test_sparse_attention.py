@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,11 @@ import pytest
 
 from ballast.errors import ModelError
 from ballast.model.metadata import HfConfig, read_spec
-from ballast.model.modules import module_of, module_tree
+from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import check_tensors, expected_tensors, group_of
+from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.models.changed_spec import changed, latent_of
 from support.models.gguf_files import GLM_DSA_SPEC, V3_SPEC, V32_SPEC, write_model
 
 SPECS = pytest.mark.parametrize("spec", [V32_SPEC, GLM_DSA_SPEC], ids=["deepseek32", "glm-dsa"])
@@ -34,11 +34,13 @@ def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec)
     check_tensors(gguf, spec)
     found = read_spec(gguf)
-    assert found.attention == spec.attention
+    assert changed(found, yarn=None).mixers == changed(spec, yarn=None).mixers
     names = {module.name for module in module_tree(found)}
-    assert {module_of(tensor) for tensor in expected_tensors(found)} <= names
+    assert {tensor.module for tensor in expected_tensors(found).values()} <= names
     assert "model.layers.2.self_attn.indexer.weights_proj" in names
-    groups = {tensor.split(".", 2)[2]: group_of(tensor) for tensor in expected_tensors(found) if ".indexer." in tensor}
+    groups = {
+        name.split(".", 2)[2]: tensor.group for name, tensor in expected_tensors(found).items() if ".indexer." in name
+    }
     assert groups == {
         "indexer.attn_q_b.weight": "attention",
         "indexer.attn_k.weight": "attention",
@@ -72,12 +74,10 @@ def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
 def test_glm_files_that_do_not_say_it_share_from_a_million_tokens_on(
     tmp_path: Path, context: int, layers: tuple[bool, ...] | None
 ) -> None:
-    has_all = replace(GLM_DSA_SPEC, attention=replace(GLM_DSA_SPEC.latent, index=V32_SPEC.index))
     metadata = {"attention.indexer.types": None, "context_length": context}
-    spec = replace(has_all, num_layers=3) if layers is None else GLM_DSA_SPEC
-    found = read_spec(file_of(tmp_path, spec, metadata)).index
-    assert found is not None
-    assert found.layers == (layers or (True, True, True))
+    spec = GLM_DSA_SPEC if layers else changed(GLM_DSA_SPEC, num_layers=3)
+    found = read_spec(file_of(tmp_path, spec, metadata))
+    assert tuple(latent_of(layer.mixer).has_indexer for layer in found.layers) == (layers or (True, True, True))
 
 
 @SPECS
@@ -94,7 +94,8 @@ def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: 
     gguf = file_of(tmp_path, spec, counted, extra)
     found = read_spec(gguf)
     check_tensors(gguf, found)
-    assert (found.num_layers, found.attention) == (spec.num_layers, spec.attention)
+    assert changed(found, yarn=None).mixers == changed(spec, yarn=None).mixers
+    assert found.num_layers == spec.num_layers
 
 
 def test_a_file_of_the_block_that_predicts_alone_is_refused(tmp_path: Path) -> None:
@@ -156,9 +157,8 @@ def test_an_indexer_in_a_file_of_v3_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_choice_of_more_than_the_context_is_one_of_all(tmp_path: Path) -> None:
-    found = read_spec(file_of(tmp_path, V32_SPEC, {"attention.indexer.top_k": 2**31 - 1})).index
-    assert found is not None
-    assert found.top_k == V32_SPEC.context_length
+    found = read_spec(file_of(tmp_path, V32_SPEC, {"attention.indexer.top_k": 2**31 - 1}))
+    assert [index.top_k for index in found.choices] == [V32_SPEC.context_length]
 
 
 @pytest.mark.parametrize(

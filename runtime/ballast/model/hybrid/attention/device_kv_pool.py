@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ballast.model.spec import INDEX_KEYS, Plane
+from ballast.model.layers.plane import INDEX_KEYS, Plane
 
 
 class LayerCache(NamedTuple):

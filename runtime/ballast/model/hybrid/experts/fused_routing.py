@@ -7,7 +7,7 @@ import torch
 from ballast.model.hybrid.experts import routing_kernels
 from ballast.model.hybrid.experts.division import Division
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.spec import ModelSpec
+from ballast.model.layers.feed_forward import RoutingSpec
 
 FEW_PAIRS = 128
 """Most pairs that are each compared with every other."""
@@ -18,23 +18,23 @@ _PAIRS = 256
 class FusedRouter:
     """`Choose` in one launch; see `Router`."""
 
-    def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
+    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
         """bias float32 [E], on the device, added for the choice only."""
-        group_size = spec.num_experts // spec.num_groups
+        group_size = rule.num_experts // rule.num_groups
         self._bias = bias
-        self._scale = spec.weights_scale
+        self._scale = rule.weights_scale
         self._known = {
             "HAS_BIAS": bias is not None,
-            "IS_SIGMOID": spec.gating == "sigmoid",
-            "IS_TOP2": spec.group_score == "top2_sum",
-            "NORMALIZES": spec.normalize_weights,
-            "GROUPS": spec.num_groups,
-            "GROUPS_USED": spec.num_groups_used,
+            "IS_SIGMOID": rule.gating == "sigmoid",
+            "IS_TOP2": rule.group_score == "top2_sum",
+            "NORMALIZES": rule.normalize_weights,
+            "GROUPS": rule.num_groups,
+            "GROUPS_USED": rule.num_groups_used,
             "GROUP_SIZE": group_size,
-            "CHOSEN": spec.num_experts_used,
-            "PADDED_GROUPS": padded(spec.num_groups),
+            "CHOSEN": rule.num_experts_used,
+            "PADDED_GROUPS": padded(rule.num_groups),
             "PADDED_GROUP_SIZE": padded(group_size),
-            "PADDED_CHOSEN": padded(spec.num_experts_used),
+            "PADDED_CHOSEN": padded(rule.num_experts_used),
         }
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.spec import ModelSpec
+from ballast.model.layers.feed_forward import RoutingSpec
 
 
 class Choose(Protocol):
@@ -23,30 +23,30 @@ class Router:
     """`Choose` for one layer. Equal logits give the CPU model's choice, unless scores lie closer together than the
     rounding of two exponentials."""
 
-    def __init__(self, spec: ModelSpec, bias: torch.Tensor | None) -> None:
+    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
         """bias float32 [E], on the device, added for the choice only."""
-        self._spec = spec
+        self._rule = rule
         self._bias = bias
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Choose`."""
-        spec = self._spec
-        scores = logits.sigmoid() if spec.gating == "sigmoid" else logits.softmax(-1)
+        rule = self._rule
+        scores = logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
         biased = scores if self._bias is None else scores + self._bias
-        if spec.num_groups_used < spec.num_groups:
+        if rule.num_groups_used < rule.num_groups:
             biased = biased.masked_fill(~self._allowed(biased), -torch.inf)
-        ids = _descending(biased)[:, : spec.num_experts_used]
+        ids = _descending(biased)[:, : rule.num_experts_used]
         weights = scores.gather(1, ids)
-        if spec.normalize_weights:
+        if rule.normalize_weights:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # the addend: where all scores vanish
-        return ids.to(torch.int32), weights * spec.weights_scale
+        return ids.to(torch.int32), weights * rule.weights_scale
 
     def _allowed(self, biased: torch.Tensor) -> torch.Tensor:
         """bool [T, E]: the experts of the groups used."""
-        spec = self._spec
-        by_group = biased.view(len(biased), spec.num_groups, spec.num_experts // spec.num_groups)
-        best = by_group.topk(2 if spec.group_score == "top2_sum" else 1, sorted=False).values.sum(-1)
-        used = _descending(best)[:, : spec.num_groups_used]
+        rule = self._rule
+        by_group = biased.view(len(biased), rule.num_groups, rule.num_experts // rule.num_groups)
+        best = by_group.topk(2 if rule.group_score == "top2_sum" else 1, sorted=False).values.sum(-1)
+        used = _descending(best)[:, : rule.num_groups_used]
         allowed = torch.zeros_like(best, dtype=torch.bool).scatter(1, used, True)
         return allowed.repeat_interleave(by_group.shape[2], dim=1, output_size=biased.shape[1])
 

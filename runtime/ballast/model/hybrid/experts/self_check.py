@@ -159,7 +159,7 @@ class _Comparison:
         """Activations, chosen experts among those that the device has, and weights."""
         rng = np.random.default_rng(self.num_tokens)
         there = np.flatnonzero(self._slots() >= 0)
-        chosen = [rng.permutation(there)[: self.spec.num_experts_used] for _ in range(self.num_tokens)]
+        chosen = [rng.permutation(there)[: self.spec.routing.num_experts_used] for _ in range(self.num_tokens)]
         ids = np.stack(chosen).astype(np.int32)
         x = random_rows(rng, self.num_tokens, self.spec.hidden)
         return x, ids, rng.random(ids.shape, dtype=np.float32)

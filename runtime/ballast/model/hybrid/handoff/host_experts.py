@@ -43,8 +43,8 @@ class HostExperts:
         has_queue = device.type == "cuda"
         self._mailbox = Mailbox(
             torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
-            torch.empty((max_tokens, spec.num_experts_used), dtype=torch.int32, pin_memory=has_queue),
-            torch.empty((max_tokens, spec.num_experts_used), pin_memory=has_queue),
+            torch.empty((max_tokens, spec.routing.num_experts_used), dtype=torch.int32, pin_memory=has_queue),
+            torch.empty((max_tokens, spec.routing.num_experts_used), pin_memory=has_queue),
             torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
         )
         self._send, self._fetch = _transport(device)

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
-from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.device_tensors import DeviceTensors
+from ballast.model.hybrid.linear import Linear, Linears
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, Pointwise
 from ballast.model.hybrid.step import Step
-from ballast.model.hybrid.weights import GroupedWeights
+from ballast.model.layers.grouped import GroupedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeights:
+    """A layer's weights over G heads of keys of width K and values of width V."""
+
+    norm: torch.Tensor  # [D]
+    heads: Linears  # D → H * K; G * K; G * V
+    of_heads: HeadWeights
+    output: Linear  # H * V → D
+
+    @staticmethod
+    def load(tensors: DeviceTensors) -> GroupedWeights:
+        return GroupedWeights(
+            norm=tensors.vector("attention_norm"),
+            heads=tensors.linears("query", "key", "value"),
+            of_heads=HeadWeights(
+                query_bias=tensors.optional_vector("query_bias"),
+                key_bias=tensors.optional_vector("key_bias"),
+                value_bias=tensors.optional_vector("value_bias"),
+                query_norm=tensors.optional_vector("query_norm"),
+                key_norm=tensors.optional_vector("key_norm"),
+            ),
+            output=tensors.linear("output"),
+        )
 
 
 class GroupedAttention:
-    """The grouped `AttentionKind` of one model."""
+    """The grouped `AttentionKind` of layers with one mixer."""
 
-    def __init__(self, num_heads: int, num_kv_heads: int, pointwise: Pointwise, attend: Attention) -> None:
-        self._num_heads = num_heads
-        self._num_kv_heads = num_kv_heads
+    def __init__(self, mixer: GroupedSpec, pointwise: Pointwise, attend: Attention) -> None:
+        self._num_heads = mixer.num_heads
+        self._num_kv_heads = mixer.num_kv_heads
         self._pointwise = pointwise
         self.attend = attend
 

@@ -6,28 +6,83 @@ Shapes: T tokens, D hidden, H heads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
-from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.device_tensors import DeviceTensors
+from ballast.model.hybrid.linear import Linear, Linears
+from ballast.model.hybrid.pointwise.pointwise import IndexNorm, Pointwise
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.step import Step
-from ballast.model.hybrid.weights import IndexerWeights, LatentWeights
-from ballast.model.spec import ModelSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerWeights:
+    """The indexer of a layer with H index heads. It selects the positions that attention reads. `LatentWeights.down`
+    computes its key."""
+
+    query_up: Linear  # q_lora_rank → H * key_dim
+    norm: IndexNorm
+    head_weights: Linear  # D → H, in float32 throughout: rounding would change what is chosen
+
+    @staticmethod
+    def load(tensors: DeviceTensors, index: IndexSpec) -> IndexerWeights:
+        return IndexerWeights(
+            query_up=tensors.linear("index_query_up"),
+            norm=IndexNorm(
+                tensors.vector("index_key_norm"), tensors.vector("index_key_shift"), pairs_apart=index.pairs_apart
+            ),
+            head_weights=tensors.float_linear("index_head_weights"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LatentWeights:
+    """A layer's weights. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
+
+    norm: torch.Tensor  # [D]
+    down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope;
+    # of an indexer, key_dim
+    query_norm: torch.Tensor | None  # [q_lora_rank]
+    query_up: Linear | None  # q_lora_rank → H * (nope + rope)
+    kv_a_norm: torch.Tensor  # [kv_lora_rank]
+    k_up: Linear  # per head nope → kv_lora_rank
+    v_up: Linear  # per head kv_lora_rank → v
+    output: Linear  # H * v → D
+    indexer: IndexerWeights | None
+
+    @staticmethod
+    def load(tensors: DeviceTensors, mixer: LatentSpec) -> LatentWeights:
+        has_rank = mixer.q_lora_rank is not None
+        indexer = mixer.index if mixer.has_indexer else None
+        return LatentWeights(
+            norm=tensors.vector("attention_norm"),
+            down=tensors.linears("query_down" if has_rank else "query_up", "kv_a", *(["index_key"] if indexer else [])),
+            query_norm=tensors.optional_vector("query_norm"),
+            query_up=tensors.linear("query_up") if has_rank else None,
+            kv_a_norm=tensors.vector("kv_a_norm"),
+            k_up=tensors.head_linear("k_up"),
+            v_up=tensors.head_linear("v_up"),
+            output=tensors.linear("output"),
+            indexer=None if indexer is None else IndexerWeights.load(tensors, indexer),
+        )
 
 
 class LatentAttention:
-    """The latent `AttentionKind` of one model."""
+    """The latent `AttentionKind` of layers with one mixer."""
 
     def __init__(
-        self, spec: ModelSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+        self, mixer: LatentSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
     ) -> None:
         """`attend`: `SparseAttention` where positions are chosen. `expanded` None: every slice is computed in the
         latent space, so that there may be no long ones."""
-        self._spec = spec
+        self._mixer = mixer
         self._pointwise = pointwise
         self.attend = attend
         self._expanded = expanded
@@ -38,7 +93,7 @@ class LatentAttention:
         if weights.indexer is not None:
             self._choose(weights.indexer, normed, queries, index_keys[0], cache, step)
         heads = self._heads(weights, queries)
-        nope = weights.k_up(heads[..., : self._spec.latent.nope_dim])
+        nope = weights.k_up(heads[..., : self._mixer.nope_dim])
         query = self._pointwise.query_and_cache(nope, heads, latents, weights.kv_a_norm, cache.rows, step)
         del queries, heads, index_keys, nope
         attended = self.attend(query, cache.rows, step)
@@ -49,8 +104,8 @@ class LatentAttention:
     ) -> None:
         """See `AttentionKind`; with keys and values brought out of the latent space."""
         assert self._expanded is not None
-        spec, num_tokens = self._spec, len(normed)
-        shape = num_tokens, spec.num_heads, spec.latent.nope_dim + spec.rope_dim
+        num_tokens = len(normed)
+        shape = num_tokens, self._mixer.num_heads, self._mixer.query_dim
         query = normed.new_empty(shape, dtype=cache.rows.dtype)
         bounds = list(even_bounds(0, num_tokens, PRODUCT_TOKENS))
         for begin, end in bounds:
@@ -93,4 +148,4 @@ class LatentAttention:
     def _heads(self, weights: LatentWeights, queries: torch.Tensor) -> torch.Tensor:
         """Queries by head [T, H, nope_dim + rope_dim], not rotated."""
         heads = queries if weights.query_up is None else weights.query_up(queries)
-        return heads.view(len(queries), self._spec.num_heads, -1)
+        return heads.view(len(queries), self._mixer.num_heads, -1)

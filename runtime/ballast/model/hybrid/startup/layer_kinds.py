@@ -22,9 +22,10 @@ def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int
         if index is not None and index < spec.num_layers:
             tensors[index].append((name.removeprefix(f"blk.{index}"), info.ggml_type, info.shape))
     firsts: dict[Hashable, int] = {}
+    routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
     for index, of_layer in enumerate(tensors):
-        on_device = routed.get(index - spec.num_dense_layers)
+        on_device = routed.get(routed_index[index]) if index in routed_index else None
         copies = None if on_device is None else (on_device.num_gpu_experts, on_device.is_whole, len(on_device.across))
         # Counters of layers are 8 bytes apart, and Triton asks of an address whether it is a multiple of 16.
-        firsts.setdefault((frozenset(of_layer), spec.planes[index], copies, index % 2), index)
+        firsts.setdefault((frozenset(of_layer), spec.layers[index], copies, index % 2), index)
     return list(firsts.values())

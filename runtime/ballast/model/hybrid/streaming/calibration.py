@@ -125,7 +125,7 @@ class _Given:
 
     def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
         rng = np.random.default_rng(num_tokens)
-        chosen = rng.random((num_tokens, spec.num_experts)).argsort(1)[:, : spec.num_experts_used]
+        chosen = rng.random((num_tokens, spec.routing.num_experts)).argsort(1)[:, : spec.routing.num_experts_used]
         self._x = random_rows(rng, num_tokens, spec.hidden)
         self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
         self._weights = rng.random(self._ids.shape, dtype=np.float32)

@@ -1,0 +1,58 @@
+"""Bounds of the numbers that a layer writes to its cache, computed from its weights for all tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.packed_tensors import LayerTensors
+
+
+def largest_kept(tensors: LayerTensors, mixer: Mixer) -> dict[str, float]:
+    """The largest number by kind: "key" and "value", or "key", "latent" and, with an indexer, "index key"."""
+    rotation = mixer.rope.yarn.attention_factor if mixer.rope.yarn else 1.0
+    if isinstance(mixer, GroupedSpec):
+        return _of_heads(tensors, mixer, rotation)
+    return _of_latents(tensors, mixer, rotation)
+
+
+def _of_latents(tensors: LayerTensors, mixer: LatentSpec, rotation: float) -> dict[str, float]:
+    keys = _largest_products(tensors, "kv_a", rows=range(mixer.kv_lora_rank, mixer.latent_dim))
+    found = {
+        "key": largest_rotated(keys[0::2], keys[1::2], rotation),
+        "latent": largest_normed(tensors.vector("kv_a_norm")),
+    }
+    if mixer.has_indexer:
+        length = float(np.linalg.norm(tensors.vector("index_key_shift")))
+        found["index key"] = rotation * (largest_normed(tensors.vector("index_key_norm")) + length)
+    return found
+
+
+def _of_heads(tensors: LayerTensors, mixer: GroupedSpec, rotation: float) -> dict[str, float]:
+    if "key_norm" in tensors:
+        key = rotation * largest_normed(tensors.vector("key_norm"))
+    else:
+        keys = _largest_products(tensors, "key", "key_bias").reshape(mixer.num_kv_heads, mixer.head_dim)
+        first, second, rest = np.split(keys, (mixer.rope.dim // 2, mixer.rope.dim), 1)
+        key = max(largest_rotated(first, second, rotation), float(rest.max(initial=0.0)))
+    return {"key": key, "value": float(_largest_products(tensors, "value", "value_bias").max())}
+
+
+def _largest_products(
+    tensors: LayerTensors, role: str, bias: str | None = None, rows: range | None = None
+) -> NDArray[np.float64]:
+    """The bounds of the rows of a matrix that follows the layer's norm. `rows` None: all rows. `bias`: the role of its
+    bias, which is optional."""
+    matrix = tensors.view(role)
+    ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
+    values = np.empty((len(ids), matrix.cols), np.float32)
+    kernels.embed(matrix, ids, values)
+    if matrix.scales.size:
+        values *= matrix.scales
+    added = tensors.vector(bias) if bias is not None and bias in tensors else None
+    return largest_product(tensors.vector("attention_norm"), values, added)

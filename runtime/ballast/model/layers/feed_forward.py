@@ -1,0 +1,119 @@
+"""Feed-forward networks: a dense one for every token, or routed experts with optional shared experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ballast.families.architecture import Gating
+from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix
+
+MLP = "mlp"
+"""The role of a network for every token: a dense layer's, or the shared experts."""
+EXPERTS = "experts"
+"""The role of routed experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSpec:
+    """The rule that selects and weights experts."""
+
+    num_experts: int
+    num_experts_used: int
+    gating: Gating
+    num_groups: int
+    num_groups_used: int
+    group_score: Literal["max", "top2_sum"]
+    router_bias: bool
+    """Whether each expert has a bias that affects the selection but not the weight."""
+    normalize_weights: bool
+    weights_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class DenseSpec:
+    """A gated network for every token."""
+
+    width: int
+
+    def modules(self, moe_module: str) -> dict[str, tuple[str, ...]]:
+        """Modules without tensors of their own, with their classes."""
+        return {"mlp": ("{family}MLP",)}
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        return _network("", self.width, hidden, "mlp", "dense feed-forward")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """Routed experts, and shared experts for every token."""
+
+    routing: RoutingSpec
+    width: int
+    """Width of each expert."""
+    num_shared: int
+    is_fused: bool
+    """Whether each expert's gate and up projection are in one tensor, gate first."""
+
+    @property
+    def shared_width(self) -> int:
+        return self.width * self.num_shared
+
+    def modules(self, moe_module: str) -> dict[str, tuple[str, ...]]:
+        """Modules without tensors of their own, with their classes. `moe_module`: the family's, without prefix."""
+        shared = {"mlp.shared_experts": ("{family}MLP",)} if self.num_shared else {}
+        return {"mlp": (f"{{family}}{moe_module}",), **shared}
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        count = self.routing.num_experts
+        router = {"group": "router", "classes": ("MoEGate", "{family}TopkRouter")}
+        biases = (bias("router_bias", "exp_probs_b", count, "mlp.gate", **router),) if self.routing.router_bias else ()
+        shared = _network("_shexp", self.shared_width, hidden, "mlp.shared_experts", "shared experts")
+        return (
+            matrix("router", "ffn_gate_inp", (count, hidden), "mlp.gate", is_exact=True, **router),
+            *biases,
+            *self._experts(hidden),
+            *(shared if self.num_shared else ()),
+        )
+
+    def _experts(self, hidden: int) -> tuple[Tensor, ...]:
+        count, width = self.routing.num_experts, self.width
+        down = _of_experts("down", (count, hidden, width))
+        if self.is_fused:
+            return (_of_experts("gate_up", (count, 2 * width, hidden)), down)
+        return (_of_experts("gate", (count, width, hidden)), _of_experts("up", (count, width, hidden)), down)
+
+
+FeedForward = DenseSpec | ExpertsSpec
+
+
+def _network(suffix: str, width: int, hidden: int, module: str, group: Group) -> tuple[Tensor, ...]:
+    """A network for every token, packed as a single expert."""
+    shapes: dict[ExpertPart, tuple[int, int]] = {
+        "gate": (width, hidden),
+        "up": (width, hidden),
+        "down": (hidden, width),
+    }
+    return tuple(
+        matrix(
+            part,
+            f"ffn_{part}{suffix}",
+            shape,
+            f"{module}.{part}_proj",
+            group=group,
+            part_of=PartOf(MLP, (part,)),
+        )
+        for part, shape in shapes.items()
+    )
+
+
+def _of_experts(part: Literal["gate", "up", "gate_up", "down"], shape: tuple[int, ...]) -> Tensor:
+    return matrix(
+        f"experts_{part}",
+        f"ffn_{part}_exps",
+        shape,
+        "mlp.experts",
+        group="routed experts",
+        classes=("ModuleList", "{family}Experts"),
+        part_of=PartOf(EXPERTS, ("gate", "up") if part == "gate_up" else (part,)),
+    )

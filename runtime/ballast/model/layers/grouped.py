@@ -1,0 +1,70 @@
+"""Grouped-query attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ballast.model.layers.plane import Plane
+from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.tensor import Tensor, bias, matrix, norm
+
+QKV_BIAS = "qkv_bias"
+"""Queries, keys and values have biases."""
+QK_NORM = "qk_norm"
+"""Each head's query and key are normed before they are rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSpec:
+    """Grouped-query attention (arXiv 2305.13245): equal groups of query heads share a head of keys and values."""
+
+    num_heads: int
+    """Of queries."""
+    num_kv_heads: int
+    head_dim: int
+    """Width of a head's query and key."""
+    v_dim: int
+    rope: RopeSpec
+    """Rotates the first entries of a head, i together with i + rope.dim / 2."""
+    options: frozenset[str] = frozenset()
+    """Options of the declaration that the layer has."""
+
+    @property
+    def query_dim(self) -> int:
+        """Numbers of a head's query."""
+        return self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers per token in both planes together."""
+        return self.num_kv_heads * (self.head_dim + self.v_dim)
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The planes of the layer's cache."""
+        return (Plane("keys", self.num_kv_heads * self.head_dim), Plane("values", self.num_kv_heads * self.v_dim))
+
+    @property
+    def modules(self) -> dict[str, tuple[str, ...]]:
+        """Modules without tensors of their own, with their classes."""
+        return {"self_attn": ("{family}Attention",)}
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        return tuple(each for each in self.declared(hidden) if each.option is None or each.option in self.options)
+
+    def declared(self, hidden: int) -> tuple[Tensor, ...]:
+        """The tensors of all options. A file has an option if it has the first tensor of that option."""
+        queries = self.num_heads * self.head_dim
+        keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_dim
+        biases, norms = {"option": QKV_BIAS}, {"option": QK_NORM}
+        return (
+            matrix("query", "attn_q", (queries, hidden), "self_attn.q_proj"),
+            bias("query_bias", "attn_q", queries, "self_attn.q_proj", **biases),
+            matrix("key", "attn_k", (keys, hidden), "self_attn.k_proj"),
+            bias("key_bias", "attn_k", keys, "self_attn.k_proj", **biases),
+            matrix("value", "attn_v", (values, hidden), "self_attn.v_proj"),
+            bias("value_bias", "attn_v", values, "self_attn.v_proj", **biases),
+            norm("query_norm", "attn_q_norm", self.head_dim, "self_attn.q_norm", **norms),
+            norm("key_norm", "attn_k_norm", self.head_dim, "self_attn.k_norm", **norms),
+            matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
+        )

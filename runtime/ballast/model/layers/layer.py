@@ -1,0 +1,34 @@
+"""A transformer layer: a mixer, which reads other tokens, and a feed-forward. A norm precedes each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ballast.model.layers.feed_forward import ExpertsSpec, FeedForward
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.tensor import Tensor, norm
+
+Mixer = LatentSpec | GroupedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer of a model. Layers may differ."""
+
+    mixer: Mixer
+    feed_forward: FeedForward
+
+    @property
+    def experts(self) -> ExpertsSpec | None:
+        """The feed-forward if it has routed experts."""
+        return self.feed_forward if isinstance(self.feed_forward, ExpertsSpec) else None
+
+    def tensors(self, hidden: int, ffn_norm: str) -> tuple[Tensor, ...]:
+        """All tensors of the layer. `ffn_norm`: the name in files of the norm before the feed-forward."""
+        return (
+            norm("attention_norm", "attn_norm", hidden, "input_layernorm"),
+            *self.mixer.tensors(hidden),
+            norm("ffn_norm", ffn_norm, hidden, "post_attention_layernorm"),
+            *self.feed_forward.tensors(hidden),
+        )

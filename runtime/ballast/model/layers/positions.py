@@ -1,0 +1,29 @@
+"""The rotation of queries and keys by their positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class YarnSpec:
+    """YaRN context extension (arXiv 2309.00071) as DeepSeek uses it."""
+
+    factor: float
+    original_context: int
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float
+    """Multiplies cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim); 1 for V3 and R1."""
+    mscale_all_dim: float
+    """Softmax scale is multiplied by (0.1 · mscale_all_dim · ln factor + 1)². 0: no correction."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """The rotation of the entries of a head."""
+
+    dim: int
+    """Entries that are rotated."""
+    theta: float
+    yarn: YarnSpec | None

@@ -1,0 +1,274 @@
+"""Tensors of a file for the CPU kernels: matrices packed for the instruction set, norms as float32.
+
+The pages of the mapped file are released once they are packed, so that one copy stays in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast._core import kernels
+from ballast.errors import ModelError
+from ballast.model.layers.tensor import HeadRows, Tensor, parts_of_experts
+from ballast.model.tensors import scale_name
+from ballast.weights.gguf import GgufModel
+from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
+from ballast.weights.read_ahead import ReadAhead
+
+F32 = NDArray[np.float32]
+
+_PLAIN_FLOATS = frozenset(
+    {gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMatrix:
+    """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
+
+    matrix: kernels.Matrix
+    num_rows: int
+    """Rows per head in the larger matrix."""
+    head_stride: int
+    row_offset: int
+    transposed: bool
+    """Whether the head's matrix is applied transposed, as W_UK of the joint layout."""
+
+    @property
+    def applied_shape(self) -> tuple[int, int]:
+        """Rows and columns of a head's matrix as it is applied."""
+        shape = self.num_rows, self.matrix.cols
+        return (shape[1], shape[0]) if self.transposed else shape
+
+
+_NEXT_PART = {"gate": "up", "up": "down"}
+"""In the order in which experts are packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The threads and the instruction set for which matrices are packed. `activation_bytes`: bytes per activation with
+    quantized weights; None: their type decides."""
+
+    pool: kernels.ThreadPool
+    isa: str
+    activation_bytes: int | None
+    kept: PackedPanels | None = None
+    """Keeps panels beyond the process; None: they are not kept."""
+    kept_tensors: Collection[str] = ()
+    """Tensors whose panels are kept there."""
+
+
+class Tensors:
+    """Tensors of a file by name, in the form that kernels need. Stacked tensors are one tall matrix."""
+
+    def __init__(self, gguf_model: GgufModel, packing: Packing, ahead: ReadAhead | None = None) -> None:
+        """`ahead` reads the next tensors while one is packed."""
+        self._gguf = gguf_model
+        self._packing = packing
+        self._ahead = ahead
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._gguf.tensors
+
+    def view(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+        """The tensor, or its first rows, in place."""
+        info = self._gguf.tensors[name]
+        cols = info.shape[-1]
+        all_rows = int(np.prod(info.shape[:-1]))
+        rows = all_rows if num_rows is None else num_rows
+        data = self._gguf.data(name)[: info.num_bytes // all_rows * rows]
+        return kernels.Matrix(data, int(info.ggml_type), rows, cols, self._scales(name))
+
+    def _scales(self, name: str) -> F32 | tuple[()]:
+        """The factors of products with a tensor."""
+        scale = scale_name(name)
+        return self.vector(scale) if scale in self else ()
+
+    def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
+        """The tensor, or its first rows, packed as one matrix."""
+        view = self.view(name, num_rows)
+        return self._packed(name, view, 1, view.rows, 0)
+
+    def are_stackable(self, names: Sequence[str]) -> bool:
+        """Whether tensors have one type and one number of columns, and none a scale of its own."""
+        if any(scale_name(name) in self for name in names):
+            return False
+        return len({(self._gguf.tensors[name].ggml_type, self._gguf.tensors[name].shape[-1]) for name in names}) == 1
+
+    def stacked(self, names: Sequence[str]) -> kernels.Matrix:
+        """Tensors one below the other, packed as one matrix."""
+        views = [self.view(name) for name in names]
+        data = np.concatenate([self._gguf.data(name).reshape(-1) for name in names])
+        whole = kernels.Matrix(data, views[0].ggml_type, sum(view.rows for view in views), views[0].cols)
+        packed = self._packed(names[0], whole, 1, whole.rows, 0)
+        for name in names[1:]:
+            self._gguf.release(name)
+        return packed
+
+    def heads(self, name: str, rows: HeadRows) -> HeadMatrix:
+        """One matrix per head out of the tensor, packed."""
+        view = self.view(name)
+        stride = view.rows // rows.num_heads
+        packed = self._packed(name, view, rows.num_heads, rows.num_rows, stride, rows.offset, rows.is_transposed)
+        return HeadMatrix(packed, rows.num_rows, stride, rows.offset, rows.is_transposed)
+
+    def _packed(
+        self,
+        name: str,
+        view: kernels.Matrix,
+        num_heads: int,
+        num_rows: int,
+        stride: int,
+        offset: int = 0,
+        transposed: bool = False,
+    ) -> kernels.Matrix:
+        def pack(file_of: FileOf | None) -> kernels.Matrix:
+            return kernels.pack(
+                self._packing.pool,
+                view,
+                self._packing.isa,
+                num_heads=num_heads,
+                head_stride=stride,
+                row_offset=offset,
+                num_rows=num_rows,
+                transposed=transposed,
+                activation_bytes=self._packing.activation_bytes,
+                file_of=None if file_of is None else partial(file_of, what),
+            )
+
+        what = f"{name} {num_heads}x{num_rows}/{stride}+{offset}{' transposed' if transposed else ''}"
+        packed = self._kept(name, pack)
+        self._gguf.release(name)
+        return packed
+
+    def _kept(self, name: str, pack: Callable[[FileOf | None], Packed]) -> Packed:
+        """What `pack` makes, with files where the tensor's panels are kept."""
+        self._begin(name)
+        kept = self._packing.kept
+        return pack(None) if kept is None or name not in self._packing.kept_tensors else kept.pack(pack)
+
+    def _begin(self, name: str) -> None:
+        if self._ahead is not None:
+            self._ahead.begin(name)
+
+    def vector(self, name: str) -> F32:
+        info = self._gguf.tensors[name]
+        values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+
+    def check_finite(self, name: str) -> None:
+        """Raises ModelError if a tensor of plain floats has a NaN or an infinity. Other types are not checked."""
+        info = self._gguf.tensors[name]
+        if info.ggml_type not in _PLAIN_FLOATS:
+            return
+        is_wrong = ~np.isfinite(self.vector(name))
+        if is_wrong.any():
+            raise ModelError(
+                info.file,
+                f"{np.count_nonzero(is_wrong)} of {is_wrong.size} values are NaN or infinite; the file is damaged, "
+                "download or convert it again",
+                tensor=name,
+            )
+
+    def experts(self, names: Mapping[str, str], num_experts: int) -> kernels.Experts:
+        """Those of a layer, packed; `names`: the tensor of each part."""
+        if names["gate"] == names["up"]:
+            experts = kernels.Experts.fused(self.view(names["gate"]), self.view(names["down"]), num_experts)
+        else:
+            gate, up, down = (self.view(names[part]) for part in ("gate", "up", "down"))
+            experts = kernels.Experts(gate, up, down, num_experts)
+        packing = self._packing
+
+        def done(part: str) -> None:
+            self._gguf.release(names[part])
+            if part in _NEXT_PART:
+                self._begin(names[_NEXT_PART[part]])
+
+        def pack(file_of: FileOf | None) -> kernels.Experts:
+            def file_of_part(part: str, node: int, num_bytes: int) -> kernels.PanelFile | None:
+                assert file_of is not None
+                return file_of(f"{names[part]} {part} of {num_experts} experts, node {node}", num_bytes)
+
+            return experts.packed(
+                packing.pool,
+                packing.isa,
+                activation_bytes=packing.activation_bytes,
+                done=done,
+                file_of=None if file_of is None else file_of_part,
+            )
+
+        return self._kept(names["gate"], pack)
+
+
+class LayerTensors:
+    """The tensors of one layer, by role. Raises ModelError if a tensor that must be finite is not."""
+
+    def __init__(self, tensors: Tensors, declared: Sequence[Tensor]) -> None:
+        self.file = tensors
+        self._by_role = {each.role: each for each in declared}
+        self._heads = {rows.role: (each.name, rows) for each in declared for rows in each.heads}
+        self._experts = parts_of_experts(declared)
+        for each in declared:
+            if each.must_be_finite:
+                tensors.check_finite(each.name)
+
+    def __contains__(self, role: str) -> bool:
+        return role in self._by_role
+
+    def name(self, role: str) -> str:
+        """The tensor's name in the file."""
+        return self._by_role[role].name
+
+    def vector(self, role: str) -> F32:
+        return self.file.vector(self.name(role))
+
+    def view(self, role: str) -> kernels.Matrix:
+        """In place."""
+        return self.file.view(self.name(role))
+
+    def num_rows(self, role: str) -> int:
+        return self._by_role[role].shape[0]
+
+    def are_stackable(self, roles: Sequence[str]) -> bool:
+        """See `Tensors.are_stackable`."""
+        return self.file.are_stackable([self.name(role) for role in roles])
+
+    def stacked(self, roles: Sequence[str]) -> kernels.Matrix:
+        """Packed one below the other as one matrix."""
+        return self.file.stacked([self.name(role) for role in roles])
+
+    def matrix(self, role: str) -> kernels.Matrix:
+        """Packed whole."""
+        return self.file.matrix(self.name(role))
+
+    def heads(self, role: str) -> HeadMatrix:
+        """Packed by head."""
+        return self.file.heads(*self._heads[role])
+
+    def experts(self, role: str) -> kernels.Experts:
+        """Packed together."""
+        parts = self._experts[role]
+        return self.file.experts({part: each.name for part, each in parts.items()}, parts["down"].num_experts)
+
+    def all(self) -> dict[str, Any]:
+        """All tensors that the layer declares, by role, in the form that the CPU computes with."""
+        return dict(self._all())
+
+    def _all(self) -> Iterator[tuple[str, Any]]:
+        for role, each in self._by_role.items():
+            if len(each.shape) == 1:
+                yield role, self.vector(role)
+            elif not each.heads and each.part_of is None:
+                yield role, self.matrix(role)
+        for role in self._heads:
+            yield role, self.heads(role)
+        for role in self._experts:
+            yield role, self.experts(role)

@@ -1,0 +1,69 @@
+"""Plans of models whose layers differ: memory for all caches, and work buffers for the largest layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ballast.host.machine import Memory
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.modules import module_tree
+from ballast.model.spec import ModelSpec
+from ballast.moe.device_rules import assign
+from ballast.plan import Numbers, make_plan
+from ballast.plan.gpu_limits import why_not_on_gpu
+from ballast.weights.gguf import open_gguf
+from support.models.changed_spec import changed
+from support.models.gguf_files import GLM52_SPEC, QWEN3_30B_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
+
+GIB = 1 << 30
+NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
+SMALL = changed(QWEN3_30B_SPEC, num_layers=4)
+LARGE = changed(SMALL, num_heads=64, num_kv_heads=8)
+MIXED = replace(SMALL, layers=(*LARGE.layers[:1], *SMALL.layers[1:]))
+
+
+@pytest.fixture(scope="module")
+def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """Bytes of each use of memory."""
+    return {
+        name: bytes_of(tmp_path_factory.mktemp(name) / "m.gguf", spec)
+        for name, spec in (("small", SMALL), ("large", LARGE), ("mixed", MIXED))
+    }
+
+
+def bytes_of(file: Path, spec: ModelSpec) -> dict[str, int]:
+    gguf = open_gguf(write_hollow_model(file, spec, common_types(spec)))
+    plan = make_plan(gguf, spec, assign(module_tree(spec), ()), NUMBERS, Memory(64 * GIB, 64 * GIB, None))
+    return {use.name: use.num_bytes for use in plan.uses}
+
+
+@pytest.mark.parametrize("use", ["KV cache", "weights"])
+def test_each_layer_counts_with_its_own_size(uses: dict[str, dict[str, int]], use: str) -> None:
+    def changes(name: str) -> int:
+        return uses[name][use] - uses["small"][use]
+
+    assert changes("mixed") * len(SMALL.layers) == pytest.approx(changes("large"), rel=0.01)
+    assert changes("mixed") > 0
+
+
+def test_work_buffers_fit_the_largest_layer(uses: dict[str, dict[str, int]]) -> None:
+    assert uses["small"]["work buffers"] < uses["mixed"]["work buffers"] == uses["large"]["work buffers"]
+
+
+def test_a_gpu_refuses_layers_of_different_attention() -> None:
+    assert why_not_on_gpu(SMALL) is why_not_on_gpu(LARGE) is None
+    expected = "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+    assert why_not_on_gpu(MIXED) == expected
+    grouped = QWEN3_30B_SPEC.layers[0].mixer
+    assert isinstance(grouped, GroupedSpec)
+    first, *others = V2_LITE_SPEC.layers
+    mixer = replace(grouped, rope=V2_LITE_SPEC.rope)
+    assert why_not_on_gpu(replace(V2_LITE_SPEC, layers=(replace(first, mixer=mixer), *others))) == expected
+
+
+def test_a_gpu_takes_layers_that_share_an_indexer() -> None:
+    assert len(GLM52_SPEC.mixers) == 2
+    assert why_not_on_gpu(GLM52_SPEC) is None

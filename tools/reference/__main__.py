@@ -25,10 +25,10 @@ from tools.reference.fields import request_fields
 from ballast.config.options import OPTIONS, SECTIONS, Option
 from ballast.engine.engine import Snapshot
 from ballast.server.app import admin_routers, api_app, api_routers
+from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
-from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -26,16 +26,18 @@ from ballast.batch.lines import BatchRequest, answer_line, refusal, refusal_line
 from ballast.config.options import Config, ServerConfig
 from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, EngineState
+from ballast.engine.load_progress import with_progress
+from ballast.engine.supervision import failure_reason, stop_engine, until_loaded, watch_for_hang
 from ballast.errors import ConfigError, shown
 from ballast.log import configure_logging
+from ballast.prepared_model import PreparedModel, prepare_model
 from ballast.process_exit import exit_now
-from ballast.server.lifecycle import STOP_SIGNALS, failure_reason, stop_engine, watch_for_hang
+from ballast.server.lifecycle import STOP_SIGNALS
 from ballast.server.limits import ServerLimits
-from ballast.server.prepared_model import PreparedModel, prepare_model
 from ballast.server.serve_command import make_apps, text_executors
-from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics
-from ballast.server.wire.openai.request import MAX_CHOICES
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.wire.openai.request import MAX_CHOICES
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +128,7 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
         max_queue_tokens=_NO_LIMIT,
         max_queue_wait_s=0.0,
     )
-    engine = build_engine(
-        with_progress(model.load, model.num_bytes), settings, model.spec.context_length, observer=metrics
-    )
+    engine = build_engine(with_progress(model.load, model.num_bytes), settings, model.context_length, observer=metrics)
 
     def on_signal(number: int) -> None:
         if ended.signal is not None or engine.state is EngineState.LOADING:
@@ -143,18 +143,17 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
             engine,
             metrics,
             model.text,
-            model.spec.name,
+            model.name,
             model.config,
             executor,
             chat_executor,
-            model.probe,
+            NumaProbe(),
             shutting_down,
             "127.0.0.1",
             limits,
         )
         engine.start()
-        while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
-            await asyncio.sleep(0.01)
+        await until_loaded(engine)
         watching = asyncio.create_task(watch_for_hang(engine, limits.fatal_silence_s))
         begin = time.monotonic()
         try:

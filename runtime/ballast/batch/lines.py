@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from ballast.errors import shown
-from ballast.server.wire.json_text import to_json
+from ballast.wire.json_text import to_json
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 OWN_BEGIN = b'{"id":"batch_req_'

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.access import Access
 from ballast.server.http.dialect_errors import DialectErrors
+from ballast.server.http.error_response import error_response, http_error_reply
 from ballast.server.http.middleware import BodyLimit, RequestScope
+from ballast.server.openapi import document
+from ballast.server.requests.cancellation import ClientGoneError
 from ballast.server.routes import (
     anthropic,
     chat_page,
@@ -29,9 +31,8 @@ from ballast.server.routes import (
 )
 from ballast.server.service import Service
 from ballast.server.telemetry.tracing import Tracer
-from ballast.server.wire.errors import RequestTimeoutError, error_reply
-from ballast.server.wire.openapi import document
 from ballast.version import __version__
+from ballast.wire.errors import RequestTimeoutError
 
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
@@ -103,7 +104,7 @@ def _surround(app: FastAPI, service: Service, access: Access, tracer: Tracer | N
 async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         error.detail = f"{error.detail}: {request.method} {request.url.path}"
-    return error_reply(error).response()
+    return error_response(http_error_reply(error))
 
 
 async def _record_client_gone(request: Request, _: Exception) -> Response:

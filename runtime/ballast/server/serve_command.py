@@ -9,22 +9,22 @@ from contextlib import contextmanager
 
 from ballast.config.options import Config, ModelConfig, ReasoningField, ServerConfig, TracingConfig
 from ballast.engine.build import build_engine, engine_settings
-from ballast.engine.engine import Engine, Loader
+from ballast.engine.engine import Engine
+from ballast.engine.load_progress import with_progress
+from ballast.generation.request_builder import RequestBuilder
 from ballast.host.isa import chosen_isa
 from ballast.log import configure_logging
 from ballast.model.facts import ModelFacts
+from ballast.prepared_model import PreparedModel, prepare_model
 from ballast.server.app import create_admin_app, create_app
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.generation.tokenize_queue import TEXT_THREADS, TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.http.hosts import default_hosts
 from ballast.server.http.keys import Keys
 from ballast.server.http.tls import Tls
 from ballast.server.lifecycle import Apps, open_listeners, run_server
 from ballast.server.limits import ServerLimits, default_body_bytes
-from ballast.server.prepared_model import prepare_model
+from ballast.server.requests.tokenize_queue import TEXT_THREADS, TokenizeQueue
 from ballast.server.service import Service
-from ballast.server.telemetry.load_progress import with_progress
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.otlp import OtlpExporter
@@ -51,36 +51,14 @@ def serve(config: Config) -> int:
     Raises BallastError for errors before the engine starts. If the engine dies later, the process ends.
     """
     configure_logging(config.log)
-    model = prepare_model(config)
-    run(
-        model.config,
-        model.load,
-        model.text,
-        model.spec.name,
-        model.spec.context_length,
-        model.probe,
-        num_bytes=model.num_bytes,
-        planned_bytes=model.planned_bytes,
-        facts=model.facts,
-    )
+    probe = NumaProbe()
+    run(prepare_model(config, probe.watch), probe)
     return 0
 
 
-def run(
-    config: Config,
-    load: Loader,
-    text: Text,
-    name: str,
-    context_length: int,
-    probe: NumaProbe,
-    limits: ServerLimits = DEFAULT_LIMITS,
-    num_bytes: int = 0,
-    planned_bytes: Mapping[str, int] = NOTHING_PLANNED,
-    facts: ModelFacts = NO_FACTS,
-) -> None:
-    """Serve the model that `load` loads, until the process is told to stop. `name` is the model's own name; `probe`
-    reports where its weights are, which take `num_bytes` in the file; `planned_bytes` is what it needs, by where;
-    `facts` are what clients may know of it."""
+def run(model: PreparedModel, probe: NumaProbe, limits: ServerLimits = DEFAULT_LIMITS) -> None:
+    """Serve the model until the process is told to stop. `probe` reports where its weights are."""
+    config, text = model.config, model.text
     device = config.machine.device
     with text_executors(text, config.model) as (executor, chat_executor), tracing(config.tracing, device) as tracer:
         listeners = open_listeners(config.server)
@@ -88,13 +66,13 @@ def run(
         def build(on_death: Callable[[], None], shutting_down: asyncio.Future[None]) -> tuple[Engine, Apps]:
             metrics = Metrics()
             settings = engine_settings(config)
-            shown = with_progress(load, num_bytes)
-            engine = build_engine(shown, settings, context_length, observer=metrics, on_death=on_death)
+            shown = with_progress(model.load, model.num_bytes)
+            engine = build_engine(shown, settings, model.context_length, observer=metrics, on_death=on_death)
             return engine, make_apps(
                 engine,
                 metrics,
                 text,
-                name,
+                model.name,
                 config,
                 executor,
                 chat_executor,
@@ -102,9 +80,9 @@ def run(
                 shutting_down,
                 listeners.address,
                 limits,
-                planned_bytes,
+                model.planned_bytes,
                 tracer,
-                facts,
+                model.facts,
             )
 
         run_server(build, listeners, _tls(config.server), config.server, limits)

@@ -12,23 +12,23 @@ from starlette.requests import Request
 
 from ballast.config.whole_range import WholeRange
 from ballast.errors import RequestError
+from ballast.generation.engine_port import EnginePort
+from ballast.generation.job import Job
+from ballast.generation.request_builder import RequestBuilder
 from ballast.model.facts import ModelFacts
-from ballast.server.engine_port import EnginePort
-from ballast.server.generation.job import Job
-from ballast.server.generation.priority import granted_priority
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.generation.response import EVENT_STREAM, Framing, GenerationResponse, Reply, ResponseContext
-from ballast.server.generation.tokenize_queue import TokenizeQueue
 from ballast.server.http.access import Access
 from ballast.server.limits import ServerLimits
-from ballast.server.request_record import Record
+from ballast.server.requests.priority import granted_priority
+from ballast.server.requests.record import Record
+from ballast.server.requests.response import EVENT_STREAM, Framing, GenerationResponse, Reply, ResponseContext
+from ballast.server.requests.tokenize_queue import TokenizeQueue
 from ballast.server.telemetry.ignored_log import IgnoredFieldsLog
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.tracing import Tracer
-from ballast.server.wire.field_names import NO_FIELDS, client_name
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
+from ballast.wire.field_names import NO_FIELDS, client_name
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 
 Kind = TypeVar("Kind", ChatCompletionRequest, CompletionRequest)
 Result = TypeVar("Result")

@@ -23,6 +23,7 @@ from ballast.config.options import Config
 from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.prepared_model import PreparedModel
 from ballast.server.limits import ServerLimits
 from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
@@ -95,11 +96,12 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
         with ThreadPoolExecutor(1) as threads:  # which the interpreter would wait for
             for tenth, _ in enumerate(threads.map(time.sleep, [fake.load_s / 10] * 10)):
                 report(tenth / 10)
-        model = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel
-        return model(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
+        kind = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel
+        return kind(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
     limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})
-    run(with_fixed_lengths(config), load, text, "alphabet", CONTEXT_LENGTH, NumaProbe(), limits)
+    model = PreparedModel(with_fixed_lengths(config), text, load, "alphabet", CONTEXT_LENGTH)
+    run(model, NumaProbe(), limits)
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ballast import cli
+from ballast import cli, prepared_model
 from ballast.engine import loading
 from ballast.engine.build import EngineSettings
 from ballast.engine.runner import Runner
@@ -25,7 +25,6 @@ from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.spec import ModelSpec
-from ballast.server import prepared_model
 from ballast.weights.gguf import GgufModel
 from support.models.float_hybrid import float_linear
 

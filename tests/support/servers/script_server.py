@@ -21,6 +21,7 @@ from ballast.engine.runner import Runner
 from ballast.families.registry import DEFAULT_FORM
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.prepared_model import PreparedModel
 from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
@@ -117,7 +118,7 @@ def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], con
     def load(_report: Callable[[float], None]) -> Runner:
         return make_model(text.tokenizer, config)
 
-    run(with_fixed_lengths(config), load, text, "script", context_length, NumaProbe())
+    run(PreparedModel(with_fixed_lengths(config), text, load, "script", context_length), NumaProbe())
     return 0
 
 

@@ -9,10 +9,10 @@ import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ballast.server.request_record import Record
-from ballast.server.wire.anthropic.reply import error_detail
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.ollama.reply import error_object
+from ballast.server.requests.record import Record
+from ballast.wire.anthropic.reply import error_detail
+from ballast.wire.json_text import to_json
+from ballast.wire.ollama.reply import error_object
 
 Translate = Callable[[int, Mapping[str, Any], Record], Mapping[str, Any]]
 """The body of an error, from its status, its body in OpenAI's envelope, and the request's record."""

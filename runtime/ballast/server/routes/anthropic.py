@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ballast.errors import RequestError
-from ballast.server.generation.job import Job
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin, json_response
-from ballast.server.wire.anthropic.reply import AnthropicReply
-from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages, to_chat
-from ballast.server.wire.field_names import client_field_names
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import AnthropicError, AnthropicMessage, TokenCount
+from ballast.wire.anthropic.reply import AnthropicReply
+from ballast.wire.anthropic.request import MessagesRequest, parse_messages, to_chat
+from ballast.wire.field_names import client_field_names
+from ballast.wire.schemas import AnthropicError, AnthropicMessage, TokenCount
 
 router = APIRouter()
 

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from ballast.server.openapi import describes
 from ballast.server.routes.context import service_of
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openapi import describes
+from ballast.wire.json_text import to_json
 
 router = APIRouter()
 

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from ballast.server.request_record import Record
+from ballast.server.requests.record import Record
 from ballast.server.service import Service
-from ballast.server.wire.json_text import to_json
+from ballast.wire.json_text import to_json
 
 
 def service_of(request: Request) -> Service:

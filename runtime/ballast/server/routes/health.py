@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import RETRY_AFTER_S, EngineDeadError
+from ballast.server.openapi import describes
 from ballast.server.routes.context import service_of
 from ballast.server.telemetry.numa_report import to_json as numa_json
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import EngineView, NumaView, Status, Version
 from ballast.version import __version__
+from ballast.wire.json_text import to_json
+from ballast.wire.schemas import EngineView, NumaView, Status, Version
 
 everywhere = APIRouter()
 """Routes on every port."""

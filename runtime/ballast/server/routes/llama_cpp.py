@@ -6,12 +6,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, RootModel
 from starlette.responses import Response
 
-from ballast.server.generation.job import Job
-from ballast.server.generation.response import GenerationResponse
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
+from ballast.server.requests.response import GenerationResponse
 from ballast.server.routes.context import begin
-from ballast.server.wire.llama_cpp.reply import LlamaReply
-from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
-from ballast.server.wire.openapi import describes
+from ballast.wire.llama_cpp.reply import LlamaReply
+from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
 
 router = APIRouter()
 

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
-from ballast.server.generation.job import Job
-from ballast.server.generation.response import Framing
-from ballast.server.request_record import Record
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
+from ballast.server.requests.record import Record
+from ballast.server.requests.response import Framing
 from ballast.server.routes.context import begin, json_response
 from ballast.server.service import Service
-from ballast.server.wire.field_names import client_field_names
-from ballast.server.wire.ollama.models import (
+from ballast.wire.field_names import client_field_names
+from ballast.wire.ollama.models import (
     API_VERSION,
     ApiVersion,
     Chatted,
@@ -30,8 +31,8 @@ from ballast.server.wire.ollama.models import (
     shown,
     tags,
 )
-from ballast.server.wire.ollama.reply import LINES, Kind, OllamaReply, line, loaded
-from ballast.server.wire.ollama.request import (
+from ballast.wire.ollama.reply import LINES, Kind, OllamaReply, line, loaded
+from ballast.wire.ollama.request import (
     CHAT_FIELDS,
     GENERATE_FIELDS,
     LATEST,
@@ -45,7 +46,6 @@ from ballast.server.wire.ollama.request import (
     parse_ollama,
     prompted_chat,
 )
-from ballast.server.wire.openapi import describes
 
 router = APIRouter()
 

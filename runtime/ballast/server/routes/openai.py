@@ -9,21 +9,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ballast.server.generation.job import Job
-from ballast.server.generation.response import GenerationResponse
-from ballast.server.request_record import Record
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
+from ballast.server.requests.record import Record
+from ballast.server.requests.response import GenerationResponse
 from ballast.server.routes.context import begin, json_response
 from ballast.server.service import Prepared, Service
-from ballast.server.wire.anthropic.reply import model_info, model_page
-from ballast.server.wire.openai.reply import ChatFormat, Format, Reply, Shape, TextFormat
-from ballast.server.wire.openai.request import (
+from ballast.wire.anthropic.reply import model_info, model_page
+from ballast.wire.openai.reply import ChatFormat, Format, Reply, Shape, TextFormat
+from ballast.wire.openai.request import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationRequest,
     StreamOptions,
 )
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import (
+from ballast.wire.schemas import (
     AnthropicModel,
     AnthropicModelList,
     ChatCompletion,

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin, json_response, service_of
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openai.request import ChatCompletionRequest, parse_body
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import Status
 from ballast.version import __version__
+from ballast.wire.json_text import to_json
+from ballast.wire.openai.request import ChatCompletionRequest, parse_body
+from ballast.wire.schemas import Status
 
 router = APIRouter()
 

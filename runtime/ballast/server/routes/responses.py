@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ballast.server.generation.job import Job
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin, json_response
-from ballast.server.wire.client_tools import CalledTool
-from ballast.server.wire.field_names import RESPONSES_FIELDS, client_field_names
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.responses.reply import ResponsesReply
-from ballast.server.wire.responses.request import ResponsesRequest, parse_responses, to_chat
-from ballast.server.wire.schemas import InputTokens, ResponseObject
+from ballast.wire.client_tools import CalledTool
+from ballast.wire.field_names import RESPONSES_FIELDS, client_field_names
+from ballast.wire.responses.reply import ResponsesReply
+from ballast.wire.responses.request import ResponsesRequest, parse_responses, to_chat
+from ballast.wire.schemas import InputTokens, ResponseObject
 
 router = APIRouter()
 

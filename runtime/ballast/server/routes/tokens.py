@@ -13,20 +13,20 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from ballast.errors import RequestError
-from ballast.server.generation.request_builder import RequestBuilder
+from ballast.generation.request_builder import RequestBuilder
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin
 from ballast.server.service import Service
-from ballast.server.wire.field_rules import Holds
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.json_text import list_to_json, to_json
-from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.file_parts import read_files
-from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
-from ballast.server.wire.openai.request import ChatCompletionRequest
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
 from ballast.text.loading import Text
 from ballast.text.tokenizer import Tokenizer
+from ballast.wire.field_rules import Holds
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.json_text import list_to_json, to_json
+from ballast.wire.known_fields import read_fields
+from ballast.wire.openai.file_parts import read_files
+from ballast.wire.openai.message_fields import MESSAGE, TOOL
+from ballast.wire.openai.request import ChatCompletionRequest
+from ballast.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
 
 router = APIRouter()
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.wire.ignored_fields import IgnoredFields
 
 log = logging.getLogger(__name__)
 

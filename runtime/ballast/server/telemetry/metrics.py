@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason
 from ballast.engine.tier_mover import TierNumbers
+from ballast.generation.engine_port import EnginePort
 from ballast.model.switched_off import FEATURES
-from ballast.server.engine_port import EnginePort
 
 # No second series with the creation time of each counter.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left this one out

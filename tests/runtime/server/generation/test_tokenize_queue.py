@@ -17,10 +17,10 @@ from starlette.types import Message
 
 from ballast.engine.retry_schedule import MIN_RETRY_AFTER_S
 from ballast.errors import CapacityError
-from ballast.server.generation.cancellation import ClientGoneError
-from ballast.server.generation.tokenize_queue import TokenizeQueue
-from ballast.server.request_record import Record
-from ballast.server.wire import json_text
+from ballast.server.requests.cancellation import ClientGoneError
+from ballast.server.requests.record import Record
+from ballast.server.requests.tokenize_queue import TokenizeQueue
+from ballast.wire import json_text
 
 MAX_WAITING = 4
 

@@ -14,13 +14,13 @@ from ballast.generation.choice import Choice
 from ballast.generation.engine_port import EnginePort, OutputStream
 from ballast.generation.job import Job
 from ballast.text.tokenizer import Tokenizer
-from ballast.wire.piece import Piece
+from ballast.wire.piece import Piece, Whole
 from ballast.wire.usage import Progress, Timings, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """When a generation went on from one phase to the next, by `time.monotonic`; 0: it has not come so far."""
+    """When each phase of a generation began, by `time.monotonic`; 0: it has not begun."""
 
     submitted_s: float
     """When the engine got it: it is tokenised, and waits."""
@@ -54,6 +54,8 @@ class AdmittedJob:
         self._last_token_s = 0.0
         self._admitted_s = 0.0
         self._submitted_s = time.monotonic()
+        self.first_piece_s = 0.0
+        """When the first piece was there, by `time.monotonic`; 0 before."""
         self.progress: Progress | None = None
         """Progress of the prompt that the last output was about; None after an output with tokens."""
 
@@ -110,10 +112,19 @@ class AdmittedJob:
             piece = await asyncio.to_thread(choice.take, output, scores)
         else:
             piece = choice.take(output, scores)
+        self.first_piece_s = self.first_piece_s or time.monotonic()
         if piece.finish_reason is not None:
             self._num_open -= 1
             self._stream.abort(output.index)
         return piece
+
+    async def whole(self) -> list[Whole]:
+        """All choices, once each has ended. Raises as `next_piece` does."""
+        choices = [Whole(index) for index in range(len(self.choices))]
+        while not self.finished:
+            piece = await self.next_piece()
+            choices[piece.index].add(piece)
+        return choices
 
     def _note(self, output: Output) -> None:
         prompt = self._job.prompt_of(output.index)

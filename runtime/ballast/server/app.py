@@ -61,15 +61,16 @@ def admin_routers() -> tuple[APIRouter, ...]:
     return (health.everywhere, health.admin)
 
 
-def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
-    """The application of the API's port."""
-    app = api_app(api_routers(with_admin=with_admin), service.access.root_path)
-    return _surround(app, service, service.access, service.tracer)
-
-
-def create_admin_app(service: Service) -> ASGIApp:
-    """The application of the admin port."""
-    return _surround(api_app(admin_routers()), service, service.admin_access)
+def create_app(
+    routers: Sequence[APIRouter], service: Service, access: Access, max_body_bytes: int, tracer: Tracer | None = None
+) -> ASGIApp:
+    """The application of one port, with its middleware. `tracer`: makes spans of its requests."""
+    app = api_app(routers, access.root_path)
+    app.state.service = service
+    limits = service.limits
+    bounded = BodyLimit(app, max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
+    guarded = access.guard(bounded, KEYLESS_PATHS)
+    return RequestScope(DialectErrors(guarded, access.root_path), service.ended, tracer)
 
 
 def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
@@ -91,14 +92,6 @@ def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
     for router in routers:
         app.include_router(router)
     return app
-
-
-def _surround(app: FastAPI, service: Service, access: Access, tracer: Tracer | None = None) -> ASGIApp:
-    app.state.service = service
-    limits = service.limits
-    bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
-    guarded = access.guard(bounded, KEYLESS_PATHS)
-    return RequestScope(DialectErrors(guarded, access.root_path), service.ended, tracer)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

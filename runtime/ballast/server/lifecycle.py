@@ -25,14 +25,12 @@ from ballast.config.options import ServerConfig
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.supervision import failure_reason, stop_engine, until_loaded, watch_for_hang
 from ballast.errors import ConfigError
-from ballast.process_exit import exit_now
+from ballast.process_exit import STOP_SIGNALS, exit_now
 from ballast.server.http.connection import Connection, HttpConfig
 from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 BACKLOG = 2048
 

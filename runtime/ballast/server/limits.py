@@ -7,11 +7,6 @@ from dataclasses import dataclass
 
 from ballast.engine.supervision import FATAL_SILENCE_S, STUCK_S
 
-BODY_BYTES_PER_TOKEN = 32
-"""Generous: a token of common text takes 4 bytes, or 24 if JSON escapes Chinese as \\uXXXX."""
-
-MIN_BODY_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -45,8 +40,3 @@ class ServerLimits:
     """How long the engine may take to end its step once the time to drain is over."""
     max_bodies: int = 64
     """Bound of memory for bodies, from their first byte until they are tokenised: this many of the largest size."""
-
-
-def default_body_bytes(max_model_tokens: int) -> int:
-    """Default for the largest request body, in bytes: enough for a prompt that fills the context."""
-    return max(MIN_BODY_BYTES, max_model_tokens * BODY_BYTES_PER_TOKEN)

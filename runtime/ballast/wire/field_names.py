@@ -17,8 +17,6 @@ RESPONSES_FIELDS = {
     r"(tools\.\d+)\.function": r"\1",
     r"messages(\..*)?": "input",
 }
-NO_FIELDS: Mapping[str, str] = {}
-"""A chat request's own names."""
 MESSAGES_FIELDS = {
     r"response_format(\.json_schema)?": "output_config.format",
     r"reasoning_effort": "output_config.effort",

@@ -23,6 +23,7 @@ from ballast.server.http.late_timer import is_late
 from ballast.server.requests.cancellation import ClientGoneError
 from ballast.server.requests.record import Record
 from ballast.server.telemetry.tracing import Tracer
+from ballast.wire.body_size import too_large
 
 log = logging.getLogger("ballast.access")
 
@@ -191,10 +192,7 @@ class BodyLimit:
         return HTTPException(408, silent if is_silent else late, {"Connection": "close"})
 
     def _too_large(self) -> HTTPException:
-        problem = (
-            f"the request's body is larger than {self._max_body_bytes} bytes; send less, or raise --max_body_bytes"
-        )
-        return HTTPException(413, problem, {"Connection": "close"})
+        return HTTPException(413, too_large(self._max_body_bytes), {"Connection": "close"})
 
 
 class RootPath:

@@ -6,66 +6,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ballast.generation.admitted_job import AdmittedJob, admitted
+from ballast.generation.cancellation import DeadlineExceededError
+from ballast.generation.endpoints import Prepared
 from ballast.generation.engine_port import EnginePort
 from ballast.generation.job import Job
-from ballast.server.requests.cancellation import ClientGoneError, DeadlineExceededError, cancel_on_disconnect
+from ballast.server.requests.cancellation import ClientGoneError, cancel_on_disconnect
 from ballast.server.requests.record import Record, remaining_s
 from ballast.text.tokenizer import Tokenizer
 from ballast.wire.errors import RequestTimeoutError, error_reply
-from ballast.wire.piece import Piece, Whole
-from ballast.wire.usage import Counts, Progress
+from ballast.wire.reply import written
 
 STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 """Of all streams, besides their type."""
-QUICK_WEIGHT = 1000
-"""Most tokens and alternatives that are written on the event loop itself: about a millisecond's work."""
-
 JSON_HEADERS = [(b"content-type", b"application/json")]
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """How frames of a stream are sent."""
-
-    media_type: str
-    keep_alive: Callable[[], bytes]
-    """A frame that clients skip, for a stream that has been silent for long."""
-
-
-EVENT_STREAM = Framing("text/event-stream; charset=utf-8", lambda: b": keep-alive\n\n")
-
-
-class Reply(Protocol):
-    """Writes a generation in one API's format: as frames of a stream, or as one body."""
-
-    def opening(self, counts: Counts) -> bytes:
-        """The first frames."""
-
-    def piece(self, piece: Piece, counts: Counts) -> bytes:
-        """The frames of a piece, without its finish reason."""
-
-    def progress(self, progress: Progress, counts: Counts) -> bytes:
-        """The frame with the progress of a prompt."""
-
-    def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The frames that say why a choice ended."""
-
-    def end(self, counts: Counts) -> bytes:
-        """The last frames."""
-
-    def error(self, status: int, body: Mapping[str, Any]) -> bytes:
-        """The last frames of a stream that failed. `body` is the error in OpenAI's envelope."""
-
-    def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
-        """The body of a reply that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +53,17 @@ class GenerationResponse(Response):
         self,
         context: ResponseContext,
         job: Job,
-        reply: Reply,
+        prepared: Prepared,
         record: Record,
-        *,
-        stream: bool,
-        framing: Framing = EVENT_STREAM,
     ) -> None:
+        """`job`: that of `prepared` as it is granted."""
         super().__init__()
         self._context = context
         self._job = job
-        self._reply = reply
+        self._reply = prepared.reply
         self._record = record
-        self._stream = stream
-        self._framing = framing
+        self._stream = prepared.stream
+        self._framing = prepared.framing
         self._started = False
         self._last_sent = time.monotonic()
 
@@ -124,6 +82,8 @@ class GenerationResponse(Response):
                         else:
                             await self._send_whole(generation, send)
                 finally:
+                    if generation.first_piece_s:
+                        self._record.fields["first_token_s"] = round(generation.first_piece_s - self._record.started, 4)
                     self._record.phases = generation.phases
                     self._record.note_usage(generation.usage)
                     self._record.fields["finish_reason"] = generation.finish_reason
@@ -146,11 +106,8 @@ class GenerationResponse(Response):
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_whole(self, generation: AdmittedJob, send: Send) -> None:
-        choices = [Whole(index) for index in range(len(generation.choices))]
-        while not generation.finished:
-            piece = await self._next_piece(generation)
-            choices[piece.index].add(piece)
-        body = await _written(sum(map(_weight, choices)), self._reply.whole, choices, generation)
+        choices = await generation.whole()
+        body = await written(self._reply.whole, choices, generation)
         length = (b"content-length", str(len(body)).encode())
         await self._start(send, [*JSON_HEADERS, length])
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -163,14 +120,14 @@ class GenerationResponse(Response):
         while not generation.finished:
             if frames:
                 await self._send_part(send, frames)
-            piece = await self._next_piece(generation)
+            piece = await generation.next_piece()
             frames = b""
             if first:
                 first = False
                 if not self._started:
                     await self._start_stream(send)
                 frames = reply.opening(generation)
-            frames += await _written(_weight(piece), reply.piece, piece, generation)
+            frames += await written(reply.piece, piece, generation)
             if generation.progress is not None:
                 frames += reply.progress(generation.progress, generation)
             if piece.finish_reason is not None:
@@ -206,28 +163,9 @@ class GenerationResponse(Response):
         finally:
             sending.cancel()
 
-    async def _next_piece(self, generation: AdmittedJob) -> Piece:
-        piece = await generation.next_piece()
-        self._record.fields.setdefault("first_token_s", round(time.monotonic() - self._record.started, 4))
-        return piece
-
     async def _start_stream(self, send: Send) -> None:
         await self._start(send, [(b"content-type", self._framing.media_type.encode()), *STREAM_HEADERS])
 
     async def _start(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-def _weight(output: Piece | Whole) -> int:
-    """Tokens and alternatives to write: roughly the work that it takes."""
-    return (
-        len(output.token_ids)
-        + len(output.prompt_scores)
-        + sum(1 + (len(token.scores.top) if token.scores else 0) for token in output.tokens)
-    )
-
-
-async def _written(weight: int, write: Callable[..., bytes], *arguments: Any) -> bytes:
-    """`write(*arguments)`, on another thread if the weight says that it takes long."""
-    return write(*arguments) if weight <= QUICK_WEIGHT else await asyncio.to_thread(write, *arguments)

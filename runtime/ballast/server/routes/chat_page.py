@@ -77,7 +77,7 @@ async def occupancy(request: Request) -> Response:
     service = service_of(request)
     now = service.engine.snapshot()
     reply = Occupancy(
-        model=service.model_names[0],
+        model=service.endpoints.names.names[0],
         batch_slots=now.batch_slots,
         running=now.running,
         waiting=now.waiting,

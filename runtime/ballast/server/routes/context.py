@@ -23,7 +23,7 @@ def begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     service = service_of(request)
     record: Record = request.state.record
     record.endpoint = endpoint
-    record.ignored.refuse_unknown = service.refuse_unknown_fields
+    record.ignored.refuse_unknown = service.model.config.server.unknown_fields == "refuse"
     return service, record
 
 

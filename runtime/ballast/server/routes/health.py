@@ -72,10 +72,10 @@ async def debug_state(request: Request) -> Response:
     return _status(
         200,
         state=service.engine.state.value,
-        device=service.device,
-        planned_bytes=service.planned_bytes,
+        device=service.model.config.machine.device,
+        planned_bytes=service.model.planned_bytes,
         load_progress=service.engine.load_progress,
-        preparing=service.tokenize_queue.num_waiting,
+        preparing=service.tokenize_queue.threads.num_waiting,
         switched_off=numbers.pop("switched_off"),
         kv_tiers=numbers.pop("tiers"),
         step_costs={

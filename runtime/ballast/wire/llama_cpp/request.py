@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, SkipValidation, field_validator
 from pydantic_core import CoreSchema
@@ -113,7 +113,10 @@ class InfillRequest(LlamaRequest):
     """Other files, which stand before the prefix."""
 
 
-def parse_llama(kind: type[LlamaRequest], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> LlamaRequest:
+Body = TypeVar("Body", bound=LlamaRequest)
+
+
+def parse_llama(kind: type[Body], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> Body:
     """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from ballast.errors import RequestError
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
-from ballast.server.telemetry.ignored_log import INTERVAL_S, IgnoredFieldsLog
 from ballast.wire.anthropic.request import MessagesRequest, parse_messages
 from ballast.wire.field_rules import Alias, NoEffect, Refused
 from ballast.wire.ignored_fields import MAX_NAME_CHARS, MAX_NAMED, IgnoredFields
+from ballast.wire.ignored_log import INTERVAL_S, IgnoredFieldsLog
 from ballast.wire.known_fields import read_fields, shape_of
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.wire.responses.request import ResponsesRequest, parse_responses

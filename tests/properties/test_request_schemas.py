@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import RequestError
 from ballast.families.registry import DEFAULT_FORM
 from ballast.generation.request_builder import RequestBuilder

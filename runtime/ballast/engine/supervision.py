@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.publishing import LONGEST_LOOK_S
 from ballast.errors import BallastError, EngineDeadError
 
 log = logging.getLogger(__name__)

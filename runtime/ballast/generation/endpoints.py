@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ballast.config.options import ReasoningField
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import RequestError
 from ballast.generation.job import Job
 from ballast.generation.model_names import ModelNames

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ballast.engine.engine import EngineState, Limits, Snapshot
+from ballast.engine.engine import EngineState
+from ballast.engine.limits import Limits
+from ballast.engine.publishing import Snapshot
 from ballast.engine.request import Output, Request
 
 
@@ -52,4 +54,4 @@ class EnginePort(Protocol):
         """The engine's numbers now."""
 
     def describe(self) -> Sequence[dict[str, object]]:
-        """One entry per request that runs, and of those that wait the first."""
+        """One entry per request: all running requests, and the first waiting ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.wire.openai.request import GenerationRequest
 
 

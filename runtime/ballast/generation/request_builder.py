@@ -11,7 +11,7 @@ from functools import partial
 from typing import NoReturn
 
 from ballast.engine.constraint import Constraint
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import ContextLengthError, RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import THINKING

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from ballast.config.options import ModelConfig
-from ballast.engine.retry_schedule import RetrySchedule
+from ballast.engine.admission.retry_schedule import RetrySchedule
 from ballast.text.loading import Text
 
 TEXT_THREADS = 2

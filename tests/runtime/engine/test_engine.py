@@ -14,11 +14,12 @@ import pytest
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.engine import engine as engine_module
+from ballast.engine.admission.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.engine import LONGEST_LOOK_S, MAX_DESCRIBED, Engine, EngineState
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.publishing import LONGEST_LOOK_S, MAX_DESCRIBED
 from ballast.engine.request import FinishReason, Request, SamplingParams
-from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
 from ballast.engine.runner import Runner, with_changes
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
@@ -413,13 +414,13 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
 async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
-        engine._last_progress -= 100  # as if it had been idle for long
+        engine._publisher.last_progress -= 100  # as if it had been idle for long
         assert engine.snapshot().silence_s == 0.0
         engine.submit(make_request([1], 50))
         assert engine.snapshot().silence_s < 50
         pace.allow(2)
         await until(lambda: pace.num_begun == 4)  # the warm-up, two that were allowed, one that waits
-        engine._last_progress -= 100
+        engine._publisher.last_progress -= 100
         assert engine.snapshot().silence_s > 50
         pace.allow()
 
@@ -428,7 +429,7 @@ async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         system_s = [1000.0]
-        engine._clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
+        engine._publisher.clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
         engine.submit(make_request([1], 50))
         await until(lambda: pace.num_begun == 2)
         system_s[0] += 3600  # SIGSTOP, or a machine that was suspended
@@ -461,28 +462,28 @@ async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_q
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
-        assert engine._waiting_tokens == 10
+        assert engine._admission.waiting_tokens == 10
         pace.allow(1)
         await anext(first)
-        assert engine._waiting_tokens == 0
+        assert engine._admission.waiting_tokens == 0
         failing, aborted, early, *several = (
             engine.submit(make_request([7] * 20, 3)),
             engine.submit(make_request([3] * 30, 3)),
             engine.submit(make_request([4] * 50, 3)),
             engine.submit(*(make_request([5] * 100, 3) for _ in range(2))),
         )
-        assert engine._waiting_tokens == 200
+        assert engine._admission.waiting_tokens == 200
         early.abort()
         pace.allow(1)
         await anext(first)
-        await until(lambda: engine._waiting_tokens == 150)
+        await until(lambda: engine._admission.waiting_tokens == 150)
         aborted.abort()
         pace.allow()
         with pytest.raises(RequestError):
             await collect(failing)
         await collect(*several)
         await until(lambda: not engine.has_work)
-        assert engine._waiting_tokens == 0
+        assert engine._admission.waiting_tokens == 0
 
 
 async def test_one_prompt_at_several_priorities_is_served_at_each():

@@ -67,14 +67,13 @@ async def metrics(request: Request) -> Response:
 async def debug_state(request: Request) -> Response:
     """The requests that run, the first 100 that wait, and the engine's numbers; never any text."""
     service = service_of(request)
-    now = service.engine.snapshot()
-    numbers = {name: getattr(now, name) for name in now.__dataclass_fields__}
+    numbers = service.engine.snapshot().numbers()
     return _status(
         200,
         state=service.engine.state.value,
         device=service.model.config.machine.device,
         planned_bytes=service.model.planned_bytes,
-        load_progress=service.engine.load_progress,
+        load_progress=numbers.pop("load_progress"),
         preparing=service.tokenize_queue.threads.num_waiting,
         switched_off=numbers.pop("switched_off"),
         kv_tiers=numbers.pop("tiers"),

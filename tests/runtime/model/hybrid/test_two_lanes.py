@@ -15,7 +15,8 @@ import torch
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
-from ballast.engine.engine import Engine, EngineState, Limits
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.limits import Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.model.batch import Batch

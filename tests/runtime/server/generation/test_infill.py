@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import ContextLengthError, RequestError
 from ballast.generation.request_builder import RequestBuilder
 from ballast.text.loading import Text, load_text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from ballast.engine.retry_schedule import MIN_RETRY_AFTER_S
+from ballast.engine.admission.retry_schedule import MIN_RETRY_AFTER_S
 from ballast.errors import CapacityError
 from ballast.generation.text_threads import TextThreads
 from ballast.server.requests.cancellation import ClientGoneError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.engine.request import FinishReason, Output
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.generation.choice import Choice, Piece

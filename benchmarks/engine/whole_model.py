@@ -37,9 +37,9 @@ from ballast.engine.core import EngineCore
 from ballast.engine.load_progress import Pace
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.weights.gguf import GgufModel, block_of, open_gguf

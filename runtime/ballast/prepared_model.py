@@ -10,12 +10,12 @@ from ballast.config.options import Config
 from ballast.engine.build import engine_settings
 from ballast.engine.engine import Loader
 from ballast.engine.loading import load_runner
-from ballast.engine.runner import Runner
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine
 from ballast.host.numa import WeightMemory
 from ballast.model.facts import ModelFacts, facts_of
+from ballast.model.runner import Runner
 from ballast.model.tensors import expected_tensors
 from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
 from ballast.plan.report import sums

@@ -18,10 +18,11 @@ from ballast.engine.live import LiveRequest, live_requests
 from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.publishing import Publisher, Snapshot
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import HasSpareWork, Measurable, RecordsStart, Runner, bounded, with_tiers
+from ballast.engine.runner import bounded, with_tiers
 from ballast.engine.step_costs import with_measured_costs
 from ballast.engine.stream import Deliveries, RequestStream
 from ballast.errors import CapacityError, EngineDeadError
+from ballast.model.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +214,7 @@ class Engine:
             runner = self._load(self._publisher.report_load)
             core = self._core_of(runner)
             self._warm_up(core)
-            spare = runner if isinstance(runner, HasSpareWork) else None
-            if isinstance(runner, RecordsStart):
+            if runner.start is not None:
                 self._publisher.report_start(runner.start)
             with self._lock:
                 if self._state is EngineState.LOADING:
@@ -225,7 +225,7 @@ class Engine:
                     self._gather(core)
                 result = core.step()
                 if result is IDLE:
-                    self._idle(core, spare)
+                    self._idle(core, runner)
                 elif result is not BUSY:
                     self._account(core, result)
                 elif not core.is_computing:
@@ -242,7 +242,7 @@ class Engine:
     def _core_of(self, runner: Runner) -> EngineCore:
         alive = self._publisher.note_progress
         config = with_tiers(bounded(self._config, runner), runner)
-        if isinstance(runner, Measurable):
+        if runner.vocabulary is not None:
             config = with_measured_costs(config, runner, self.limits.max_model_tokens, alive)
         core = EngineCore(runner, config, alive, on_begin=lambda: self._share_load(core))
         return core
@@ -290,14 +290,14 @@ class Engine:
         if arrivals or aborts:
             self._publish(core, num_ended)
 
-    def _idle(self, core: EngineCore, spare: HasSpareWork | None) -> None:
+    def _idle(self, core: EngineCore, runner: Runner) -> None:
         """Check the invariants once, then do spare work and sleep until something arrives. Each time that it wakes it
         asks for spare work again: kernels may be compiled by then."""
         core.check()
         self._publish(core)
         self._is_idle = True
         while not (self._inbox or self._aborts or self._stopping):
-            if spare is not None and spare.use_spare_time():
+            if runner.use_spare_time():
                 self._publisher.note_progress()
                 continue
             with self._lock:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ballast.engine.engine import Loader
-from ballast.engine.runner import Runner
+from ballast.model.runner import Runner
 
 log = logging.getLogger(__name__)
 

@@ -8,20 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, model
-from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.runner import Runner
 from ballast.model.spec import GroupedSpec, IndexSpec, LatentSpec, ModelSpec
-from ballast.model.tiers.tier import CacheTiers
 from ballast.model.weights import GroupedWeights, HeadMatrix, IndexerWeights, LatentWeights, LayerWeights, ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
 
 
-class Transformer:
-    """A loaded model and its KV pool; implements the engine's Runner."""
+class Transformer(Runner):
+    """A loaded model and its KV pool; on a CPU."""
 
     def __init__(
         self,
@@ -35,8 +34,6 @@ class Transformer:
         rope = build_rope_table(spec, num_positions)
         self.pool = pool
         self.vocabulary = spec.vocab_size
-        self.cache_tiers: CacheTiers | None = None
-        self.start = Start()
         self._routed = [layer.experts.experts for layer in weights.layers if layer.experts is not None]
         self._model = model.Transformer(
             pool,

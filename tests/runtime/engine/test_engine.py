@@ -20,10 +20,11 @@ from ballast.engine.core import EngineCore
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.publishing import LONGEST_LOOK_S, MAX_DESCRIBED
 from ballast.engine.request import FinishReason, Request, SamplingParams
-from ballast.engine.runner import Runner, with_changes
+from ballast.engine.runner import with_changes
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 from support.servers.fake_model import FakeModel, fake_next_token
 
 VOCABULARY = 1000
@@ -55,7 +56,7 @@ class Recorder:
         self.finished += 1
 
 
-class Paced:
+class Paced(Runner):
     """A runner whose steps, except the warm-up's, wait until they are allowed."""
 
     def __init__(self) -> None:
@@ -159,11 +160,14 @@ async def test_concurrent_streams_each_get_their_own_text():
 
 
 async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
-    class Bounded:
+    class Bounded(Runner):
         max_prefill_tokens = 16
 
         def __init__(self, runner: Runner) -> None:
-            self.forward = runner.forward
+            self._runner = runner
+
+        def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+            return self._runner.forward(batch, alive)
 
     recorder = Recorder()
     async with running_engine(observer=recorder, chunk_size=16, prefill_chunk_size=64, wrap=Bounded) as engine:
@@ -174,7 +178,7 @@ async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
 
 
 async def test_spare_work_is_done_while_there_are_no_requests() -> None:
-    class Spare:
+    class Spare(Runner):
         def around(self, runner: Runner) -> Runner:
             self.forward = runner.forward
             self.calls = 0
@@ -196,7 +200,7 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
 async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
-    class Late:
+    class Late(Runner):
         def around(self, runner: Runner) -> Runner:
             self.forward = runner.forward
             self.calls = 0
@@ -212,7 +216,7 @@ async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.Monk
 
 
 async def test_a_request_does_not_wait_for_all_spare_work() -> None:
-    class Endless:
+    class Endless(Runner):
         def __init__(self, runner: Runner) -> None:
             self.forward = runner.forward
 
@@ -372,7 +376,7 @@ async def test_requests_that_outlive_the_drain_get_an_error():
         await stopping
 
 
-class NotANumber:
+class NotANumber(Runner):
     """A runner whose logits for one token are NaN."""
 
     def __init__(self, runner: Runner, token: int) -> None:
@@ -497,7 +501,7 @@ async def test_one_prompt_at_several_priorities_is_served_at_each():
             assert sorted([output.index async for output in stream]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-class FailsAtStep:
+class FailsAtStep(Runner):
     """A runner that fails after some steps."""
 
     def __init__(self, runner: Runner, step: int) -> None:

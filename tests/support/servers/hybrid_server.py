@@ -19,11 +19,11 @@ import torch
 from ballast import cli, prepared_model
 from ballast.engine import loading
 from ballast.engine.build import EngineSettings
-from ballast.engine.runner import Runner
 from ballast.model.hybrid import load
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
 from support.models.float_hybrid import float_linear

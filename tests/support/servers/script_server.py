@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.runner import Runner
 from ballast.families.registry import DEFAULT_FORM
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 from ballast.prepared_model import PreparedModel
 from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
@@ -76,7 +76,7 @@ SCRIPTS: Mapping[str, str] = {
 }
 
 
-class ScriptModel:
+class ScriptModel(Runner):
     """A Runner that derives the next token from the tokens of a sequence in its own KV memory."""
 
     def __init__(self, tokenizer: Tokenizer, block_tokens: int) -> None:

@@ -25,9 +25,9 @@ from ballast.engine.build import EngineSettings, engine_settings, scheduler_conf
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.host.gpu import why_unusable
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.plan import plan_for, planned
 from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record

@@ -24,7 +24,6 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Measurable
 from ballast.engine.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
@@ -68,7 +67,6 @@ def main() -> None:
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
     config = scheduler_config(settings)
     if not options.without_costs:
-        assert isinstance(runner, Measurable)
         config = with_measured_costs(config, runner, min(spec.context_length, CACHE_LENS), lambda: None)
     clients = Clients(EngineCore(runner, config), spec.vocab_size)
     for case, figures in cases(clients, options):

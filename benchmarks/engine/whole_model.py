@@ -33,14 +33,14 @@ from ballast import cli
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
+from ballast.engine.load_progress import Pace
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
-from ballast.server.telemetry.load_progress import Pace
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from support.bench_record import bench_record
 from support.decode_times import decode_times, median_decode_s

@@ -28,13 +28,13 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
@@ -126,7 +126,7 @@ class Measured:
     """Made, differing, refused."""
 
 
-class Side:
+class Side(Runner):
     """Runs every step in the C++ model, in one that rounds, and in one whose routing it forces."""
 
     def __init__(self, plain: Runner, rounded: HybridModel, forced_runner: HybridModel) -> None:

@@ -24,10 +24,10 @@ from torch._C._autograd import DeviceType
 
 from ballast.engine.build import EngineSettings
 from ballast.engine.loading import load_runner
-from ballast.engine.runner import Runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record

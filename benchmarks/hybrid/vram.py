@@ -21,10 +21,10 @@ from ballast import cli
 from ballast.config.options import Config
 from ballast.engine.build import engine_settings
 from ballast.engine.loading import load_runner
-from ballast.engine.runner import Runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import used_tensors
 from ballast.plan import MemoryPlan, plan_for, planned

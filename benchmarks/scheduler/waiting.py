@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ballast._core import sched
-from ballast.engine.engine import MAX_DESCRIBED
+from ballast.engine.publishing import MAX_DESCRIBED
 from support.bench_record import bench_record
 
 HEAD_TOKENS = 174_000

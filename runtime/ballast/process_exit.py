@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,9 @@ from ballast.errors import BallastError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""End a server and a batch in an orderly way."""
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """The file from which Kubernetes reads why a container ended."""

@@ -19,9 +19,9 @@ from ballast.engine.build import EngineSettings, engine_settings, scheduler_conf
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import CountsExpertUses, Runner
 from ballast.errors import ConfigError, RequestError
 from ballast.host.gpu import check_device
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.moe.profile import ExpertProfile, check_can_write, fingerprint, write_profile
 from ballast.plan import check_memory, load_checked_text, open_checked, settle
@@ -126,7 +126,6 @@ def count_uses(
 ) -> tuple[int, NDArray[np.int64]]:
     """Serve `requests` and return (tokens, uses of each expert [routed layers, E]). Uses while loading, which tries
     kernels and captures steps, are not counted."""
-    assert isinstance(runner, CountsExpertUses)
     before = runner.expert_uses.copy()
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
     uses = runner.expert_uses - before

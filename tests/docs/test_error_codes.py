@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ballast.errors import CapacityError, EngineDeadError
-from ballast.server.wire.errors import RequestTimeoutError, error_reply
+from ballast.wire.errors import RequestTimeoutError, error_reply
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \| [A-Z].+\. \| [A-Z].+\. \|$", re.MULTILINE)

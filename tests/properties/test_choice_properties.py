@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output, SamplingParams
-from ballast.server.generation.choice import Choice, Piece
-from ballast.server.generation.job import Job, Prompt
+from ballast.generation.choice import Choice, Piece
+from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Detokenizer
 from support.models.vocabulary import byte_tokenizer
 

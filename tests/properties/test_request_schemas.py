@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import RequestError
 from ballast.families.registry import DEFAULT_FORM
+from ballast.generation.request_builder import RequestBuilder
 from ballast.server.app import api_app, api_routers
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.wire.anthropic import request as anthropic
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.known_fields import shape_of
-from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
-from ballast.server.wire.ollama import request as ollama
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
-from ballast.server.wire.parsing import StrictModel
-from ballast.server.wire.responses import request as responses
 from ballast.text.loading import load_text
+from ballast.wire.anthropic import request as anthropic
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.known_fields import shape_of
+from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
+from ballast.wire.ollama import request as ollama
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
+from ballast.wire.parsing import StrictModel
+from ballast.wire.responses import request as responses
 from support.models.vocabulary import byte_metadata
 from support.servers.script_server import TAGS
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from ballast.engine.core import EngineCore
-from ballast.engine.runner import HasTiers
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.tier import KvTier
 
@@ -16,7 +15,6 @@ LIMIT_S = 60.0
 def tiers_of(core: EngineCore) -> Sequence[KvTier]:
     """The fastest first."""
     runner = core._runner
-    assert isinstance(runner, HasTiers)
     return () if runner.cache_tiers is None else runner.cache_tiers.tiers
 
 

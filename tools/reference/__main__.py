@@ -23,12 +23,13 @@ from tools.reference.cluster import cache_page, operator_metrics, operator_page,
 from tools.reference.fields import request_fields
 
 from ballast.config.options import OPTIONS, SECTIONS, Option
-from ballast.engine.engine import Snapshot
+from ballast.engine.limits import Limits
+from ballast.engine.publishing import Publisher
 from ballast.server.app import admin_routers, api_app, api_routers
+from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
-from ballast.server.wire.openapi import BODY_ERRORS, EVERY_ERROR
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -212,10 +213,10 @@ def metrics() -> Iterator[str]:
 def families() -> Iterable[Any]:
     """All metrics of a server that has done something."""
     shown = Metrics()
-    numbers = {field.name: 1 for field in dataclasses.fields(Snapshot)}
-    others = {"switched_off": {}, "tiers": (), "step_costs": {"decode": [(1, 1.0)]}}
-    snapshot = SimpleNamespace(**numbers | others)
-    engine: Any = SimpleNamespace(snapshot=lambda: snapshot, load_progress=1.0, start_seconds={"weights": 1.0})
+    limits = Limits(max_new_tokens=1, max_model_tokens=1, max_batch_size=1, max_queue=1)
+    snapshot = Publisher().snapshot(limits, 1, num_arrived=0, has_work=False, predicted_wait_s=0.0)
+    snapshot = dataclasses.replace(snapshot, step_costs={"decode": [(1, 1.0)]})
+    engine: Any = SimpleNamespace(snapshot=lambda: snapshot, start_seconds={"weights": 1.0})
     build = {"version": "", "isa": "", "device": ""}
     shown.watch(engine, model_name="", build=build, alias=True)
     node = SimpleNamespace(node=0, expert_bytes=1)

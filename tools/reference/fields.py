@@ -8,19 +8,19 @@ from typing import Any
 from tools.pages import paragraph, table
 
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
-from ballast.server.wire.anthropic.request import MessagesRequest
-from ballast.server.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
-from ballast.server.wire.known_fields import shape_of
-from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest
-from ballast.server.wire.ollama.request import (
+from ballast.wire.anthropic.request import MessagesRequest
+from ballast.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
+from ballast.wire.known_fields import shape_of
+from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest
+from ballast.wire.ollama.request import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaNameRequest,
     OllamaPullRequest,
 )
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
-from ballast.server.wire.parsing import StrictModel
-from ballast.server.wire.responses.request import ResponsesRequest
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest
+from ballast.wire.parsing import StrictModel
+from ballast.wire.responses.request import ResponsesRequest
 
 KINDS: Mapping[str, type[StrictModel]] = {
     "/v1/chat/completions": ChatCompletionRequest,

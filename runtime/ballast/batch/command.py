@@ -1,4 +1,4 @@
-"""`ballast batch`: answers a file of requests by the server's application, without a server."""
+"""`ballast batch`: answers a file of requests as the server would."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from types import TracebackType
 from typing import Self
 
 import uvloop
-from starlette.types import ASGIApp
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ballast.batch.answers import URLS, Answers
 from ballast.batch.files import Replies, check_requests, read_requests
-from ballast.batch.in_process import ask
 from ballast.batch.lines import BatchRequest, answer_line, refusal, refusal_line
-from ballast.config.options import Config, ServerConfig
+from ballast.config.options import Config
 from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, EngineState
+from ballast.engine.load_progress import with_progress
+from ballast.engine.supervision import failure_reason, stop_engine, until_loaded, watch_for_hang
 from ballast.errors import ConfigError, shown
+from ballast.generation.text_threads import text_threads
 from ballast.log import configure_logging
-from ballast.process_exit import exit_now
-from ballast.server.lifecycle import STOP_SIGNALS, failure_reason, stop_engine, watch_for_hang
-from ballast.server.limits import ServerLimits
-from ballast.server.prepared_model import PreparedModel, prepare_model
-from ballast.server.serve_command import make_apps, text_executors
-from ballast.server.telemetry.load_progress import with_progress
-from ballast.server.telemetry.metrics import Metrics
-from ballast.server.wire.openai.request import MAX_CHOICES
+from ballast.prepared_model import PreparedModel, prepare_model
+from ballast.process_exit import STOP_SIGNALS, exit_now
+from ballast.wire.openai.request import MAX_CHOICES
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +50,6 @@ def run(config: Config, requests: Path, replies: Path) -> int:
     Returns 0, 1 where some failed, or 128 and the signal that stopped it. Raises BallastError.
     """
     configure_logging(config.log)
-    logging.getLogger("ballast.access").setLevel(logging.WARNING)  # a line a request says nothing here
     if replies.exists() and requests.exists() and replies.samefile(requests):
         raise ConfigError("replies", replies, "is the file of requests; name another")
     asked = check_requests(requests)
@@ -65,7 +61,7 @@ def run(config: Config, requests: Path, replies: Path) -> int:
         before = len(output.held)
         ended = _Ended()
         if before < len(asked):
-            model = prepare_model(replace(config, server=_without_http(config.server)))
+            model = prepare_model(config)
             todo = (request for request in read_requests(requests) if request.custom_id not in output.held)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 ended = runner.run(_answer_all(model, todo, output, len(asked)))
@@ -91,14 +87,6 @@ class _Ended:
     engine_stopped: bool = True
 
 
-def _without_http(server: ServerConfig) -> ServerConfig:
-    return ServerConfig(
-        request_timeout_s=server.request_timeout_s,
-        max_body_bytes=server.max_body_bytes,
-        unknown_fields=server.unknown_fields,
-    )
-
-
 def _summary(asked: int, held: int, failed: int, before: int, ended: _Ended, file: Path) -> str:
     lines = [f"{asked} requests: {held - failed} answered, {failed} failed, {asked - held} left"]
     if before:
@@ -116,9 +104,8 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
     """Exits the process where the engine dies."""
     loop = asyncio.get_running_loop()
     shutting_down: asyncio.Future[None] = loop.create_future()
-    ended, metrics = _Ended(), Metrics()
+    ended = _Ended()
     window = 2 * model.config.scheduling.max_batch_size
-    limits = ServerLimits(max_bodies=max(ServerLimits().max_bodies, window))
     # What waits is bounded by the window, so that nothing is refused for lack of a place.
     settings = replace(
         engine_settings(model.config),
@@ -126,9 +113,7 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
         max_queue_tokens=_NO_LIMIT,
         max_queue_wait_s=0.0,
     )
-    engine = build_engine(
-        with_progress(model.load, model.num_bytes), settings, model.spec.context_length, observer=metrics
-    )
+    engine = build_engine(with_progress(model.load, model.num_bytes), settings, model.context_length)
 
     def on_signal(number: int) -> None:
         if ended.signal is not None or engine.state is EngineState.LOADING:
@@ -138,41 +123,28 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    with text_executors(model.text, model.config.model) as (executor, chat_executor):
-        apps = make_apps(
-            engine,
-            metrics,
-            model.text,
-            model.spec.name,
-            model.config,
-            executor,
-            chat_executor,
-            model.probe,
-            shutting_down,
-            "127.0.0.1",
-            limits,
-        )
+    with text_threads(model.text, model.config.model) as threads:
+        answers = Answers(model, engine, threads, shutting_down)
         engine.start()
-        while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
-            await asyncio.sleep(0.01)
-        watching = asyncio.create_task(watch_for_hang(engine, limits.fatal_silence_s))
+        await until_loaded(engine)
+        watching = asyncio.create_task(watch_for_hang(engine))
         begin = time.monotonic()
         try:
             with _Progress(total, len(output.held)) as progress:
-                await _work(apps.api, engine, todo, output, window, shutting_down, progress)
+                await _work(answers, engine, todo, output, window, shutting_down, progress)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             watching.cancel()
             ended.seconds, ended.tokens = time.monotonic() - begin, engine.snapshot().generation_tokens
-            ended.engine_stopped = await stop_engine(engine, 0.0, limits.stuck_s)
+            ended.engine_stopped = await stop_engine(engine, 0.0)
         if engine.failure is not None:
             exit_now(failure_reason(engine.failure))
     return ended
 
 
 async def _work(
-    app: ASGIApp,
+    answers: Answers,
     engine: Engine,
     todo: Iterator[BatchRequest],
     output: Replies,
@@ -187,7 +159,7 @@ async def _work(
 
     async def work() -> None:
         while not is_over() and (request := next(todo, None)) is not None:
-            line = await _line_for(app, request, shutting_down)
+            line = await _line_for(answers, request, shutting_down)
             if is_over():
                 return  # it may say no more than that; it is asked again next time
             output.add(request.custom_id, line)
@@ -198,13 +170,13 @@ async def _work(
             group.create_task(work())
 
 
-async def _line_for(app: ASGIApp, request: BatchRequest, shutting_down: asyncio.Future[None]) -> bytes:
-    refused = refusal(request)
+async def _line_for(answers: Answers, request: BatchRequest, shutting_down: asyncio.Future[None]) -> bytes:
+    refused = refusal(request, URLS)
     if refused is not None:
         return refusal_line(request.custom_id, uuid.uuid4().hex, *refused)
     body = json.dumps(request.body).encode()
     for _ in range(_TRIES):
-        answer = await ask(app, request.url, body)
+        answer = await answers.answer(request.url, body)
         if answer.status not in _NO_CAPACITY or shutting_down.done():
             break
         await asyncio.wait([shutting_down], timeout=answer.retry_after_s)

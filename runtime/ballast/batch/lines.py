@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,9 +10,8 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from ballast.errors import shown
-from ballast.server.wire.json_text import to_json
+from ballast.wire.json_text import to_json
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 OWN_BEGIN = b'{"id":"batch_req_'
 """How every line of a file of replies begins."""
 
@@ -68,10 +67,10 @@ def read_held(line: bytes) -> tuple[str, bool]:
     return held.custom_id, held.response is None or held.response.status_code != 200
 
 
-def refusal(request: BatchRequest) -> tuple[str, str] | None:
-    """Code and message for a request that is not even tried; None for others."""
-    if request.url not in URLS:
-        served = ", ".join(URLS)
+def refusal(request: BatchRequest, urls: Sequence[str]) -> tuple[str, str] | None:
+    """Code and message for a request that is not even tried; None for others. `urls`: those that a batch answers."""
+    if request.url not in urls:
+        served = ", ".join(urls)
         return "url_not_served", f"url: {shown(request.url)} is not answered in a batch; these are: {served}"
     if request.body.get("stream"):
         return "stream_not_supported", "stream: the replies of a batch are whole; leave it out"

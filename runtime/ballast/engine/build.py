@@ -9,7 +9,8 @@ from pathlib import Path
 from ballast._core import sched
 from ballast._core.numa import Topology
 from ballast.config.options import Config
-from ballast.engine.engine import Engine, Limits, Loader
+from ballast.engine.engine import Engine, Loader
+from ballast.engine.limits import Limits
 from ballast.engine.observer import EngineObserver
 from ballast.host.isa import chosen_isa
 from ballast.host.numa_mode import NumaMode

@@ -16,15 +16,6 @@ from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import (
-    CountsExpertReads,
-    HasPrefillLane,
-    HasTiers,
-    LooksAhead,
-    Runner,
-    UsesDevice,
-    UsesThreads,
-)
 from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
 from ballast.engine.sequence import Sequence
 from ballast.engine.tier_mover import TierMover, TierNumbers
@@ -32,6 +23,7 @@ from ballast.errors import RequestError
 from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
+from ballast.model.runner import Runner
 
 FINISH_REASONS = {sched.Finish.STOP: FinishReason.STOP, sched.Finish.LENGTH: FinishReason.LENGTH}
 
@@ -114,21 +106,16 @@ class EngineCore:
         """`on_begin` is called when a step has been planned and begun, before it is waited for. Raises ValueError where
         `config` has a prefill lane and the runner has none."""
         self._runner = runner
-        self._looks_ahead = runner if isinstance(runner, LooksAhead) else None
-        self._counts_reads = runner if isinstance(runner, CountsExpertReads) else None
-        self._on_device = runner if isinstance(runner, UsesDevice) else None
-        self._beside: HasPrefillLane | None = None
-        if config.has_prefill_lane:
-            if not isinstance(runner, HasPrefillLane) or not runner.can_prefill_beside:
+        self._has_prefill_lane = config.has_prefill_lane
+        if self._has_prefill_lane:
+            if not runner.can_prefill_beside:
                 raise ValueError("the configuration has costs of a prefill lane, and the runner has no such lane")
             runner.open_prefill_lane()
-            self._beside = runner
         self._scheduler = sched.Scheduler(config)
         self._block_tokens = config.block_tokens
-        beside = runner.cache_tiers if isinstance(runner, HasTiers) and config.tiers else None
-        self._tiers = None if beside is None else TierMover(self._scheduler, beside, clock)
-        pool = runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1)
-        self._decode_sampler = StepSampler(pool, chosen_isa())
+        tiers = runner.cache_tiers if config.tiers else None
+        self._tiers = None if tiers is None else TierMover(self._scheduler, tiers, clock)
+        self._decode_sampler = StepSampler(runner.pool or kernels.ThreadPool(1), chosen_isa())
         # While the prefill lane samples, the threads may be computing experts.
         self._prefill_sampler = StepSampler(kernels.ThreadPool(1), chosen_isa())
         self._decode_masks, self._prefill_masks = MaskWorker(), MaskWorker()
@@ -180,26 +167,25 @@ class EngineCore:
             self._tiers.settle()
         before = self._decode_step, self._prefill_step
         if self._decode_step is None:
-            if self._is_prefill_held and self._beside is not None and self._prefill_step is None:
-                self._prefill_step = self._begin_prefill(self._beside)  # before another step can hold it
+            if self._is_prefill_held and self._has_prefill_lane and self._prefill_step is None:
+                self._prefill_step = self._begin_prefill()  # before another step can hold it
                 self._is_prefill_held = False
             self._decode_step = self._begin_decode()
-        if self._beside is not None and self._prefill_step is None:
-            self._is_prefill_held = not self._beside.can_begin_prefill
+        if self._has_prefill_lane and self._prefill_step is None:
+            self._is_prefill_held = not self._runner.can_begin_prefill
             if not self._is_prefill_held:
-                self._prefill_step = self._begin_prefill(self._beside)
+                self._prefill_step = self._begin_prefill()
         decode, prefill = self._decode_step, self._prefill_step
         if (decode, prefill) != before:
             self._on_begin()
         if prefill is not None:
-            assert self._beside is not None
             is_wanted = any(row.seq in self._sequences for row in prefill.requested)
             if not is_wanted:
-                self._beside.cancel_prefill()
-            if self._prefill_ends_first(self._beside, decode):
+                self._runner.cancel_prefill()
+            if self._prefill_ends_first(decode):
                 self._prefill_step = None
                 if is_wanted:
-                    return self._end(prefill, self._beside.prefill_logits(), sched.Lane.PREFILL)
+                    return self._end(prefill, self._runner.prefill_logits(), sched.Lane.PREFILL)
                 for row in prefill.requested:
                     self._scheduler.fail(row.seq, forget=False)
                 return replace(self._end(prefill, NO_LOGITS, sched.Lane.PREFILL, is_whole=False), num_tokens=0)
@@ -207,10 +193,10 @@ class EngineCore:
                 return BUSY
         if decode is None:
             return self._wait_for_blocks()
-        if self._looks_ahead is None:
-            logits = self._runner.forward(_batch(decode.plan, decode.requested), self._alive)
+        if self._runner.is_asynchronous:
+            logits = self._runner.logits(self._alive)
         else:
-            logits = self._looks_ahead.logits(self._alive)
+            logits = self._runner.forward(_batch(decode.plan, decode.requested), self._alive)
         self._decode_step = None
         return self._end(decode, logits, sched.Lane.DECODE)
 
@@ -226,8 +212,8 @@ class EngineCore:
         """Plan a step of the decode lane. On a device it is queued at once, and the step after it is planned meanwhile:
         all of that but the tokens that this one is to sample."""
         step = self._planned(sched.Lane.DECODE, self._decode_masks, self._decode_sampler)
-        runner = self._looks_ahead
-        if step is not None and runner is not None:
+        runner = self._runner
+        if step is not None and runner.is_asynchronous:
             batch = _batch(step.plan, step.requested)
             runner.queue(batch, self._alive, is_staged=step.plan.was_predicted)
             predicted = self._scheduler.plan_ahead()
@@ -235,10 +221,10 @@ class EngineCore:
                 runner.stage(Batch.from_plan(predicted, logits_at=()))
         return step
 
-    def _begin_prefill(self, runner: HasPrefillLane) -> _Step | None:
+    def _begin_prefill(self) -> _Step | None:
         step = self._planned(sched.Lane.PREFILL, self._prefill_masks, self._prefill_sampler)
         if step is not None:
-            runner.begin_prefill(_batch(step.plan, step.requested))
+            self._runner.begin_prefill(_batch(step.plan, step.requested))
         return step
 
     def _planned(self, lane: int, masks: MaskWorker, sampler: StepSampler) -> _Step | None:
@@ -256,9 +242,10 @@ class EngineCore:
         masks.begin({row.seq: self._sequences[row.seq] for row in requested if row.samples})
         return _Step(plan, requested, admitted, masks, sampler, self._clock())
 
-    def _prefill_ends_first(self, runner: HasPrefillLane, decode: _Step | None) -> bool:
+    def _prefill_ends_first(self, decode: _Step | None) -> bool:
         """Drive the prefill lane until its step ends, or the decode lane's does; without one, for BUSY_S."""
         until = self._clock() + BUSY_S
+        runner = self._runner
         while not runner.advance_prefill(self._alive):
             if decode is None:
                 if self._clock() > until:
@@ -396,10 +383,10 @@ class EngineCore:
     def close(self) -> None:
         """Wait until the runner does nothing more for steps that are under way: its memory may be freed then. Nothing
         can be asked for any more."""
-        if self._decode_step is not None and self._looks_ahead is not None:
-            self._looks_ahead.logits(self._alive)
-        if self._prefill_step is not None and self._beside is not None:
-            self._beside.abandon_prefill()
+        if self._decode_step is not None and self._runner.is_asynchronous:
+            self._runner.logits(self._alive)
+        if self._prefill_step is not None:
+            self._runner.abandon_prefill()
         if self._tiers is not None:
             self._tiers.close()
 
@@ -431,7 +418,7 @@ class EngineCore:
     @property
     def expert_bytes_read(self) -> int:
         """Bytes of experts' weights that steps have read from host memory; 0 if the runner does not count."""
-        return 0 if self._counts_reads is None else self._counts_reads.expert_bytes_read
+        return self._runner.expert_bytes_read
 
     def tier_numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
         """What each tier beside the cache holds and has done so far."""
@@ -445,7 +432,7 @@ class EngineCore:
     @property
     def device_counts(self) -> DeviceCounts:
         """What the runner has done on a GPU; zeros if it uses none."""
-        return DeviceCounts() if self._on_device is None else self._on_device.device_counts
+        return self._runner.device_counts
 
     def describe(self, max_waiting: int) -> list[tuple[int, str, int, int, int]]:
         """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per sequence that runs, and of those that wait

@@ -13,7 +13,6 @@ from functools import partial
 
 from ballast._core import numa
 from ballast.engine.build import EngineSettings
-from ballast.engine.runner import Runner
 from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
 from ballast.host.machine import read_machine
@@ -27,6 +26,7 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import KvPool, num_kv_blocks
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
 from ballast.model.tiers.disk_folder import open_disk_tier

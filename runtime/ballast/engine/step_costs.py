@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.engine.request import SamplingParams
-from ballast.engine.runner import HasPrefillLane, Measurable, RecordsStart, UsesThreads, with_changes
+from ballast.engine.runner import with_changes
 from ballast.engine.sampling import SampledRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 from ballast.host.startup.measurements import kept_counts, kept_seconds
 from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ Cost = tuple[int, float]
 
 def with_measured_costs(
     config: sched.SchedulerConfig,
-    runner: Measurable,
+    runner: Runner,
     max_tokens: int,
     alive: Callable[[], None],
     clock: Callable[[], float] = time.perf_counter,
@@ -47,9 +48,10 @@ def with_measured_costs(
     """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most; `alive` is called
     meanwhile. The steps overwrite the cache, so nothing may be served from it yet. Costs that an earlier start has kept
     are not measured again, unless that start lacked kernels that this one has."""
+    assert runner.vocabulary is not None, "the runner is measured"
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
-    sampled = _sampler_of(runner.pool if isinstance(runner, UsesThreads) else kernels.ThreadPool(1), config)
-    prefill_runner = runner if isinstance(runner, HasPrefillLane) and runner.can_prefill_beside else None
+    sampled = _sampler_of(runner.pool or kernels.ThreadPool(1), config)
+    prefill_runner = runner if runner.can_prefill_beside else None
     if prefill_runner is not None:
         prefill_runner.open_prefill_lane()  # first: else a long step would go through the device
     most = (
@@ -82,7 +84,7 @@ def with_measured_costs(
             )
         return costs
 
-    start = runner.start if isinstance(runner, RecordsStart) else Start()
+    start = runner.start or Start()
     inputs = {"sizes": tried, "missing": sorted(start.missing)}
     with start.times.phase("measured"):
         costs = start.measurements.take("step_costs", inputs, measured_costs, dict, lambda kept: _kept(kept, tried))
@@ -194,7 +196,7 @@ def _sampler_of(pool: kernels.ThreadPool, config: sched.SchedulerConfig) -> Call
     return lambda logits: sampler.sample(logits, rows[: len(logits)])
 
 
-def _prefill(runner: HasPrefillLane, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+def _prefill(runner: Runner, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
     runner.begin_prefill(batch)
     while not runner.advance_prefill(alive):
         time.sleep(0.0)

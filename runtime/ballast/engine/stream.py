@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from ballast.engine.request import Output
+
+
+class Deliveries:
+    """The outputs of one step, which go to each event loop in one hop."""
+
+    def __init__(self) -> None:
+        self._items: defaultdict[asyncio.AbstractEventLoop, list[tuple[RequestStream, Output | Exception]]] = (
+            defaultdict(list)
+        )
+
+    def add(self, stream: RequestStream, item: Output | Exception) -> None:
+        """Deliver this to the stream."""
+        self._items[stream.loop].append((stream, item))
+
+    def send(self) -> None:
+        """Deliver on the streams' own loops. A closed loop has no readers."""
+        for loop, items in self._items.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_deliver, items)
+
+
+def _deliver(items: Sequence[tuple[RequestStream, Output | Exception]]) -> None:
+    for stream, item in items:
+        stream.deliver(item)
 
 
 class RequestStream:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
 import numpy as np
 
 from ballast._core import sched
+from ballast.metric import Counter, Gauge
 from ballast.model.tiers.tier import CacheTiers, Fetched
 
 log = logging.getLogger(__name__)
@@ -27,16 +29,22 @@ class TierNumbers:
     """What one tier holds, and has done so far. The names are part of `/debug/state`."""
 
     name: str
-    capacity_tokens: int
-    cached_tokens: int
-    hit_tokens: int
-    """Brought back from it instead of computed."""
-    dropped_tokens: int
-    """Given up by the cache without a copy to it: it takes no more, or had no room on the way in time."""
-    stored_bytes: int
-    """Copied to it."""
-    fetched_bytes: int
-    """Brought back from it."""
+    capacity_tokens: Annotated[
+        int, Gauge("kv_tier_capacity_tokens", "Tokens that host memory or disk can hold in addition to the KV cache.")
+    ]
+    cached_tokens: Annotated[int, Gauge("kv_tier_cached_tokens", "Tokens that it holds.")]
+    hit_tokens: Annotated[
+        int, Counter("kv_tier_hit_tokens", "Tokens whose KV was brought back from there instead of computed.")
+    ]
+    dropped_tokens: Annotated[
+        int,
+        Counter(
+            "kv_tier_dropped_tokens",
+            "Tokens that the KV cache gave up without a copy there: it takes no more, or had no room in time.",
+        ),
+    ]
+    stored_bytes: Annotated[int, Counter("kv_tier_stored_bytes", "Bytes of KV that were copied there.")]
+    fetched_bytes: Annotated[int, Counter("kv_tier_fetched_bytes", "Bytes of KV that were brought back from there.")]
 
 
 @dataclass(slots=True)

@@ -17,8 +17,12 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 from ballast.config.options import OF_A_QUEUE, OPTIONS, read_config
 from ballast.config.resolve import resolve
 from ballast.engine.build import build_engine, engine_settings
-from ballast.engine.engine import Engine, EngineState
+from ballast.engine.engine import Engine
+from ballast.engine.supervision import until_loaded, watch_for_hang
 from ballast.errors import CapacityError, ConfigError, EngineDeadError
+from ballast.generation.admitted_job import admitted
+from ballast.generation.job import Job
+from ballast.generation.request_builder import RequestBuilder
 from ballast.host.gpu import auto_device, total_vram
 from ballast.host.machine import read_machine
 from ballast.library.forks import check_not_forked, never_freed_by_a_child
@@ -27,14 +31,9 @@ from ballast.library.params import SamplingParams
 from ballast.library.prompts import ChatMessage, ReadPrompt
 from ballast.library.tokenizer import ModelTokenizer
 from ballast.library.vllm_options import RENAMED, vram_share, whole_or_none, without_fixed
-from ballast.server.generation.admitted_job import admitted
-from ballast.server.generation.job import Job
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.lifecycle import watch_for_hang
-from ballast.server.limits import ServerLimits
-from ballast.server.prepared_model import prepare_model
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.openai.request import (
+from ballast.prepared_model import prepare_model
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.openai.request import (
     MAX_CHOICES,
     MAX_SEED,
     ChatCompletionRequest,
@@ -71,7 +70,7 @@ class LoadedModel:
         """Sequences that are handed to the engine at a time; the rest waits here."""
         # The queue is bounded by `room`, and a refused prompt would not be tried again.
         settings = replace(settings, max_queue=self.room, max_queue_tokens=None)
-        self._context = prepared.spec.context_length
+        self._context = prepared.context_length
         self.engine = build_engine(prepared.load, settings, min(self._context, longest or self._context))
         if longest is not None and longest > self.engine.limits.max_model_tokens:
             self._refuse_length(longest)
@@ -99,8 +98,7 @@ class LoadedModel:
         except BaseException:
             self.close()
             raise
-        watching = watch_for_hang(self.engine, ServerLimits().fatal_silence_s)
-        self._watching = asyncio.run_coroutine_threadsafe(watching, self.loop)
+        self._watching = asyncio.run_coroutine_threadsafe(watch_for_hang(self.engine), self.loop)
 
     @property
     def tokenizer(self) -> ModelTokenizer:
@@ -245,8 +243,7 @@ class LoadedModel:
 
 async def _until_ready(engine: Engine) -> None:
     """Raises the error that ended the load."""
-    while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
-        await asyncio.sleep(0.01)
+    await until_loaded(engine)
     if engine.failure is not None:
         raise EngineDeadError.because_of(engine.failure)
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ballast.engine.logprobs import TokenLogprobs
+from ballast.generation.job import Job
 from ballast.library.params import RequestOutputKind
-from ballast.server.generation.job import Job
-from ballast.server.wire.piece import Piece, ScoredToken, Whole
 from ballast.text.reply_parts import Message, Reasoning
 from ballast.text.tokenizer import Tokenizer
+from ballast.wire.piece import Piece, ScoredToken, Whole
 
 ABORT = "abort"
 """The reason why a reply ends that `AsyncLLM.abort` ended."""

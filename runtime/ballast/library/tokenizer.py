@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ballast.errors import RequestError, shown
+from ballast.generation.request_builder import RequestBuilder
 from ballast.library.prompts import ChatMessage, is_conversation
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.openai.request import ChatCompletionRequest, checked_body
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.openai.request import ChatCompletionRequest, checked_body
 
 Ids = list[int]
 

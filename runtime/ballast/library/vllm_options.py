@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast.errors import ConfigError
-from ballast.server.wire.field_rules import is_same
+from ballast.wire.field_rules import is_same
 
 RENAMED: Mapping[str, str] = {
     "model": "gguf_path",

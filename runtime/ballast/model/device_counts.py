@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from ballast.metric import Counter, Gauge
 from ballast.model.switched_off import Feature
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """Totals since the model was loaded, and current values."""
+    """Totals since the model was loaded, and current values. The names are part of `/debug/state`."""
 
-    expert_bytes_over_pcie: int = 0
-    """Bytes of routed experts' weights that the GPU has read from host memory."""
-    streamed_steps: int = 0
-    """Steps whose routed experts were all computed by the GPU."""
-    decode_graphs: int = 0
-    """Number of batch sizes that are decoded by a captured graph."""
-    gpu_experts: int = 0
-    """Routed experts in the GPU's memory, over all layers."""
-    pcie_share: float = 0.0
-    """Share of a decode step's other experts that the GPU reads from host memory, 0…1."""
-    saturated_numbers: int = 0
-    """Numbers in keys, latents and queries that were too large for half precision, and were taken as its largest."""
+    expert_bytes_over_pcie: Annotated[
+        int,
+        Counter("expert_weight_bytes_over_pcie", "Bytes of experts' weights that a GPU has read from host memory."),
+    ] = 0
+    streamed_steps: Annotated[
+        int, Counter("streamed_steps", "Steps whose experts were all streamed through a GPU.")
+    ] = 0
+    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes that a GPU decodes by a captured graph.")] = 0
+    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all layers.")] = 0
+    pcie_share: Annotated[
+        float,
+        Gauge("pcie_share_ratio", "Of a decode step's experts in host memory, those that a GPU reads across PCIe."),
+    ] = 0.0
+    saturated_numbers: Annotated[
+        int,
+        Counter(
+            "saturated_numbers",
+            "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
+        ),
+    ] = 0
     switched_off: Mapping[Feature, str] = field(default_factory=dict)
     """Ways of computing on the GPU that the model does without, and why."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, model
-from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool
 from ballast.model.layers.feed_forward import EXPERTS
@@ -18,16 +17,16 @@ from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.packed_tensors import HeadMatrix
 from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.model.tiers.tier import CacheTiers
 from ballast.model.weights import ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
 
 
-class Transformer:
-    """A loaded model and its KV pool; implements the engine's Runner."""
+class Transformer(Runner):
+    """A loaded model and its KV pool; on a CPU."""
 
     def __init__(
         self,
@@ -41,8 +40,6 @@ class Transformer:
         rope = build_rope_table(spec.rope, num_positions)
         self.pool = pool
         self.vocabulary = spec.vocab_size
-        self.cache_tiers: CacheTiers | None = None
-        self.start = Start()
         self._routed = [layer[EXPERTS] for layer in weights.layers if EXPERTS in layer]
         self._model = model.Transformer(
             pool,

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.access import Access
 from ballast.server.http.dialect_errors import DialectErrors
+from ballast.server.http.error_response import error_response, http_error_reply
 from ballast.server.http.middleware import BodyLimit, RequestScope
+from ballast.server.openapi import document
+from ballast.server.requests.cancellation import ClientGoneError
 from ballast.server.routes import (
     anthropic,
     chat_page,
@@ -29,9 +31,8 @@ from ballast.server.routes import (
 )
 from ballast.server.service import Service
 from ballast.server.telemetry.tracing import Tracer
-from ballast.server.wire.errors import RequestTimeoutError, error_reply
-from ballast.server.wire.openapi import document
 from ballast.version import __version__
+from ballast.wire.errors import RequestTimeoutError
 
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
@@ -60,15 +61,16 @@ def admin_routers() -> tuple[APIRouter, ...]:
     return (health.everywhere, health.admin)
 
 
-def create_app(service: Service, *, with_admin: bool = True) -> ASGIApp:
-    """The application of the API's port."""
-    app = api_app(api_routers(with_admin=with_admin), service.access.root_path)
-    return _surround(app, service, service.access, service.tracer)
-
-
-def create_admin_app(service: Service) -> ASGIApp:
-    """The application of the admin port."""
-    return _surround(api_app(admin_routers()), service, service.admin_access)
+def create_app(
+    routers: Sequence[APIRouter], service: Service, access: Access, max_body_bytes: int, tracer: Tracer | None = None
+) -> ASGIApp:
+    """The application of one port, with its middleware. `tracer`: makes spans of its requests."""
+    app = api_app(routers, access.root_path)
+    app.state.service = service
+    limits = service.limits
+    bounded = BodyLimit(app, max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
+    guarded = access.guard(bounded, KEYLESS_PATHS)
+    return RequestScope(DialectErrors(guarded, access.root_path), service.ended, tracer)
 
 
 def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
@@ -92,18 +94,10 @@ def api_app(routers: Sequence[APIRouter], root_path: str = "") -> FastAPI:
     return app
 
 
-def _surround(app: FastAPI, service: Service, access: Access, tracer: Tracer | None = None) -> ASGIApp:
-    app.state.service = service
-    limits = service.limits
-    bounded = BodyLimit(app, service.max_body_bytes, limits.body_timeout_s, limits.whole_body_timeout_s)
-    guarded = access.guard(bounded, KEYLESS_PATHS)
-    return RequestScope(DialectErrors(guarded, access.root_path), service.ended, tracer)
-
-
 async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         error.detail = f"{error.detail}: {request.method} {request.url.path}"
-    return error_reply(error).response()
+    return error_response(http_error_reply(error))
 
 
 async def _record_client_gone(request: Request, _: Exception) -> Response:

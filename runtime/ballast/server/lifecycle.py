@@ -22,16 +22,15 @@ import uvloop
 from starlette.types import ASGIApp
 
 from ballast.config.options import ServerConfig
-from ballast.engine.engine import LONGEST_LOOK_S, Engine, EngineState
-from ballast.errors import BallastError, ConfigError, EngineDeadError
-from ballast.process_exit import exit_now
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.supervision import failure_reason, stop_engine, until_loaded, watch_for_hang
+from ballast.errors import ConfigError
+from ballast.process_exit import STOP_SIGNALS, exit_now
 from ballast.server.http.connection import Connection, HttpConfig
 from ballast.server.http.tls import Tls
 from ballast.server.limits import ServerLimits
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 BACKLOG = 2048
 
@@ -208,41 +207,9 @@ def _url(config: ServerConfig, port: int) -> str:
 
 async def _log_when_ready(engine: Engine, url: str) -> None:
     """Log when the engine is ready, and where its page and its API are."""
-    while engine.state is EngineState.LOADING:  # noqa: ASYNC110  set on a thread without an event loop
-        await asyncio.sleep(0.1)
+    await until_loaded(engine)
     if engine.state is EngineState.READY:
         log.info("ready", extra={"page": f"{url}/", "api": f"{url}/v1"})
-
-
-async def watch_for_hang(engine: Engine, fatal_silence_s: float) -> None:
-    """Declare an engine dead that hangs. One that waits for a device for ever would keep its requests waiting too.
-
-    Looks often, since the engine takes a long time without a look for a pause of the process.
-    """
-    while engine.failure is None:
-        await asyncio.sleep(min(LONGEST_LOOK_S / 2, fatal_silence_s / 4))
-        silence_s = engine.snapshot().silence_s
-        if silence_s > fatal_silence_s:
-            engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
-
-
-async def stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float) -> bool:
-    """Drain the engine up to `drain_timeout_s`; new requests are refused meanwhile.
-
-    Returns False if the engine still holds its requests: it is loading, or still in a step `stuck_s` after that.
-    """
-    if engine.failure is not None:
-        return True
-    if engine.state is EngineState.LOADING:
-        engine.begin_drain()
-        return False
-    try:
-        async with asyncio.timeout(drain_timeout_s + stuck_s):
-            await asyncio.to_thread(engine.stop, drain_timeout_s)
-    except TimeoutError:
-        log.warning("leaving while the engine is inside a step", extra={"waited_s": drain_timeout_s + stuck_s})
-        return False
-    return True
 
 
 def _raise_open_file_limit() -> int:
@@ -252,11 +219,6 @@ def _raise_open_file_limit() -> int:
         soft = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
-
-
-def failure_reason(failure: BaseException) -> BallastError:
-    """The error that a process ends with whose engine `failure` has killed."""
-    return failure if isinstance(failure, BallastError) else EngineDeadError.because_of(failure)
 
 
 class PortServer:

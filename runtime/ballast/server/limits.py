@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BODY_BYTES_PER_TOKEN = 32
-"""Generous: a token of common text takes 4 bytes, or 24 if JSON escapes Chinese as \\uXXXX."""
-
-MIN_BODY_BYTES = 1 << 20
+from ballast.engine.supervision import FATAL_SILENCE_S, STUCK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +31,12 @@ class ServerLimits:
     reads. So long, at most, a client that has gone is served."""
     max_silence_s: float = 30.0
     """After this long without progress although it has work, the engine counts as hung: /livez fails."""
-    fatal_silence_s: float = 120.0
+    fatal_silence_s: float = FATAL_SILENCE_S
     """After this long it is declared dead, unless something else has restarted the process before."""
     leave_s: float = 1.0
     """How long a connection may be silent before it is closed once the server is told to stop. Another request over it
     is answered until then, and its reply ends the connection, so that the next goes elsewhere."""
-    stuck_s: float = 10.0
+    stuck_s: float = STUCK_S
     """How long the engine may take to end its step once the time to drain is over."""
     max_bodies: int = 64
     """Bound of memory for bodies, from their first byte until they are tokenised: this many of the largest size."""
-
-
-def default_body_bytes(max_model_tokens: int) -> int:
-    """Default for the largest request body, in bytes: enough for a prompt that fills the context."""
-    return max(MIN_BODY_BYTES, max_model_tokens * BODY_BYTES_PER_TOKEN)

@@ -1,6 +1,6 @@
 """The bounds of the queue."""
 
-from ballast.engine.admission import Queue, reason_to_refuse
+from ballast.engine.admission.rules import Queue, reason_to_refuse
 
 
 def refused(now=None, count=1, num_tokens=100, max_requests=8, max_tokens=1000):

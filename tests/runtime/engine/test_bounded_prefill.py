@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ballast._core import sched
-from ballast.engine.runner import Runner, bounded
+from ballast.engine.runner import bounded
+from ballast.model.runner import Runner
 
 
-class Model:
+class Model(Runner):
     def __init__(self, max_prefill_tokens: int | None) -> None:
         self.max_prefill_tokens = max_prefill_tokens
-
-    forward = Runner.forward
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 4096), (256, 256), (1000, 1000), (8192, 4096), (8, 64)])
@@ -33,10 +32,7 @@ def test_steps_in_which_nothing_decodes_are_shortened(most: int | None, expected
 
 
 def test_a_runner_that_says_nothing_changes_nothing() -> None:
-    class Plain:
-        forward = Runner.forward
-
     config = sched.SchedulerConfig(
         num_blocks=300, block_tokens=16, max_batch_size=4, chunk_size=64, prefill_chunk_size=128, max_queue=9
     )
-    assert bounded(config, Plain()) is config
+    assert bounded(config, Runner()) is config

@@ -19,7 +19,8 @@ import pytest
 from ballast.engine import tier_mover
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
-from ballast.engine.engine import Engine, EngineState, Limits
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.limits import Limits
 from ballast.engine.loading import load_runner
 from ballast.engine.request import NO_SALT, Request, SamplingParams, salt_of
 from ballast.engine.runner import with_changes, with_tiers

@@ -14,15 +14,17 @@ import pytest
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.engine import engine as engine_module
+from ballast.engine.admission.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
 from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.engine import LONGEST_LOOK_S, MAX_DESCRIBED, Engine, EngineState
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.publishing import LONGEST_LOOK_S, MAX_DESCRIBED
 from ballast.engine.request import FinishReason, Request, SamplingParams
-from ballast.engine.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.runner import Runner, with_changes
+from ballast.engine.runner import with_changes
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 from support.servers.fake_model import FakeModel, fake_next_token
 
 VOCABULARY = 1000
@@ -54,7 +56,7 @@ class Recorder:
         self.finished += 1
 
 
-class Paced:
+class Paced(Runner):
     """A runner whose steps, except the warm-up's, wait until they are allowed."""
 
     def __init__(self) -> None:
@@ -158,11 +160,14 @@ async def test_concurrent_streams_each_get_their_own_text():
 
 
 async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
-    class Bounded:
+    class Bounded(Runner):
         max_prefill_tokens = 16
 
         def __init__(self, runner: Runner) -> None:
-            self.forward = runner.forward
+            self._runner = runner
+
+        def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+            return self._runner.forward(batch, alive)
 
     recorder = Recorder()
     async with running_engine(observer=recorder, chunk_size=16, prefill_chunk_size=64, wrap=Bounded) as engine:
@@ -173,7 +178,7 @@ async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
 
 
 async def test_spare_work_is_done_while_there_are_no_requests() -> None:
-    class Spare:
+    class Spare(Runner):
         def around(self, runner: Runner) -> Runner:
             self.forward = runner.forward
             self.calls = 0
@@ -195,7 +200,7 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
 async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
-    class Late:
+    class Late(Runner):
         def around(self, runner: Runner) -> Runner:
             self.forward = runner.forward
             self.calls = 0
@@ -211,7 +216,7 @@ async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.Monk
 
 
 async def test_a_request_does_not_wait_for_all_spare_work() -> None:
-    class Endless:
+    class Endless(Runner):
         def __init__(self, runner: Runner) -> None:
             self.forward = runner.forward
 
@@ -371,7 +376,7 @@ async def test_requests_that_outlive_the_drain_get_an_error():
         await stopping
 
 
-class NotANumber:
+class NotANumber(Runner):
     """A runner whose logits for one token are NaN."""
 
     def __init__(self, runner: Runner, token: int) -> None:
@@ -413,13 +418,13 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
 async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
-        engine._last_progress -= 100  # as if it had been idle for long
+        engine._publisher.last_progress -= 100  # as if it had been idle for long
         assert engine.snapshot().silence_s == 0.0
         engine.submit(make_request([1], 50))
         assert engine.snapshot().silence_s < 50
         pace.allow(2)
         await until(lambda: pace.num_begun == 4)  # the warm-up, two that were allowed, one that waits
-        engine._last_progress -= 100
+        engine._publisher.last_progress -= 100
         assert engine.snapshot().silence_s > 50
         pace.allow()
 
@@ -428,7 +433,7 @@ async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         system_s = [1000.0]
-        engine._clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
+        engine._publisher.clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
         engine.submit(make_request([1], 50))
         await until(lambda: pace.num_begun == 2)
         system_s[0] += 3600  # SIGSTOP, or a machine that was suspended
@@ -461,28 +466,28 @@ async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_q
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
-        assert engine._waiting_tokens == 10
+        assert engine._admission.waiting_tokens == 10
         pace.allow(1)
         await anext(first)
-        assert engine._waiting_tokens == 0
+        assert engine._admission.waiting_tokens == 0
         failing, aborted, early, *several = (
             engine.submit(make_request([7] * 20, 3)),
             engine.submit(make_request([3] * 30, 3)),
             engine.submit(make_request([4] * 50, 3)),
             engine.submit(*(make_request([5] * 100, 3) for _ in range(2))),
         )
-        assert engine._waiting_tokens == 200
+        assert engine._admission.waiting_tokens == 200
         early.abort()
         pace.allow(1)
         await anext(first)
-        await until(lambda: engine._waiting_tokens == 150)
+        await until(lambda: engine._admission.waiting_tokens == 150)
         aborted.abort()
         pace.allow()
         with pytest.raises(RequestError):
             await collect(failing)
         await collect(*several)
         await until(lambda: not engine.has_work)
-        assert engine._waiting_tokens == 0
+        assert engine._admission.waiting_tokens == 0
 
 
 async def test_one_prompt_at_several_priorities_is_served_at_each():
@@ -496,7 +501,7 @@ async def test_one_prompt_at_several_priorities_is_served_at_each():
             assert sorted([output.index async for output in stream]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-class FailsAtStep:
+class FailsAtStep(Runner):
     """A runner that fails after some steps."""
 
     def __init__(self, runner: Runner, step: int) -> None:

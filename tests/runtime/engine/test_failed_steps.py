@@ -14,6 +14,7 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.errors import RequestError
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 from support.generate import generate
 from support.servers.fake_model import FakeModel
 
@@ -22,7 +23,7 @@ BLOCK_TOKENS = 16
 PROMPT = tuple(range(100))
 
 
-class Spoilt:
+class Spoilt(Runner):
     """The fake model, whose logits after any of the tokens in `bad` are NaN."""
 
     def __init__(self, model: FakeModel) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ballast.engine.load_history import PromptShare, ReplyLengths
+from ballast.engine.admission.load_history import PromptShare, ReplyLengths
 
 
 def test_the_share_of_prompts_that_steps_compute_follows_the_latest():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.engine.retry_schedule import FIRST_GUESS_S, MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
+from ballast.engine.admission.retry_schedule import FIRST_GUESS_S, MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
 
 BATCH, QUEUE = 4, 8
 TRAVEL_S = 0.01

@@ -17,6 +17,7 @@ from ballast.engine.step_costs import CONTEXT_TOKENS, RandomSteps, doubled, meas
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 
 CONFIG = {
     "num_blocks": 64,
@@ -28,7 +29,7 @@ CONFIG = {
 }
 
 
-class Measured:
+class Measured(Runner):
     """A model whose time is a clock's: 1/1024 s per step and as much per token, which floats add exactly."""
 
     vocabulary = 50

@@ -24,9 +24,9 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.tiny import TinyModel, write_tiny_model
 from ballast.tiny.shape import V3
 from ballast.weights.gguf import open_gguf
@@ -88,17 +88,17 @@ class Subject:
         return self.ties[ids]
 
 
-class RecordingRunner:
+class RecordingRunner(Runner):
     """Computes the logits of every token and keeps them by position."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.logits: dict[int, np.ndarray] = {}
+        self.seen: dict[int, np.ndarray] = {}
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
         logits = self._runner.forward(everything, alive)
-        self.logits.update(zip(batch.positions.tolist(), logits, strict=True))
+        self.seen.update(zip(batch.positions.tolist(), logits, strict=True))
         return logits[batch.sampled]
 
 
@@ -137,13 +137,13 @@ def compare(subject: Subject, chunk_size: int, isa: str) -> None:
     texts = []
     first_wrong: int | None = None
     for seq, min_cached in ((1, 0), (2, PROMPT_TOKENS // 2)):
-        runner.logits.clear()
+        runner.seen.clear()
         (result,) = generate(core, [request], first_seq=seq)
         assert result.cached_tokens >= min_cached
-        assert len(runner.logits) == PROMPT_TOKENS + NEW_TOKENS - 1 - result.cached_tokens
+        assert len(runner.seen) == PROMPT_TOKENS + NEW_TOKENS - 1 - result.cached_tokens
         theirs = subject.oracle_logits((*prompt, *result.token_ids[:-1]))
-        positions = sorted(runner.logits)
-        ours = np.stack([runner.logits[position] for position in positions])
+        positions = sorted(runner.seen)
+        ours = np.stack([runner.seen[position] for position in positions])
         errors = relative_errors(ours, theirs[positions, : ours.shape[1]])
         wrong = [position for position, error in zip(positions, errors, strict=True) if error > MAX_RELATIVE_ERROR]
         if wrong and first_wrong is None:

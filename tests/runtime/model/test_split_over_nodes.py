@@ -16,10 +16,10 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.host.numa import WeightMemory, read_report
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.generate import generate
@@ -41,16 +41,16 @@ def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return open_gguf(write_tiny_model(directory, arch=arch, mla="split", quant=quant).gguf)
 
 
-class RecordingRunner:
+class RecordingRunner(Runner):
     """Keeps the logits of every step."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.logits: list[np.ndarray] = []
+        self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         logits = self._runner.forward(batch, alive)
-        self.logits.append(logits.copy())
+        self.seen.append(logits.copy())
         return logits
 
 
@@ -108,10 +108,10 @@ def test_several_nodes_give_the_text_of_one_in_any_batch(model: GgufModel, isa: 
     for loaded in (split, whole):
         loaded.texts(requests(8, 1), max_batch_size=8)
     np.testing.assert_allclose(
-        split.runner.logits[0],
-        whole.runner.logits[0],
+        split.runner.seen[0],
+        whole.runner.seen[0],
         rtol=0,
-        atol=SUMS_ELSEWHERE * float(np.abs(whole.runner.logits[0]).max()),
+        atol=SUMS_ELSEWHERE * float(np.abs(whole.runner.seen[0]).max()),
     )
     together = split.texts(asked, max_batch_size=8)
     assert len(set(together)) > 1

@@ -20,9 +20,9 @@ import pytest
 from ballast import cli
 from ballast.config.options import Config
 from ballast.engine.build import EngineSettings, build_engine
-from ballast.server.serve_command import make_apps
-from ballast.server.telemetry.metrics import Metrics
-from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.generation.text_threads import TextThreads
+from ballast.prepared_model import PreparedModel
+from ballast.server.composition import Composition
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata
 from support.servers.process import FAKE, JSON, SERVE, ServerProcess, ended
@@ -219,9 +219,8 @@ async def test_livez_fails_once_the_engine_is_dead():
     text = load_text(None, byte_metadata(), "bytes.gguf")
     shutting_down = asyncio.get_running_loop().create_future()
     with ThreadPoolExecutor(1) as executor:
-        app = make_apps(
-            engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down, "0.0.0.0"
-        ).api
+        model = PreparedModel(config, text, load, "m", 4096)
+        app = Composition(model, engine, TextThreads(executor, executor), shutting_down, "0.0.0.0").apps().api
         engine.start()
         assert await asyncio.to_thread(died.wait, 20)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:

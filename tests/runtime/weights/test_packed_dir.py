@@ -26,11 +26,11 @@ from ballast._core import kernels
 from ballast._core.numa import Node, Topology
 from ballast.engine.build import EngineSettings
 from ballast.engine.loading import load_runner
-from ballast.engine.runner import Runner
 from ballast.host.filesystem import read_file_system
 from ballast.model.batch import Batch
 from ballast.model.kept_weights import KeptWeights
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from ballast.weights.packed_set import MANIFEST, PackedSet, file_name, unused_bytes

@@ -12,9 +12,9 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
 from ballast.weights.gguf import GgufModel
 from support.generate import generate
 
@@ -27,7 +27,7 @@ def random_prompts(count: int) -> list[Prompt]:
     return [tuple(rng.randrange(300) for _ in range(rng.randint(4, 40))) for _ in range(count)]
 
 
-class _RecordingRunner:
+class _RecordingRunner(Runner):
     """Keeps the logits of every step."""
 
     def __init__(self, runner: Runner) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.runner import Runner
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 from ballast.text.tokenizer import Tokenizer
 from support.servers.agent_script import reply
 from support.servers.script_server import serve
@@ -28,7 +28,7 @@ CONTEXT_LENGTH = 1 << 18
 log = logging.getLogger(__name__)
 
 
-class AgentModel:
+class AgentModel(Runner):
     """A Runner that reads a sequence's prompt from its own KV memory once, and goes on with the reply from there."""
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int, block_tokens: int) -> None:

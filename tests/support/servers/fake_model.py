@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
 
 
-class FakeModel:
+class FakeModel(Runner):
     """Implements the engine's Runner. Greedy text from it is `fake_next_token` applied again and again.
 
     It reads each sequence's last token from its own KV memory rather than from the batch, so a scheduler that

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.runner import Runner
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
+from ballast.prepared_model import PreparedModel
 from ballast.server.limits import ServerLimits
 from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
@@ -37,7 +38,7 @@ HANG_S = 3600.0
 CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
-class AlphabetModel:
+class AlphabetModel(Runner):
     """A Runner that takes `step_s` for each step, fails in step `fail_at` and never ends step `hang_at`; both count
     from 1, the warm-up's."""
 
@@ -67,10 +68,9 @@ class AlphabetModel:
 class MeasurableAlphabetModel(AlphabetModel):
     """One whose steps are measured at start, as those of real models, so that queue times can be predicted."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids."""
-        return self._vocab_size
+    def __init__(self, vocab_size: int, step_s: float, fail_at: int | None = None, hang_at: int | None = None) -> None:
+        super().__init__(vocab_size, step_s, fail_at, hang_at)
+        self.vocabulary = vocab_size
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,11 +95,12 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
         with ThreadPoolExecutor(1) as threads:  # which the interpreter would wait for
             for tenth, _ in enumerate(threads.map(time.sleep, [fake.load_s / 10] * 10)):
                 report(tenth / 10)
-        model = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel
-        return model(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
+        kind = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel
+        return kind(text.tokenizer.vocab_size, fake.step_s, fake.fail_at, fake.hang_at)
 
     limits = ServerLimits(**{limit.name: getattr(fake, limit.name) for limit in dataclasses.fields(ServerLimits)})
-    run(with_fixed_lengths(config), load, text, "alphabet", CONTEXT_LENGTH, NumaProbe(), limits)
+    model = PreparedModel(with_fixed_lengths(config), text, load, "alphabet", CONTEXT_LENGTH)
+    run(model, NumaProbe(), limits)
     return 0
 
 

@@ -16,16 +16,15 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ballast import cli
+from ballast import cli, prepared_model
 from ballast.engine import loading
 from ballast.engine.build import EngineSettings
-from ballast.engine.runner import Runner
 from ballast.model.hybrid import load
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.server import prepared_model
 from ballast.weights.gguf import GgufModel
 from support.models.float_hybrid import float_linear
 

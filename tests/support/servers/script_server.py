@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.runner import Runner
 from ballast.families.registry import DEFAULT_FORM
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
+from ballast.model.runner import Runner
+from ballast.prepared_model import PreparedModel
 from ballast.server.serve_command import run
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
@@ -75,7 +76,7 @@ SCRIPTS: Mapping[str, str] = {
 }
 
 
-class ScriptModel:
+class ScriptModel(Runner):
     """A Runner that derives the next token from the tokens of a sequence in its own KV memory."""
 
     def __init__(self, tokenizer: Tokenizer, block_tokens: int) -> None:
@@ -117,7 +118,7 @@ def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], con
     def load(_report: Callable[[float], None]) -> Runner:
         return make_model(text.tokenizer, config)
 
-    run(with_fixed_lengths(config), load, text, "script", context_length, NumaProbe())
+    run(PreparedModel(with_fixed_lengths(config), text, load, "script", context_length), NumaProbe())
     return 0
 
 

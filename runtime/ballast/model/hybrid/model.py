@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, OutOfMemoryError
-from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, why_full
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
@@ -41,9 +40,9 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.streams import new_stream
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
+from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
-from ballast.model.tiers.tier import CacheTiers
 from ballast.model.transformer import ALIVE_EVERY_S
 
 log = logging.getLogger(__name__)
@@ -85,8 +84,8 @@ class DeviceParts:
     """Kernels of prompts that may still be compiled."""
 
 
-class HybridModel:
-    """A loaded model and its KV pool; implements the engine's Runner."""
+class HybridModel(Runner):
+    """A loaded model and its KV pool, on a CPU and a GPU."""
 
     def __init__(
         self,
@@ -102,8 +101,6 @@ class HybridModel:
         memory, and what is switched off."""
         divided, streamed, device, inputs = experts.divided, experts.streamed, parts.device, parts.inputs
         self.vocabulary = spec.vocab_size
-        self.cache_tiers: CacheTiers | None = None
-        self.start = Start()
         self._spec = spec
         self._vram = vram
         self._off = off
@@ -112,14 +109,13 @@ class HybridModel:
         self._embedding = Embedding(weights.embedding)
         self._experts = divided
         self._pinned = experts.pinned
-        self.pool = experts.pool
+        self.pool: kernels.ThreadPool = experts.pool
         self.streamed = streamed
         self._long_step_experts = divided if streamed is None else divided.over(streamed)
         self._joint = experts.joint
         self._joint_experts = None if experts.joint is None else divided.over(experts.joint)
         self._has_joint_step = False
         """Whether a joint step of the decode lane has begun, whose logits have not been asked for."""
-        self.max_prefill_tokens: int | None = None
         self._kv = parts.kv
         self._inputs = inputs
         self._device = device
@@ -188,7 +184,7 @@ class HybridModel:
 
     @torch.inference_mode()
     def use_spare_time(self) -> bool:
-        """See `HasSpareWork`."""
+        """See `Runner`."""
         if self._prefill_pass is not None:
             return False
         self._late.use_compiled()
@@ -213,9 +209,14 @@ class HybridModel:
         self.queue(batch, alive, is_staged=False)
         return self.logits(alive)
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """See `Runner`."""
+        return True
+
     @torch.inference_mode()
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """See `LooksAhead`. The whole step is queued on a GPU at once. Raises EngineDeadError when its memory is
+        """See `Runner`. On a GPU, one call queues the whole step. Raises EngineDeadError when its memory is
         full."""
         self._wanted_rows = slice(None)
         with self._explained_when_full(), torch.cuda.stream(self._decode_stream):
@@ -230,13 +231,13 @@ class HybridModel:
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
-        """See `LooksAhead`. The next step's tables are queued behind the step that runs."""
+        """See `Runner`. The next step's tables are queued behind the step that runs."""
         with torch.cuda.stream(self._decode_stream):
             self._inputs.send_tables(batch)
             self._attention.prepare(self._inputs.of_size(batch.token_ids.size).step)
 
     def is_done(self, timeout_s: float) -> bool:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         if self._at_work.has_host:
             return self._at_work.is_done(timeout_s)
         if not self._queued.query():
@@ -244,7 +245,7 @@ class HybridModel:
         return self._queued.query()
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """See `LooksAhead`."""
+        """See `Runner`."""
         with torch.cuda.stream(self._decode_stream):
             self._num_saturated.copy_(self._pointwise.num_saturated, non_blocking=True)
             self._at_work.finish(alive)
@@ -259,27 +260,27 @@ class HybridModel:
 
     @property
     def can_prefill_beside(self) -> bool:
-        """See `HasPrefillLane`: whether the device computes all experts of a long step."""
+        """See `Runner`: whether the device computes all experts of a long step."""
         return self.long_steps_pay
 
     def open_prefill_lane(self) -> None:
-        """See `HasPrefillLane`. Steps are counted from now on."""
+        """See `Runner`. Steps are counted from now on."""
         self._has_prefill_lane = True
         self._num_streamed_steps = 0
 
     @property
     def joint_tokens(self) -> tuple[int, int] | None:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         return None if self._joint is None else (self._joint.split.from_tokens, self._joint.split.to_tokens)
 
     @property
     def can_begin_prefill(self) -> bool:
-        """See `HasPrefillLane`: a joint step uses the buffers and the bus that a pass of the prefill lane needs."""
+        """See `Runner`: a joint step uses the buffers and the bus that a pass of the prefill lane needs."""
         return not self._has_joint_step
 
     @torch.inference_mode()
     def begin_prefill(self, batch: Batch) -> None:
-        """See `HasPrefillLane`. Raises EngineDeadError when the device's memory is full, here and below."""
+        """See `Runner`. Raises EngineDeadError when the device's memory is full, here and below."""
         assert self.can_begin_prefill, "a joint step is in flight"
         with self._explained_when_full():
             self._late.use_compiled()
@@ -289,7 +290,7 @@ class HybridModel:
 
     @torch.inference_mode()
     def advance_prefill(self, alive: Callable[[], None]) -> bool:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         assert self._prefill_pass is not None
         with self._explained_when_full():
             is_over = self._prefill_pass.advance(alive)
@@ -299,16 +300,16 @@ class HybridModel:
 
     @property
     def is_prefill_ahead(self) -> bool:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         return self._prefill_pass is None or self._prefill_pass.is_ahead
 
     def cancel_prefill(self) -> None:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         assert self._prefill_pass is not None
         self._prefill_pass.is_cancelled = True
 
     def prefill_logits(self) -> NDArray[np.float32]:
-        """See `HasPrefillLane`."""
+        """See `Runner`."""
         assert self._prefill_pass is not None
         self._long_step_experts.finish(lambda: None)
         rows: NDArray[np.float32] = self._prefill_pass.logits.cpu().numpy()
@@ -316,7 +317,7 @@ class HybridModel:
         return rows
 
     def abandon_prefill(self) -> None:
-        """See `HasPrefillLane`. Raises as `device_wait.wait_for`."""
+        """See `Runner`. Raises as `device_wait.wait_for`."""
         self._prefill_pass = None
         if self.streamed is not None:
             self.streamed.wait()

@@ -16,11 +16,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from ballast.errors import CapacityError
+from ballast.server.http.error_response import http_error_reply
 from ballast.server.http.half_closed import HalfClosed
 from ballast.server.http.late_timer import LateTimer
 from ballast.server.limits import ServerLimits
-from ballast.server.wire.errors import error_reply
-from ballast.server.wire.json_text import to_json
+from ballast.wire.json_text import to_json
 
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
@@ -231,7 +231,7 @@ class Connection(HttpToolsProtocol):
             # The body of the request in progress will never be complete.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        reply = error_reply(error)
+        reply = http_error_reply(error)
         body = to_json(reply.body)
         headers = {"Content-Type": "application/json", "Content-Length": len(body), "Connection": "close"}
         lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}"]

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ballast.server.request_record import Record
-from ballast.server.wire.anthropic.reply import error_detail
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.ollama.reply import error_object
-
-Translate = Callable[[int, Mapping[str, Any], Record], Mapping[str, Any]]
-"""The body of an error, from its status, its body in OpenAI's envelope, and the request's record."""
-
-
-def _anthropics(status: int, body: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
-    return {"type": "error", "error": error_detail(status, body), "request_id": record.request_id}
-
-
-def _ollamas(status: int, body: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
-    del status, record
-    return error_object(body)
-
-
-ENVELOPES: Mapping[str, Translate] = {"/v1/messages": _anthropics, "/api/": _ollamas}
-"""By the beginning of the path."""
+from ballast.server.requests.record import Record
+from ballast.wire.envelopes import envelope_of
+from ballast.wire.json_text import to_json
 
 
 class DialectErrors:
@@ -41,7 +21,7 @@ class DialectErrors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         path = scope["path"].removeprefix(self._root_path) if scope["type"] == "http" else ""
-        envelope = next((each for beginning, each in ENVELOPES.items() if path.startswith(beginning)), None)
+        envelope = envelope_of(path)
         if envelope is None:
             await self._app(scope, receive, send)
             return
@@ -60,7 +40,7 @@ class DialectErrors:
             if message.get("more_body"):
                 return
             record: Record = scope["state"]["record"]
-            body = to_json(envelope(start["status"], orjson.loads(b"".join(parts) or b"{}"), record))
+            body = to_json(envelope(start["status"], orjson.loads(b"".join(parts) or b"{}"), record.request_id))
             MutableHeaders(scope=start)["content-length"] = str(len(body))
             await send(start)
             await send({"type": "http.response.body", "body": body, "more_body": False})

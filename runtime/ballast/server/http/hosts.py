@@ -17,7 +17,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ballast.errors import shown
-from ballast.server.wire.errors import ErrorReply, error_body
+from ballast.server.http.error_response import error_response
+from ballast.wire.errors import ErrorReply, error_body
 
 ANY = "*"
 
@@ -73,7 +74,7 @@ class HostGuard:
         if scope["type"] == "http" and scope["path"] not in self._open_paths:
             refusal = self._refusal(Headers(scope=scope).getlist("host"), scope["http_version"])
             if refusal is not None:
-                await refusal.response()(scope, receive, send)
+                await error_response(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

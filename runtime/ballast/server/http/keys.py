@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.server.http.client_number import client_number
+from ballast.server.http.error_response import error_response
 from ballast.server.http.watched_file import WatchedFile
-from ballast.server.request_record import Record
-from ballast.server.wire.errors import ErrorReply, error_body
+from ballast.server.requests.record import Record
+from ballast.wire.errors import ErrorReply, error_body
 
 MAX_FILE_BYTES = 1 << 20
 MAX_AGE_S = 1.0
@@ -125,7 +126,7 @@ class KeyGuard:
             ),
             {"WWW-Authenticate": "Bearer"},
         )
-        await reply.response()(scope, receive, send)
+        await error_response(reply)(scope, receive, send)
 
 
 def _key_of(headers: Headers) -> str | None:

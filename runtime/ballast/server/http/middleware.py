@@ -17,12 +17,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ballast.server.generation.cancellation import ClientGoneError
 from ballast.server.http.client_number import client_number, network_of
+from ballast.server.http.error_response import error_response, http_error_reply
 from ballast.server.http.late_timer import is_late
-from ballast.server.request_record import Record
+from ballast.server.requests.cancellation import ClientGoneError
+from ballast.server.requests.record import Record
 from ballast.server.telemetry.tracing import Tracer
-from ballast.server.wire.errors import error_reply
+from ballast.wire.body_size import too_large
 
 log = logging.getLogger("ballast.access")
 
@@ -143,7 +144,7 @@ class BodyLimit:
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_body_bytes:
             too_large = True
-            response = error_reply(self._too_large()).response()
+            response = error_response(http_error_reply(self._too_large()))
             response.headers["Connection"] = "close"
             await response(scope, receive, send_all)
             return
@@ -191,10 +192,7 @@ class BodyLimit:
         return HTTPException(408, silent if is_silent else late, {"Connection": "close"})
 
     def _too_large(self) -> HTTPException:
-        problem = (
-            f"the request's body is larger than {self._max_body_bytes} bytes; send less, or raise --max_body_bytes"
-        )
-        return HTTPException(413, problem, {"Connection": "close"})
+        return HTTPException(413, too_large(self._max_body_bytes), {"Connection": "close"})
 
 
 class RootPath:

@@ -13,8 +13,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ballast.errors import shown
+from ballast.server.http.error_response import error_response
 from ballast.server.http.hosts import ANY, Authority
-from ballast.server.wire.errors import ErrorReply, error_body
+from ballast.wire.errors import ErrorReply, error_body
 
 _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -46,7 +47,7 @@ class OriginGuard:
             f"Host: {shown(headers.get('host', ''))}; if its pages are to call this server, name it in --cors_origins"
         )
         reply = ErrorReply(403, error_body(problem, error_type="permission_error", code="origin_not_allowed"))
-        await reply.response()(scope, receive, send)
+        await error_response(reply)(scope, receive, send)
 
     def _may_call(self, origin: str, headers: Headers, scheme: str) -> bool:
         # Behind a proxy that changes Host, only the browser can tell. No page can set Sec-Fetch-Site.

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from ballast.server.openapi import describes
 from ballast.server.routes.context import service_of
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openapi import describes
+from ballast.wire.json_text import to_json
 
 router = APIRouter()
 
@@ -77,7 +77,7 @@ async def occupancy(request: Request) -> Response:
     service = service_of(request)
     now = service.engine.snapshot()
     reply = Occupancy(
-        model=service.model_names[0],
+        model=service.endpoints.names.names[0],
         batch_slots=now.batch_slots,
         running=now.running,
         waiting=now.waiting,

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from ballast.server.request_record import Record
+from ballast.server.requests.record import Record
 from ballast.server.service import Service
-from ballast.server.wire.json_text import to_json
+from ballast.wire.json_text import to_json
 
 
 def service_of(request: Request) -> Service:
@@ -23,7 +23,7 @@ def begin(request: Request, endpoint: str) -> tuple[Service, Record]:
     service = service_of(request)
     record: Record = request.state.record
     record.endpoint = endpoint
-    record.ignored.refuse_unknown = service.refuse_unknown_fields
+    record.ignored.refuse_unknown = service.model.config.server.unknown_fields == "refuse"
     return service, record
 
 

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import RETRY_AFTER_S, EngineDeadError
+from ballast.server.openapi import describes
 from ballast.server.routes.context import service_of
 from ballast.server.telemetry.numa_report import to_json as numa_json
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import EngineView, NumaView, Status, Version
 from ballast.version import __version__
+from ballast.wire.json_text import to_json
+from ballast.wire.schemas import EngineView, NumaView, Status, Version
 
 everywhere = APIRouter()
 """Routes on every port."""
@@ -67,15 +67,14 @@ async def metrics(request: Request) -> Response:
 async def debug_state(request: Request) -> Response:
     """The requests that run, the first 100 that wait, and the engine's numbers; never any text."""
     service = service_of(request)
-    now = service.engine.snapshot()
-    numbers = {name: getattr(now, name) for name in now.__dataclass_fields__}
+    numbers = service.engine.snapshot().numbers()
     return _status(
         200,
         state=service.engine.state.value,
-        device=service.device,
-        planned_bytes=service.planned_bytes,
-        load_progress=service.engine.load_progress,
-        preparing=service.tokenize_queue.num_waiting,
+        device=service.model.config.machine.device,
+        planned_bytes=service.model.planned_bytes,
+        load_progress=numbers.pop("load_progress"),
+        preparing=service.tokenize_queue.threads.num_waiting,
         switched_off=numbers.pop("switched_off"),
         kv_tiers=numbers.pop("tiers"),
         step_costs={

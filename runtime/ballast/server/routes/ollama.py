@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -10,13 +12,15 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
-from ballast.server.generation.job import Job
-from ballast.server.generation.response import Framing
-from ballast.server.request_record import Record
+from ballast.generation.endpoints import Prepared
+from ballast.generation.job import Job
+from ballast.server.openapi import describes
+from ballast.server.requests.record import Record
 from ballast.server.routes.context import begin, json_response
 from ballast.server.service import Service
-from ballast.server.wire.field_names import client_field_names
-from ballast.server.wire.ollama.models import (
+from ballast.wire.field_names import client_field_names
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.ollama.models import (
     API_VERSION,
     ApiVersion,
     Chatted,
@@ -30,8 +34,8 @@ from ballast.server.wire.ollama.models import (
     shown,
     tags,
 )
-from ballast.server.wire.ollama.reply import LINES, Kind, OllamaReply, line, loaded
-from ballast.server.wire.ollama.request import (
+from ballast.wire.ollama.reply import LINES, Kind, OllamaReply, line, loaded
+from ballast.wire.ollama.request import (
     CHAT_FIELDS,
     GENERATE_FIELDS,
     LATEST,
@@ -45,9 +49,12 @@ from ballast.server.wire.ollama.request import (
     parse_ollama,
     prompted_chat,
 )
-from ballast.server.wire.openapi import describes
+from ballast.wire.parsing import StrictModel
+from ballast.wire.reply import Framing
 
 router = APIRouter()
+
+Body = TypeVar("Body", bound=StrictModel)
 
 
 def _describes(reply: type[BaseModel], *, body: type[BaseModel] | None = None, streams: bool = False) -> dict[str, Any]:
@@ -65,18 +72,18 @@ async def version(request: Request) -> Response:
 async def list_tags(request: Request) -> Response:
     """The names under which the model is served, in Ollama's form."""
     service, _ = begin(request, "ollama_models")
-    return json_response(tags(list(service.model_names), service.facts, service.created).model_dump())
+    return json_response(tags(list(service.endpoints.names.names), service.model.facts, service.created).model_dump())
 
 
 @router.get("/api/ps", **_describes(RunningModels))
 async def list_running(request: Request) -> Response:
     """The model once it is loaded, in Ollama's form."""
     service, _ = begin(request, "ollama_models")
-    names = list(service.model_names) if service.engine.state is EngineState.READY else []
+    names = list(service.endpoints.names.names) if service.engine.state is EngineState.READY else []
     reply = running_models(
         names,
-        service.facts,
-        num_device_bytes=service.planned_bytes.get("device", 0),
+        service.model.facts,
+        num_device_bytes=service.model.planned_bytes.get("device", 0),
         context_length=service.engine.limits.max_model_tokens,
     )
     return json_response(reply.model_dump())
@@ -86,14 +93,14 @@ async def list_running(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """The model's details and capabilities, in Ollama's form."""
     service, record = begin(request, "ollama_models")
-    body = await service.on_body(request, record, lambda data: _parse(OllamaNameRequest, data, service, record))
+    body = await service.on_body(request, record, partial(_parse, service, OllamaNameRequest))
     if not _is_served(service, body.model):
-        raise service.no_such_model(body.model)
+        raise service.endpoints.names.no_such_model(body.model)
     limits = service.engine.limits
     reply = shown(
         body.model,
-        service.facts,
-        service.request_builder.text,
+        service.model.facts,
+        service.model.text,
         context_length=limits.max_model_tokens,
         created=service.created,
     )
@@ -104,44 +111,23 @@ async def show(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     """Answer a conversation, in Ollama's words and with its defaults."""
     service, record = begin(request, "ollama_chat")
-
-    def work(data: bytes) -> tuple[OllamaChatRequest, Job | None]:
-        body = _parse(OllamaChatRequest, data, service, record)
-        _check_name(service, body.model)
-        if not body.messages:
-            return body, None
-        with client_field_names(CHAT_FIELDS):
-            return body, service.request_builder.chat(chat_of(body, record.ignored), split_reasoning=True)
-
-    body, job = await service.on_body(request, record, work, is_chat=True, generates=True)
-    return _respond(service, record, "chat", body, job)
+    prepared = await service.prepare(request, record, partial(_chat, service, record.started), is_chat=True)
+    return _respond(service, record, prepared)
 
 
 @router.post("/api/generate", **_describes(Prompted, body=OllamaGenerateRequest, streams=True))
 async def generate(request: Request) -> Response:
     """Answer a prompt, or continue it if it is raw, in Ollama's words and with its defaults."""
     service, record = begin(request, "ollama_generate")
-
-    def work(data: bytes) -> tuple[OllamaGenerateRequest, Job | None]:
-        body = _parse(OllamaGenerateRequest, data, service, record)
-        _check_name(service, body.model)
-        builder = service.request_builder
-        if not body.prompt and not body.suffix:
-            return body, None
-        with client_field_names(GENERATE_FIELDS):
-            if body.is_text:
-                return body, builder.completion(completion_of(body, record.ignored))
-            return body, builder.chat(prompted_chat(body, record.ignored), split_reasoning=True)
-
-    body, job = await service.on_body(request, record, work, is_chat=True, generates=True)
-    return _respond(service, record, "generate", body, job)
+    prepared = await service.prepare(request, record, partial(_generate, service, record.started), is_chat=True)
+    return _respond(service, record, prepared)
 
 
 @router.post("/api/pull", **_describes(Pulled, body=OllamaPullRequest, streams=True))
 async def pull(request: Request) -> Response:
     """Success for the model that is served; nothing is fetched while the server runs."""
     service, record = begin(request, "ollama_models")
-    body = await service.on_body(request, record, lambda data: _parse(OllamaPullRequest, data, service, record))
+    body = await service.on_body(request, record, partial(_parse, service, OllamaPullRequest))
     if not _is_served(service, body.model):
         raise RequestError(
             f"model: {body.model!r} is not served, and this server fetches no models while it runs; fetch it with "
@@ -175,31 +161,70 @@ for _path, _method in (
     router.add_api_route(_path, _no_models, methods=[_method], include_in_schema=False)
 
 
-def _parse(kind: type[Any], data: bytes, service: Service, record: Record) -> Any:
-    return parse_ollama(kind, data, service.engine.limits.max_model_tokens, record.ignored)
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The reply to a request without a prompt, which only loads the model."""
+
+    reply: bytes
+    media_type: str
 
 
-def _own_name(service: Service, asked: str) -> str:
+def _chat(service: Service, started: float, data: bytes, ignored: IgnoredFields) -> Prepared | _Loaded:
+    body = _parse(service, OllamaChatRequest, data, ignored)
+    _check_name(service, body.model)
+    if not body.messages:
+        return _loaded("chat", body)
+    with client_field_names(CHAT_FIELDS):
+        job = service.endpoints.builder.chat(chat_of(body, ignored), split_reasoning=True)
+    return _prepared(service, started, "chat", body, job)
+
+
+def _generate(service: Service, started: float, data: bytes, ignored: IgnoredFields) -> Prepared | _Loaded:
+    body = _parse(service, OllamaGenerateRequest, data, ignored)
+    _check_name(service, body.model)
+    if not body.prompt and not body.suffix:
+        return _loaded("generate", body)
+    builder = service.endpoints.builder
+    with client_field_names(GENERATE_FIELDS):
+        if body.is_text:
+            job = builder.completion(completion_of(body, ignored))
+        else:
+            job = builder.chat(prompted_chat(body, ignored), split_reasoning=True)
+    return _prepared(service, started, "generate", body, job)
+
+
+def _parse(service: Service, kind: type[Body], data: bytes, ignored: IgnoredFields) -> Body:
+    return parse_ollama(kind, data, service.engine.limits.max_model_tokens, ignored)
+
+
+def _own_name(service: Service, requested: str) -> str:
     """The server's name for a name that may have Ollama's default tag."""
-    return asked if asked in service.model_names else asked.removesuffix(LATEST)
+    return requested if requested in service.endpoints.names.names else requested.removesuffix(LATEST)
 
 
-def _is_served(service: Service, asked: str) -> bool:
-    return _own_name(service, asked) in service.model_names
+def _is_served(service: Service, requested: str) -> bool:
+    return _own_name(service, requested) in service.endpoints.names.names
 
 
-def _check_name(service: Service, asked: str) -> None:
+def _check_name(service: Service, requested: str) -> None:
     """Raises RequestError (404) for a name that the server does not answer to."""
-    service.model_name(_own_name(service, asked))
+    service.endpoints.names.for_reply(_own_name(service, requested))
 
 
-def _respond(service: Service, record: Record, kind: Kind, body: OllamaRequest, job: Job | None) -> Response:
-    if job is None:
-        if (state := service.engine.state) is not EngineState.READY:
-            raise CapacityError(f"the server is {state}, try again later", status=503)
-        return Response(loaded(kind, body.model), media_type=LINES if body.streams else "application/json")
-    token_bytes = service.request_builder.text.tokenizer.token_bytes
-    reply = OllamaReply(kind, body.model, record.started, token_bytes, shows_logprobs=bool(body.logprobs))
+def _loaded(kind: Kind, body: OllamaRequest) -> _Loaded:
+    return _Loaded(loaded(kind, body.model), LINES if body.streams else "application/json")
+
+
+def _prepared(service: Service, started: float, kind: Kind, body: OllamaRequest, job: Job) -> Prepared:
+    token_bytes = service.model.text.tokenizer.token_bytes
+    reply = OllamaReply(kind, body.model, started, token_bytes, shows_logprobs=bool(body.logprobs))
     names = CHAT_FIELDS if kind == "chat" else GENERATE_FIELDS
-    framing = Framing(LINES, reply.keep_alive)
-    return service.respond(record, job, reply, stream=body.streams, names=names, framing=framing)
+    return Prepared(job, reply, body.streams, names, Framing(LINES, reply.keep_alive))
+
+
+def _respond(service: Service, record: Record, prepared: Prepared | _Loaded) -> Response:
+    if isinstance(prepared, Prepared):
+        return service.respond(record, prepared)
+    if (state := service.engine.state) is not EngineState.READY:
+        raise CapacityError(f"the server is {state}, try again later", status=503)
+    return Response(prepared.reply, media_type=prepared.media_type)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ballast.server.generation.job import Job
-from ballast.server.generation.response import GenerationResponse
-from ballast.server.request_record import Record
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin, json_response
-from ballast.server.service import Prepared, Service
-from ballast.server.wire.anthropic.reply import model_info, model_page
-from ballast.server.wire.openai.reply import ChatFormat, Format, Reply, Shape, TextFormat
-from ballast.server.wire.openai.request import (
+from ballast.server.service import Service
+from ballast.wire.anthropic.reply import model_info, model_page
+from ballast.wire.openai.request import (
     ChatCompletionRequest,
     CompletionRequest,
-    GenerationRequest,
-    StreamOptions,
 )
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import (
+from ballast.wire.schemas import (
     AnthropicModel,
     AnthropicModelList,
     ChatCompletion,
@@ -43,8 +35,8 @@ ANTHROPIC_HEADER = "anthropic-version"
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service, record = begin(request, "chat_completions")
-    ready = await service.prepare(request, record, ChatCompletionRequest, service.request_builder.chat)
-    return _respond(service, record, ready, "chatcmpl", ChatFormat(service.reasoning_fields, ready.body.custom_tools))
+    prepared = await service.prepare(request, record, service.endpoints.chat_completion, is_chat=True)
+    return service.respond(record, prepared)
 
 
 @router.post("/completions", include_in_schema=False)
@@ -52,8 +44,8 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """Continue a text."""
     service, record = begin(request, "completions")
-    ready = await service.prepare(request, record, CompletionRequest, service.request_builder.completion)
-    return _respond(service, record, ready, "cmpl", TextFormat())
+    prepared = await service.prepare(request, record, service.endpoints.completion, is_chat=False)
+    return service.respond(record, prepared)
 
 
 @router.get("/models", include_in_schema=False)
@@ -62,8 +54,8 @@ async def list_models(request: Request) -> Response:
     """The names under which the model is served; in Anthropic's form if the header `anthropic-version` is there."""
     service, _ = begin(request, "models")
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(model_page([_anthropic_model(service, name) for name in service.model_names]))
-    return json_response({"object": "list", "data": [_model(service, name) for name in service.model_names]})
+        return json_response(model_page([_anthropic_model(service, name) for name in service.endpoints.names.names]))
+    return json_response({"object": "list", "data": [_model(service, name) for name in service.endpoints.names.names]})
 
 
 @router.get("/models/{name:path}", include_in_schema=False)
@@ -71,37 +63,11 @@ async def list_models(request: Request) -> Response:
 async def show_model(request: Request, name: str) -> Response:
     """One of the names, in the same form."""
     service, _ = begin(request, "models")
-    if name not in service.model_names:
-        raise service.no_such_model(name)
+    if name not in service.endpoints.names.names:
+        raise service.endpoints.names.no_such_model(name)
     if ANTHROPIC_HEADER in request.headers:
         return json_response(_anthropic_model(service, name))
     return json_response(_model(service, name))
-
-
-def _respond(
-    service: Service, record: Record, ready: Prepared[Any], prefix: str, format_: Format
-) -> GenerationResponse:
-    tokenizer = service.request_builder.text.tokenizer
-    shape = shape_of(ready.body, ready.job, has_vocabulary=tokenizer.has_vocabulary)
-    reply_id = f"{prefix}-{ready.body.request_id or uuid.uuid4().hex}"
-    reply = Reply(reply_id, int(time.time()), ready.model, format_, shape, tokenizer.token_bytes)
-    return service.respond(record, ready.job, reply, stream=bool(ready.body.stream))
-
-
-def shape_of(body: GenerationRequest, job: Job, *, has_vocabulary: bool) -> Shape:
-    """What the reply shows besides the text. It always shows token ids if the model has no vocabulary."""
-    options = body.stream_options or StreamOptions()
-    return Shape(
-        num_choices=job.num_choices,
-        logprobs=job.sampling.logprobs is not None,
-        include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
-        timings_per_token=bool(body.timings_per_token),
-        token_ids=bool(body.return_token_ids) or not has_vocabulary,
-        tokens_as_ids=bool(body.return_tokens_as_token_ids),
-        prompt_logprobs=body.prompt_logprobs is not None,
-        prompt_ids=tuple(prompt.ids for prompt in job.prompts) if body.return_token_ids else (),
-    )
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

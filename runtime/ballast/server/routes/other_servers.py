@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,12 +11,14 @@ from starlette.responses import Response
 
 from ballast.engine.engine import EngineState
 from ballast.errors import CapacityError, RequestError
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin, json_response, service_of
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openai.request import ChatCompletionRequest, parse_body
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.schemas import Status
+from ballast.server.service import Service
 from ballast.version import __version__
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.json_text import to_json
+from ballast.wire.openai.request import ChatCompletionRequest, parse_body
+from ballast.wire.schemas import Status
 
 router = APIRouter()
 
@@ -104,7 +107,7 @@ async def load(request: Request) -> Response:
 async def props(request: Request) -> Response:
     """What llama.cpp's clients ask of a server: context, slots, chat template."""
     service = service_of(request)
-    text, limits = service.request_builder.text, service.engine.limits
+    text, limits = service.model.text, service.engine.limits
 
     def spelled(token_id: int | None) -> str:
         return "" if token_id is None else text.tokenizer.token_bytes(token_id).decode(errors="replace")
@@ -115,8 +118,8 @@ async def props(request: Request) -> Response:
             "params": {"n_predict": limits.max_new_tokens, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
         },
         total_slots=limits.max_batch_size,
-        model_alias=service.model_names[0],
-        model_path=service.model_names[0],
+        model_alias=service.endpoints.names.names[0],
+        model_path=service.endpoints.names.names[0],
         chat_template="" if text.template is None else text.template.source,
         bos_token=spelled(text.tokenizer.bos_id),
         eos_token=spelled(text.tokenizer.eos_id),
@@ -148,14 +151,15 @@ async def slots(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """The prompt of a conversation as text, in llama.cpp's form."""
     service, record = begin(request, "apply_template")
-
-    def work(data: bytes) -> bytes:
-        body = parse_body(ChatCompletionRequest, data, service.engine.limits.max_model_tokens, record.ignored)
-        ids = service.request_builder.chat_prompt(body).ids
-        return to_json({"prompt": service.request_builder.text.tokenizer.decode(ids, skip_control=False)})
-
-    reply = await service.on_body(request, record, work, is_chat=True)
+    reply = await service.on_body(request, record, partial(templated, service), is_chat=True)
     return Response(reply, media_type="application/json")
+
+
+def templated(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
+    """The reply to a body of /apply-template, as JSON. Raises RequestError. Not for the event loop."""
+    body = parse_body(ChatCompletionRequest, data, service.engine.limits.max_model_tokens, ignored)
+    ids = service.endpoints.builder.chat_prompt(body).ids
+    return to_json({"prompt": service.model.text.tokenizer.decode(ids, skip_control=False)})
 
 
 async def _no_embeddings(request: Request) -> Response:

@@ -13,20 +13,20 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from ballast.errors import RequestError
-from ballast.server.generation.request_builder import RequestBuilder
+from ballast.generation.request_builder import RequestBuilder
+from ballast.server.openapi import describes
 from ballast.server.routes.context import begin
 from ballast.server.service import Service
-from ballast.server.wire.field_rules import Holds
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.json_text import list_to_json, to_json
-from ballast.server.wire.known_fields import read_fields
-from ballast.server.wire.openai.file_parts import read_files
-from ballast.server.wire.openai.message_fields import MESSAGE, TOOL
-from ballast.server.wire.openai.request import ChatCompletionRequest
-from ballast.server.wire.openapi import describes
-from ballast.server.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
 from ballast.text.loading import Text
 from ballast.text.tokenizer import Tokenizer
+from ballast.wire.field_rules import Holds
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.json_text import list_to_json, to_json
+from ballast.wire.known_fields import read_fields
+from ballast.wire.openai.file_parts import read_files
+from ballast.wire.openai.message_fields import MESSAGE, TOOL
+from ballast.wire.openai.request import ChatCompletionRequest
+from ballast.wire.parsing import WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, validated
 
 router = APIRouter()
 
@@ -102,33 +102,21 @@ class TokenizerInfo(BaseModel):
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     service, record = begin(request, "tokenize")
-
-    def work(data: bytes) -> bytes:
-        return tokenized(service, data, record.ignored)
-
-    return _response(await service.on_body(request, record, work, is_chat=True))
+    return _response(await service.on_body(request, record, partial(tokenized, service), is_chat=True))
 
 
 @router.post("/detokenize", **describes(DetokenizeReply, body=DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     service, record = begin(request, "detokenize")
-
-    def work(data: bytes) -> bytes:
-        body = read_fields(DetokenizeRequest, parse_json(data), record.ignored)
-        service.model_name(body.model)
-        service.request_builder.check_ids("tokens", body.tokens)
-        text = service.request_builder.text.tokenizer.decode(body.tokens, skip_control=False)
-        return _json(DetokenizeReply(prompt=text, content=text))
-
-    return _response(await service.on_body(request, record, work))
+    return _response(await service.on_body(request, record, partial(detokenized, service)))
 
 
 @router.get("/tokenizer_info", **describes(TokenizerInfo))
 async def tokenizer_info(request: Request) -> Response:
     """What evaluation tools ask of a tokenizer."""
     service, _ = begin(request, "tokenizer_info")
-    return _response(_json(described(service.request_builder.text, service.engine.limits.max_model_tokens)))
+    return _response(_json(described(service.model.text, service.engine.limits.max_model_tokens)))
 
 
 def tokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
@@ -137,18 +125,27 @@ def tokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
     check_lengths(value, service.engine.limits.max_model_tokens)
     body = read_fields(TokenizeRequest, value, ignored)
     read_files(body.messages or ())
-    service.model_name(body.model)
+    service.endpoints.names.for_reply(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]
     if len(given) != 1:
         raise RequestError(
             f"exactly one of prompt, messages and content is needed, this has {len(given)}", param="prompt"
         )
-    tokenizer = service.request_builder.text.tokenizer
-    ids = _ids(service.request_builder, body)
+    tokenizer = service.model.text.tokenizer
+    ids = _ids(service.endpoints.builder, body)
     tokens = list_to_json(ids, partial(_piece, tokenizer) if body.with_pieces else None)
     strings = list_to_json(ids, partial(_spelling, tokenizer)) if body.return_token_strs else b"null"
     rest = to_json({"count": len(ids), "max_model_len": service.engine.limits.max_model_tokens})
     return b'{"tokens":%b,"token_strs":%b,%b' % (tokens, strings, rest[1:])
+
+
+def detokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
+    """The reply to a body of /detokenize, a DetokenizeReply as JSON. Raises RequestError. Not for the event loop."""
+    body = read_fields(DetokenizeRequest, parse_json(data), ignored)
+    service.endpoints.names.for_reply(body.model)
+    service.endpoints.builder.check_ids("tokens", body.tokens)
+    text = service.model.text.tokenizer.decode(body.tokens, skip_control=False)
+    return _json(DetokenizeReply(prompt=text, content=text))
 
 
 def described(text: Text, max_model_tokens: int) -> TokenizerInfo:

@@ -5,7 +5,7 @@ Names, labels and units are a contract with dashboards. Aliases repeat the main 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import (
@@ -21,8 +21,10 @@ from prometheus_client.registry import Collector
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason
 from ballast.engine.tier_mover import TierNumbers
+from ballast.generation.engine_port import EnginePort
+from ballast.metric import Counter as CounterNumber
+from ballast.metric import Gauge, declared, metrics_of
 from ballast.model.switched_off import FEATURES
-from ballast.server.engine_port import EnginePort
 
 # No second series with the creation time of each counter.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left this one out
@@ -166,6 +168,12 @@ class Metrics:
         self._reply_size.observe(generated_tokens)
 
 
+_FAMILIES: Mapping[type[Gauge | CounterNumber], type[GaugeMetricFamily | CounterMetricFamily]] = {
+    Gauge: GaugeMetricFamily,
+    CounterNumber: CounterMetricFamily,
+}
+
+
 class _EngineCollector(Collector):
     def __init__(self, engine: EnginePort, model_name: str, build: dict[str, str]) -> None:
         self._engine = engine
@@ -174,70 +182,15 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._engine.snapshot()
-        gauges = {
-            "batch_slots": ("Most requests in one step.", now.batch_slots),
-            "batch_running": ("Requests that take part in steps.", now.running),
-            "batch_occupancy_ratio": ("batch_running as a share of batch_slots.", now.running / now.batch_slots),
-            "requests_waiting": ("Requests in the queue.", now.waiting),
-            "predicted_wait_seconds": (
-                "Predicted queue time of a short request of a client that has none waiting.",
-                now.predicted_wait_s,
-            ),
-            "kv_cache_capacity_tokens": ("Tokens that the KV cache can hold.", now.capacity_tokens),
-            "kv_cache_used_tokens": ("Tokens in blocks that a request holds.", now.used_tokens),
-            "kv_cache_cached_tokens": ("Tokens in blocks kept for their prefix alone.", now.cached_tokens),
-            "kv_cache_usage_ratio": ("kv_cache_used_tokens as a share.", now.used_tokens / now.capacity_tokens),
-            "kv_tier_fetching": (
-                "Of requests_waiting, requests whose KV is on its way from host memory or disk.",
-                now.fetching,
-            ),
-            "model_load_progress_ratio": ("Share of the model that is loaded.", self._engine.load_progress),
-            "decode_graphs": ("Batch sizes that a GPU decodes by a captured graph.", now.decode_graphs),
-            "resident_experts": ("Routed experts in a GPU's memory, over all layers.", now.gpu_experts),
-            "pcie_share_ratio": (
-                "Of a decode step's experts in host memory, those that a GPU reads across PCIe.",
-                now.pcie_share,
-            ),
-            "engine_heartbeat_timestamp_seconds": ("When the engine last made progress.", now.heartbeat),
-        }
-        counters = {
-            "prompt_tokens": ("Prompt tokens of admitted requests.", now.prompt_tokens),
-            "generation_tokens": ("Tokens generated.", now.generation_tokens),
-            "prefix_cache_query_tokens": ("Prompt tokens looked up in the prefix cache.", now.prefix_query_tokens),
-            "prefix_cache_hit_tokens": (
-                "Prompt tokens served by the prefix cache, or brought back from host memory or disk.",
-                now.prefix_hit_tokens,
-            ),
-            "kv_tier_wait_seconds": (
-                "Seconds that requests have waited for KV on its way from host memory or disk, added up.",
-                now.waited_for_tiers_s,
-            ),
-            "expert_weight_bytes_read": ("Bytes of experts' weights read from memory.", now.expert_bytes_read),
-            "expert_weight_bytes_over_pcie": (
-                "Bytes of experts' weights that a GPU has read from host memory.",
-                now.expert_bytes_over_pcie,
-            ),
-            "streamed_steps": ("Steps whose experts were all streamed through a GPU.", now.streamed_steps),
-            "saturated_numbers": (
-                "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
-                now.saturated_numbers,
-            ),
-            "preemptions": (
-                "Requests that gave their KV up to others, to be computed again or brought back.",
-                now.preemptions,
-            ),
-        }
-        for name, (what, value) in gauges.items():
-            yield GaugeMetricFamily(f"ballast_{name}", what, value)
-        for name, (what, value) in counters.items():
-            yield CounterMetricFamily(f"ballast_{name}", what, value)
+        for metric, value in (*metrics_of(now), *metrics_of(now.device)):
+            yield family_of(metric, value)
         switched_off = GaugeMetricFamily(
             "ballast_switched_off",
             "Whether start has switched this way of computing on a GPU off; the log and /debug/state say why.",
             labels=["feature"],
         )
         for feature in FEATURES:
-            switched_off.add_metric([feature], feature in now.switched_off)
+            switched_off.add_metric([feature], feature in now.device.switched_off)
         yield switched_off
         start = GaugeMetricFamily(
             "ballast_start_seconds", "Seconds of the start by phase, from loading to ready.", labels=["phase"]
@@ -260,31 +213,19 @@ class _EngineCollector(Collector):
 
 
 def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
-    """Of what stands beside the KV cache; without samples where nothing does."""
-    gauges = {
-        "kv_tier_capacity_tokens": (
-            "Tokens that host memory or disk can hold in addition to the KV cache.",
-            "capacity_tokens",
-        ),
-        "kv_tier_cached_tokens": ("Tokens that it holds.", "cached_tokens"),
-    }
-    counters = {
-        "kv_tier_hit_tokens": ("Tokens whose KV was brought back from there instead of computed.", "hit_tokens"),
-        "kv_tier_dropped_tokens": (
-            "Tokens that the KV cache gave up without a copy there: it takes no more, or had no room in time.",
-            "dropped_tokens",
-        ),
-        "kv_tier_stored_bytes": ("Bytes of KV that were copied there.", "stored_bytes"),
-        "kv_tier_fetched_bytes": ("Bytes of KV that were brought back from there.", "fetched_bytes"),
-    }
-    families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
-        *((GaugeMetricFamily(f"ballast_{name}", what, labels=["tier"]), of) for name, (what, of) in gauges.items()),
-        *((CounterMetricFamily(f"ballast_{name}", what, labels=["tier"]), of) for name, (what, of) in counters.items()),
-    ]
-    for family, of in families:
+    """The metrics of the KV cache's tiers; without samples if there are none."""
+    for name, metric in declared(TierNumbers).items():
+        family = family_of(metric, labels=["tier"])
         for tier in tiers:
-            family.add_metric([tier.name], getattr(tier, of))
+            family.add_metric([tier.name], getattr(tier, name))
         yield family
+
+
+def family_of(
+    metric: Gauge | CounterNumber, value: float | None = None, labels: Sequence[str] | None = None
+) -> GaugeMetricFamily | CounterMetricFamily:
+    """The family of a metric that is declared, with its value unless it has labels."""
+    return _FAMILIES[type(metric)](f"ballast_{metric.name}", metric.help, value, labels)
 
 
 class _VllmCollector(Collector):
@@ -300,25 +241,11 @@ class _VllmCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._engine.snapshot()
-        label = [self._model_name]
-        for name, value in {
-            "vllm:num_requests_running": now.running,
-            "vllm:num_requests_waiting": now.waiting,
-            "vllm:kv_cache_usage_perc": now.used_tokens / now.capacity_tokens,
-        }.items():
-            gauge = GaugeMetricFamily(name, "Alias.", labels=["model_name"])
-            gauge.add_metric(label, value)
-            yield gauge
-        for name, value in {
-            "vllm:prompt_tokens": now.prompt_tokens,
-            "vllm:generation_tokens": now.generation_tokens,
-            "vllm:prefix_cache_queries": now.prefix_query_tokens,
-            "vllm:prefix_cache_hits": now.prefix_hit_tokens,
-            "vllm:num_preemptions": now.preemptions,
-        }.items():
-            counter = CounterMetricFamily(name, "Alias.", labels=["model_name"])
-            counter.add_metric(label, value)
-            yield counter
+        for metric, value in metrics_of(now):
+            if metric.alias is not None:
+                alias = _FAMILIES[type(metric)](metric.alias, "Alias.", labels=["model_name"])
+                alias.add_metric([self._model_name], value)
+                yield alias
         success = CounterMetricFamily("vllm:request_success", "Alias.", labels=["model_name", "finished_reason"])
         for sample in next(iter(self._finished.collect())).samples:
             success.add_metric([self._model_name, sample.labels["reason"]], sample.value)

@@ -6,7 +6,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ballast.server.request_record import Phases, Record
+from ballast.generation.admitted_job import Phases
+from ballast.server.requests.record import Record
 from ballast.server.telemetry.spans import Span, SpanContext, Value, child_of, read_parent, root
 
 COUNTS = {

@@ -27,7 +27,6 @@ from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import LooksAhead, Runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
 from ballast.host.startup.measurements import Measurements
@@ -49,6 +48,7 @@ from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing, Tensors
+from ballast.model.runner import Runner
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
@@ -90,7 +90,7 @@ SETTINGS = EngineSettings(
 )
 
 
-class Pair:
+class Pair(Runner):
     """Runs every step through both models, asks for the logits of every token, and keeps how they differ."""
 
     def __init__(self, first: Runner, second: Runner) -> None:
@@ -507,21 +507,30 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(written: MakeTin
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
-class StepByStep:
+class StepByStep(Runner):
     """A runner that is asked for whole steps alone."""
 
     def __init__(self, runner: Runner) -> None:
-        self.forward = runner.forward
+        self._runner = runner
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
+        return self._runner.forward(batch, alive)
 
 
 class Counted(StepByStep):
     """The same runner, asked for parts of a step, with a count of those that were made ready in the one before."""
 
-    def __init__(self, runner: LooksAhead) -> None:
+    is_asynchronous = True
+
+    def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
-        self._runner = runner
-        self.stage, self.logits = runner.stage, runner.logits
         self.num_steps = self.num_staged = 0
+
+    def stage(self, batch: Batch) -> None:
+        self._runner.stage(batch)
+
+    def logits(self, alive: Callable[[], None]) -> np.ndarray:
+        return self._runner.logits(alive)
 
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
         self.num_steps += 1
@@ -559,7 +568,7 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(
 ) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
     model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
-    assert isinstance(model, LooksAhead)
+    assert model.is_asynchronous
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
     assert 0.2 * counted.num_steps < counted.num_staged < 0.9 * counted.num_steps
@@ -670,17 +679,17 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     pair.check()
 
 
-class Recorded:
+class Recorded(Runner):
     """A runner that is asked for the logits of every token, and what it gave."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.logits: list[np.ndarray] = []
+        self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
-        self.logits.append(self._runner.forward(everything, alive).copy())
-        return self.logits[-1][batch.sampled]
+        self.seen.append(self._runner.forward(everything, alive).copy())
+        return self.seen[-1][batch.sampled]
 
 
 @pytest.mark.gpu
@@ -703,7 +712,7 @@ def test_captured_steps_give_what_queued_ones_give(written: MakeTiny, arch: str,
     for _ in range(2):
         recorded = Recorded(model)
         list(generate(EngineCore(recorded, scheduler_config(settings)), requests))
-        found.append(recorded.logits)
+        found.append(recorded.seen)
         model.capture_decode(lambda share: None)
     assert model.device_counts.decode_graphs == num_requests
     assert num_requests in {len(logits) for logits in found[0]}

@@ -15,7 +15,8 @@ import torch
 
 from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
-from ballast.engine.engine import Engine, EngineState, Limits
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.limits import Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.model.batch import Batch
@@ -124,7 +125,7 @@ def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(
 def test_a_prompt_alone_returns_now_and_then_for_what_has_arrived(model: HybridModel) -> None:
     core = core_of(model, lanes=2)
     slow = SlowLane(model)
-    core._beside = slow
+    core._runner = slow
     core.add(1, Request("1", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 1)
     assert core.step() is BUSY
     core.add(2, Request("2", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), 2)
@@ -161,7 +162,7 @@ def test_an_engine_stops_while_steps_of_both_lanes_are_under_way(
 ) -> None:
     core = core_of(model, lanes=2)
     slow = SlowLane(model)
-    core._beside = slow
+    core._runner = slow
     core.add(1, Request("1", (1, 2, 3), SamplingParams(max_tokens=9, temperature=0.0)), 1)
     core.step()
     core.add(2, Request("2", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 2)
@@ -176,7 +177,7 @@ def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: Hybrid
     core = core_of(model, lanes=2)
     prompt = tuple(range(48))
     core.add(1, Request("1", prompt, SamplingParams(max_tokens=9, temperature=0.0)), 1)
-    core._prefill_step = core._begin_prefill(model)
+    core._prefill_step = core._begin_prefill()
     assert not model.advance_prefill(lambda: None)
     assert model.streamed is not None
     core.abort(1)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ballast.server.generation.tokenize_queue import TEXT_THREADS
+from ballast.generation.text_threads import TEXT_THREADS
 from support.servers.process import ServerProcess
 
 SCRIPT = ("support.servers.script_server",)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.errors import ContextLengthError, RequestError
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.openai.request import CompletionRequest, parse_body
+from ballast.generation.request_builder import RequestBuilder
 from ballast.text.loading import Text, load_text
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.openai.request import CompletionRequest, parse_body
 from support.models.vocabulary import byte_metadata
 
 PREFIX, SUFFIX, MIDDLE, FILE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from ballast.engine.retry_schedule import MIN_RETRY_AFTER_S
+from ballast.engine.admission.retry_schedule import MIN_RETRY_AFTER_S
 from ballast.errors import CapacityError
-from ballast.server.generation.cancellation import ClientGoneError
-from ballast.server.generation.tokenize_queue import TokenizeQueue
-from ballast.server.request_record import Record
-from ballast.server.wire import json_text
+from ballast.generation.text_threads import TextThreads
+from ballast.server.requests.cancellation import ClientGoneError
+from ballast.server.requests.record import Record
+from ballast.server.requests.tokenize_queue import TokenizeQueue
+from ballast.wire import json_text
 
 MAX_WAITING = 4
 
@@ -50,13 +51,14 @@ async def made() -> AsyncIterator[tuple[TokenizeQueue, threading.Event]]:
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
         shutting_down = asyncio.get_running_loop().create_future()
-        yield TokenizeQueue(executor, executor, MAX_WAITING, 1000, 0.0, shutting_down), release
+        yield TokenizeQueue(TextThreads(executor, executor), MAX_WAITING, 1000, 0.0, shutting_down), release
         release.set()
 
 
-async def run(queue: TokenizeQueue, client: Client, work: Callable[[bytes], Any]) -> Any:
-    async with asyncio.timeout(60):
-        return await queue.run(client.request(), Record("r"), work)
+async def run(queue: TokenizeQueue, request: Request, work: Callable[[bytes], Any]) -> Any:
+    async with asyncio.timeout(60), queue.entered(request, Record("r")) as queued:
+        body = await queued.read()
+        return await queued.work(False, work, body)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -71,17 +73,17 @@ async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
     queue, release = made
     done: list[bytes] = []
     leaver, stayer = Client(), Client()
-    leaving = asyncio.create_task(run(queue, leaver, done.append))
-    staying = asyncio.create_task(run(queue, stayer, lambda data: data.decode()))
-    await until(lambda: queue.num_waiting == 2)
+    leaving = asyncio.create_task(run(queue, leaver.request(), done.append))
+    staying = asyncio.create_task(run(queue, stayer.request(), lambda data: data.decode()))
+    await until(lambda: queue.threads.num_waiting == 2)
     leaver.gone.set()
     with pytest.raises(ClientGoneError):
         await leaving
-    assert queue.num_waiting == 1
+    assert queue.threads.num_waiting == 1
     release.set()
     assert await staying == "body"
     assert done == []
-    assert queue.num_waiting == 0
+    assert queue.threads.num_waiting == 0
 
 
 async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_told_so(
@@ -96,25 +98,27 @@ async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_tol
 
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, receive)
-    reading = asyncio.create_task(queue.run(slow, Record("r"), len))
-    waiting = asyncio.create_task(run(queue, Client(), len))
-    await until(lambda: queue.num_waiting == 1)
+    reading = asyncio.create_task(run(queue, slow, len))
+    waiting = asyncio.create_task(run(queue, Client().request(), len))
+    await until(lambda: queue.threads.num_waiting == 1)
     for task in (reading, waiting):
         task.cancel("as uvicorn does")
         with pytest.raises(CapacityError, match="the server is shutting down"):
             await task
-    assert queue.num_waiting == 0
+    assert queue.threads.num_waiting == 0
 
 
 async def test_a_full_queue_says_when_a_place_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
     queue, release = made
     release.set()
-    await run(queue, Client(), lambda _: time.sleep(1.5))
+    await run(queue, Client().request(), lambda _: time.sleep(1.5))
     release.clear()
-    tasks = [asyncio.create_task(run(queue, Client(), lambda _: release.wait(60))) for _ in range(MAX_WAITING)]
-    await until(lambda: queue.num_waiting == MAX_WAITING)
+    tasks = [
+        asyncio.create_task(run(queue, Client().request(), lambda _: release.wait(60))) for _ in range(MAX_WAITING)
+    ]
+    await until(lambda: queue.threads.num_waiting == MAX_WAITING)
     with pytest.raises(CapacityError) as refused:
-        await run(queue, Client(), len)
+        await run(queue, Client().request(), len)
     assert refused.value.retry_after_s > MIN_RETRY_AFTER_S, "what was done before took long"
     release.set()
     await asyncio.gather(*tasks)

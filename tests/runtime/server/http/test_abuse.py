@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
-from ballast.server.wire.anthropic.request import MessagesRequest
-from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest
-from ballast.server.wire.responses.request import ResponsesRequest
+from ballast.wire.anthropic.request import MessagesRequest
+from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest
+from ballast.wire.responses.request import ResponsesRequest
 from support.servers.process import FAKE, JSON, ServerProcess
 
 CHUNK = 64

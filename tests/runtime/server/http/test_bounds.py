@@ -16,10 +16,10 @@ import uvloop
 
 from ballast.config.options import Config, SchedulingConfig, ServerConfig
 from ballast.engine.build import EngineSettings, build_engine
+from ballast.generation.text_threads import TextThreads
+from ballast.prepared_model import PreparedModel
+from ballast.server.composition import Composition
 from ballast.server.http.middleware import RequestScope
-from ballast.server.serve_command import make_apps
-from ballast.server.telemetry.metrics import Metrics
-from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.text.loading import load_text
 from support.models.vocabulary import byte_metadata, byte_tokenizer
 from support.servers.process import FAKE, JSON, ServerProcess
@@ -395,15 +395,18 @@ async def blocked():
     settings = EngineSettings(
         cache_lens=4096, max_batch_size=1, max_new_tokens=10, chunk_size=64, prefill_chunk_size=64, max_queue=2
     )
-    engine = build_engine(lambda report: None, settings, 4096)
+
+    def load(report):
+        raise AssertionError("the engine is not started")
+
+    engine = build_engine(load, settings, 4096)
     text = load_text(None, byte_metadata(), "bytes.gguf")
     shutting_down = asyncio.get_running_loop().create_future()
     release = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(release.wait, 60)
-        app = make_apps(
-            engine, Metrics(), text, "m", config, executor, executor, NumaProbe(), shutting_down, "0.0.0.0"
-        ).api
+        model = PreparedModel(config, text, load, "m", 4096)
+        app = Composition(model, engine, TextThreads(executor, executor), shutting_down, "0.0.0.0").apps().api
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
             yield client, release
         release.set()

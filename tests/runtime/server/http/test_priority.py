@@ -9,7 +9,7 @@ import pytest
 from ballast.cli import serve_config
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
-from ballast.server.generation.priority import granted_priority
+from ballast.generation.priority import granted_priority
 from ballast.server.http.keys import read_keys
 from support.servers.process import FAKE, ServerProcess
 

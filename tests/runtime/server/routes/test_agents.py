@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.server.wire.client_tools import InputText, custom_input
+from ballast.wire.client_tools import InputText, custom_input
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS
 from support.servers.sdk_client import openai_client

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from ballast.server.wire.anthropic.request import MessagesRequest, to_chat
-from ballast.server.wire.ignored_fields import IgnoredFields
+from ballast.wire.anthropic.request import MessagesRequest, to_chat
+from ballast.wire.ignored_fields import IgnoredFields
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS, ROME
 

@@ -5,11 +5,11 @@ import json
 import httpx
 import pytest
 
-from ballast.server.generation.infill import infill_prompt, require_fim
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
-from ballast.server.wire.openai.request import to_sampling
+from ballast.generation.infill import infill_prompt, require_fim
 from ballast.text.loading import load_text
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
+from ballast.wire.openai.request import to_sampling
 from support.models.vocabulary import byte_metadata
 from support.servers.process import FAKE, ServerProcess
 

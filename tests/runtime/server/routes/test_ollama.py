@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from ballast.model.facts import ModelFacts
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.ollama.models import API_VERSION
-from ballast.server.wire.ollama.request import OllamaChatRequest, chat_of, parse_ollama
-from ballast.server.wire.openai.request import to_sampling
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.ollama.models import API_VERSION
+from ballast.wire.ollama.request import OllamaChatRequest, chat_of, parse_ollama
+from ballast.wire.openai.request import to_sampling
 from support.servers.process import FAKE, ServerProcess
 from support.servers.script_server import PARIS, ROME
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ballast.engine.load_progress import Progress, with_progress
 from ballast.model.weights import shares_after_layers
-from ballast.server.telemetry.load_progress import Progress, with_progress
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.servers.fake_model import FakeModel

@@ -9,6 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ballast import __version__
+from ballast.engine.publishing import Snapshot
+from ballast.engine.tier_mover import TierNumbers
+from ballast.metric import declared
+from ballast.model.device_counts import DeviceCounts
 from ballast.server.telemetry.vram_metrics import VramProbe
 from support.servers.process import FAKE, JSON, ServerProcess
 
@@ -121,6 +125,16 @@ def test_the_page_has_the_promised_names_with_the_promised_types(server):
     )
     ours = {name: kind for name, kind in types.items() if not name.startswith("process_")}
     assert ours == expected | ALIASES
+
+
+def test_a_number_that_is_declared_is_on_the_page_with_its_help_and_type(server):
+    shown = families(server)
+    for kind in (Snapshot, DeviceCounts, TierNumbers):
+        metrics = declared(kind)
+        assert metrics
+        for metric in metrics.values():
+            family = shown[f"ballast_{metric.name}"]
+            assert (family.documentation, family.type) == (metric.help, type(metric).__name__.lower())
 
 
 def test_aliases_carry_the_model_and_the_same_numbers(server):

@@ -8,7 +8,8 @@ import time
 import httpx2
 import pytest
 
-from ballast.server.request_record import Phases, Record
+from ballast.generation.admitted_job import Phases
+from ballast.server.requests.record import Record
 from ballast.server.telemetry.otlp import MAX_WAITING, OtlpExporter
 from ballast.server.telemetry.spans import Span, read_parent, root
 from ballast.server.telemetry.tracing import Tracer

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from ballast.errors import ContextLengthError, RequestError
 from ballast.grammar import source
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
-from ballast.server.wire import parsing
-from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages
-from ballast.server.wire.ignored_fields import MAX_NAMED, IgnoredFields
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
-from ballast.server.wire.parsing import MAX_ITEMS, MAX_NODES, MAX_TURNS, parse_json
-from ballast.server.wire.responses.request import ResponsesRequest, parse_responses
+from ballast.wire import parsing
+from ballast.wire.anthropic.request import MessagesRequest, parse_messages
+from ballast.wire.ignored_fields import MAX_NAMED, IgnoredFields
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
+from ballast.wire.parsing import MAX_ITEMS, MAX_NODES, MAX_TURNS, parse_json
+from ballast.wire.responses.request import ResponsesRequest, parse_responses
 
 CONTEXT = 262_144
 MESSAGE = {"role": "user", "content": "a"}

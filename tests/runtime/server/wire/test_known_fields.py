@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from ballast.errors import RequestError
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
-from ballast.server.telemetry.ignored_log import INTERVAL_S, IgnoredFieldsLog
-from ballast.server.wire.anthropic.request import MessagesRequest, parse_messages
-from ballast.server.wire.field_rules import Alias, NoEffect, Refused
-from ballast.server.wire.ignored_fields import MAX_NAME_CHARS, MAX_NAMED, IgnoredFields
-from ballast.server.wire.known_fields import read_fields, shape_of
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
-from ballast.server.wire.responses.request import ResponsesRequest, parse_responses
+from ballast.wire.anthropic.request import MessagesRequest, parse_messages
+from ballast.wire.field_rules import Alias, NoEffect, Refused
+from ballast.wire.ignored_fields import MAX_NAME_CHARS, MAX_NAMED, IgnoredFields
+from ballast.wire.ignored_log import INTERVAL_S, IgnoredFieldsLog
+from ballast.wire.known_fields import read_fields, shape_of
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
+from ballast.wire.responses.request import ResponsesRequest, parse_responses
 
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"type": "function", "function": {"name": "f"}}

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.engine.engine import Limits
+from ballast.engine.limits import Limits
 from ballast.engine.request import FinishReason, Output
 from ballast.errors import CapacityError, EngineDeadError, RequestError
-from ballast.server.generation.choice import Choice, Piece
-from ballast.server.generation.request_builder import RequestBuilder
-from ballast.server.wire.errors import error_reply
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.json_text import to_json
-from ballast.server.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
-from ballast.server.wire.usage import Timings, Usage
+from ballast.generation.choice import Choice, Piece
+from ballast.generation.request_builder import RequestBuilder
 from ballast.text.loading import load_text
 from ballast.text.marks import Start
 from ballast.text.reply_parts import Content
+from ballast.wire.errors import error_reply
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.json_text import to_json
+from ballast.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
+from ballast.wire.usage import Timings, Usage
 from support.models.vocabulary import byte_metadata
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"

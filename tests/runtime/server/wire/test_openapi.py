@@ -13,7 +13,7 @@ import schemathesis
 from schemathesis import checks
 
 from ballast.server.http.access import PROBED_PATHS
-from ballast.server.wire.schemas import ChatCompletion, ModelList, TextCompletion
+from ballast.wire.schemas import ChatCompletion, ModelList, TextCompletion
 from support.servers.process import FAKE, ServerProcess
 
 OPTIONS = ("--max_new_tokens", "4", "--max_batch_size", "8", "--max_queue", "4096")

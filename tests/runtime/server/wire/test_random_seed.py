@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from ballast.errors import RequestError
-from ballast.server.wire.ignored_fields import IgnoredFields
-from ballast.server.wire.llama_cpp.request import LlamaRequest, parse_llama
-from ballast.server.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
-from ballast.server.wire.responses.request import parse_responses, to_chat
+from ballast.wire.ignored_fields import IgnoredFields
+from ballast.wire.llama_cpp.request import LlamaRequest, parse_llama
+from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
+from ballast.wire.responses.request import parse_responses, to_chat
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

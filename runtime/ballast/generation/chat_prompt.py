@@ -1,0 +1,122 @@
+"""Renders a chat request to the prompt, and decides whether the model is to think and where its reply begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
+from ballast.text.loading import Text
+from ballast.text.marks import Start
+from ballast.wire.openai.request import ChatCompletionRequest
+from ballast.wire.openai.thinking import ThinkingSwitch
+from ballast.wire.parsing import refuse
+
+_OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
+_SPECIALS = frozenset({"bos_token", "eos_token"})
+_SWITCHES = ("thinking", "enable_thinking")
+
+
+def render_prompt(
+    text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]], *, always_think: bool
+) -> str:
+    """The prompt, with client text protected (`Tokenizer.protect`). `tools` must be normalised. Raises RequestError."""
+    template = text.require_template()
+    if tools and not template.renders_tools:
+        refuse("tools", "this model's chat template does not write them; see the server's option --chat_template")
+    continue_final = continues_final(body)
+    prompt = template.render(
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final=continue_final,
+        tools=[_shown(tool) for tool in tools],
+        options=_options(body, template),
+        protect=text.tokenizer.protect,
+    )
+    if continue_final:
+        return prompt
+    if asked_to_think(body) is False:
+        return close_thinking(prompt, is_forced=always_think)
+    return force_think(prompt) if always_think else prompt
+
+
+def vain_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
+    """The fields that change nothing with this model. One asks for thinking where the model is one that does not think:
+    its reply begins at `start`, and no switch of its template would change that. Another is about the reasoning of
+    earlier turns, which only some templates can keep. Agents send them with every request, whatever the model. The
+    last are variables that the template does not read."""
+    cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
+    field, asked = _asking_field(body)
+    if asked and cannot_think:
+        yield field
+    for name, value in (body.chat_template_kwargs or {}).items():
+        if (value and cannot_think) if name in _SWITCHES else not template.reads(name):
+            yield f"chat_template_kwargs.{name}"
+    keeps_or_drops = isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None
+    if keeps_or_drops and not template.reads("clear_thinking"):
+        yield "thinking.clear_thinking"
+
+
+def _shown(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as the model sees it, without `strict`, which only concerns the grammar."""
+    return {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
+
+
+def continues_final(body: ChatCompletionRequest) -> bool:
+    """Whether the reply continues the last message."""
+    for n, message in enumerate(body.messages):
+        prefix = message.get("prefix")
+        if prefix is not None and not isinstance(prefix, bool):
+            refuse(f"messages.{n}.prefix", "must be true, false or null")
+    *earlier, final = body.messages
+    for n, message in enumerate(earlier):
+        if message.get("prefix"):
+            refuse(f"messages.{n}.prefix", "only the last message can be continued")
+    if body.continue_final_message and body.add_generation_prompt:
+        refuse("continue_final_message", "it excludes add_generation_prompt")
+    return bool(body.continue_final_message or final.get("prefix"))
+
+
+def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
+    """The template's variables besides the messages."""
+    options = dict(body.chat_template_kwargs or {})
+    if fixed := _SPECIALS & options.keys():
+        name = min(fixed)
+        refuse(f"chat_template_kwargs.{name}", "it comes with the model and cannot be replaced")
+    if taken := _OWN_FIELDS & options.keys():
+        name = min(taken)
+        refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
+    asked = _switch(body)
+    if asked is not None and template.has_thinking_switch:
+        options |= dict.fromkeys(_SWITCHES, asked)
+    if body.effort is not None:
+        options.setdefault("reasoning_effort", body.effort)
+    if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
+        options.setdefault("clear_thinking", body.thinking.clear_thinking)
+    return options
+
+
+def asked_to_think(body: ChatCompletionRequest) -> bool | None:
+    """Whether the request asks for thinking, by its fields or else by template variables; None if it does not say."""
+    asked = _switch(body)
+    return None if asked is None else bool(asked)
+
+
+def _switch(body: ChatCompletionRequest) -> Any:
+    """As `asked_to_think`, but with the unchanged value of a template variable."""
+    _, asked = _asking_field(body)
+    variables = body.chat_template_kwargs or {}
+    return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
+
+
+def _asking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
+    """The first field that says whether to think, and what it says; None: none does."""
+    thinking, nested = body.thinking, body.reasoning
+    settings = {
+        "thinking": thinking.asks if isinstance(thinking, ThinkingSwitch) else thinking,
+        "enable_thinking": body.enable_thinking,
+        "reasoning.enabled": nested.enabled if nested else None,
+        "reasoning_effort": None if body.reasoning_effort is None else body.reasoning_effort != "none",
+        "reasoning.effort": nested.effort != "none" if nested and nested.effort else None,
+    }
+    return next(((name, value) for name, value in settings.items() if value is not None), ("thinking", None))

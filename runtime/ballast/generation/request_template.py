@@ -1,0 +1,37 @@
+"""A chat template that a request brings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ballast.errors import ModelError
+from ballast.text.chat_template import ChatTemplate
+from ballast.text.loading import Text
+from ballast.wire.parsing import refuse
+
+FIELD = "chat_template"
+
+
+def text_with_template(text: Text, source: str | None, *, is_trusted: bool) -> Text:
+    """`text` with the template of a request in place of the model's own. Raises RequestError for one that is no
+    template, and for any where requests are not trusted with one, as vLLM does."""
+    if source is None or (text.template is not None and source == text.template.source):
+        return text
+    if not is_trusted:
+        refuse(FIELD, "requests bring no templates here; leave it out, or start with --trust_request_chat_template")
+    tokenizer = text.tokenizer
+
+    def spelled(token_id: int | None) -> str:
+        return "" if token_id is None else tokenizer.token_bytes(token_id).decode(errors="replace")
+
+    try:
+        template = ChatTemplate(
+            source,
+            bos_token=spelled(tokenizer.bos_id),
+            eos_token=spelled(tokenizer.eos_id),
+            name=FIELD,
+            numbers_calls=tokenizer.reply.numbers_calls,
+        )
+    except ModelError as error:
+        refuse(FIELD, str(error))
+    return replace(text, template=template, template_source=FIELD)

@@ -1,0 +1,120 @@
+"""What server, library and batch settle before an engine starts: files checked, memory planned, text ready."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ballast.config.options import Config
+from ballast.engine.build import engine_settings
+from ballast.engine.engine import Loader
+from ballast.engine.loading import load_runner
+from ballast.host.gpu import check_device
+from ballast.host.isa import chosen_isa
+from ballast.host.machine import read_machine
+from ballast.host.numa import WeightMemory
+from ballast.model.facts import ModelFacts, facts_of
+from ballast.model.runner import Runner
+from ballast.model.tensors import expected_tensors
+from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
+from ballast.plan.report import sums
+from ballast.text.loading import Text
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model that is known to fit, and has not been loaded yet."""
+
+    config: Config
+    """With the lengths and the device that were settled."""
+    text: Text
+    load: Loader
+    name: str
+    """The model's own."""
+    context_length: int
+    """The model's longest context, in tokens."""
+    num_bytes: int = 0
+    """Size of its tensors in the file."""
+    planned_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that the plan needs: in `host` memory, and on a `device` where there is one; empty without a plan."""
+    facts: ModelFacts = field(default_factory=ModelFacts)
+    """What clients may know of the file."""
+
+
+def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None] = lambda *_: None) -> PreparedModel:
+    """Check everything that can be checked before the weights are read. `config` is resolved. `on_placed` is called
+    as by `load_runner`. Raises BallastError."""
+    check_device(config.machine.device)
+    log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
+    _log_quota(config.machine.cpu_threads)
+    gguf, spec = open_checked(config.model)
+    prefill_is_auto = config.scheduling.prefill_chunk_size is None
+    config, plan = settle(config, gguf, spec)
+    _log_device(config)
+    _log_lengths(plan)
+    _log_streaming(plan)
+    for line in rule_lines(plan.assignment):
+        log.info("placement", extra={"rule": line})
+    check_memory(plan)
+    text = load_checked_text(config.model, gguf, spec)
+    log.info(
+        "model",
+        extra={
+            "gguf": str(gguf.path),
+            "model": spec.name,
+            "needed_bytes": plan.needed_bytes,
+            "available_bytes": plan.memory.available_bytes,
+            "tokenizer": text.tokenizer_source,
+            "chat_template": text.template_source,
+        },
+    )
+
+    def load(report: Callable[[float], None]) -> Runner:
+        settings = replace(
+            engine_settings(config),
+            prefill_is_auto=prefill_is_auto,
+            gpu_experts=plan.gpu_experts,
+            vram=None if plan.device is None else plan.device.limit,
+            finishes_later=True,
+        )
+        return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, on_placed)
+
+    num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
+    return PreparedModel(config, text, load, spec.name, spec.context_length, num_bytes, sums(plan), facts_of(gguf))
+
+
+def _log_quota(num_threads: int | None) -> None:
+    assert num_threads is not None, "the configuration is resolved"
+    note = read_machine().quota_note(num_threads)
+    if note is not None:
+        log.warning("CPU quota", extra={"threads": num_threads, "note": note})
+
+
+def _log_device(config: Config) -> None:
+    fields = {"device": config.machine.device, "why": config.device_reason}
+    if config.unused_options:
+        log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
+    else:
+        log.info("device", extra=fields)
+
+
+def _log_lengths(plan: MemoryPlan) -> None:
+    """What follows from the model and from memory, and why."""
+    lengths = plan.lengths
+    assert lengths is not None, "the plan is a configuration's"
+    why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
+    fields = {"max_new_tokens": lengths.max_new_tokens, "cache_lens": lengths.cache_lens, "why": why}
+    log.info("lengths", extra=fields)
+
+
+def _log_streaming(plan: MemoryPlan) -> None:
+    """That prompts will be slow, where a smaller cache would make them fast."""
+    if plan.device is None or not plan.device.streaming_cache_lens:
+        return
+    log.warning(
+        "prompts will be slow: the GPU has no memory left through which their experts could be streamed",
+        extra={"cache_lens": plan.numbers.cache_lens, "fast_with_cache_lens": plan.device.streaming_cache_lens},
+    )

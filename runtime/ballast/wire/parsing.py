@@ -1,0 +1,207 @@
+"""Reads request bodies: JSON within bounds, checked against a type, with errors that name the client's fields.
+
+Building and checking a body's objects keeps every other thread waiting, the event loop's among them. So the bounds are
+checked while counting, before anything is built, and checking ends with the first wrong item of a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
+
+import orjson
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails
+
+from ballast.errors import ContextLengthError, RequestError
+from ballast.wire.field_rules import Rule
+from ballast.wire.field_schemas import add_rules
+
+MAX_DEPTH = 64
+MAX_NODES = 150_000
+"""Most objects, arrays and fields of a body: some 50 ms to build."""
+MAX_ITEMS = 1 << 20
+"""Most items of them, such as token ids: some 25 ms."""
+MAX_FIELDS = 256
+"""More than any type here has."""
+MAX_TURNS = 10_000
+"""Most messages of a conversation, with their parts and calls: half a second for a chat template."""
+MAX_EXACT = 2**53
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some programs put it in front of all text that they write."""
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def _whole(value: Any) -> Any:
+    """3.0 as 3: JSON has one kind of number. Beyond the integers that a float holds exactly, it is left as it is."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT
+    return int(value) if is_whole else value
+
+
+def whole_items(value: Any) -> Any:
+    """The same for each item of a list."""
+    return [_whole(item) for item in value] if isinstance(value, list) and float in map(type, value) else value
+
+
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+WHOLE = BeforeValidator(_whole)
+"""For a whole number, however a client writes it."""
+WHOLE_ITEMS = BeforeValidator(whole_items)
+"""For a list of them. It may be long, so its items are looked at in one go."""
+
+
+class StrictModel(BaseModel):
+    """A part of a request's body: types are not converted. `known_fields.check_fields` looks at fields that it does not
+    have, before this drops them."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    other_fields: ClassVar[Mapping[str, Rule]] = {}
+    """What happens to fields that it does not have; one that is neither here nor there is not known."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        add_rules(handler.resolve_ref_schema(schema), cls.other_fields)
+        return schema
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"has {len(value)} fields, and no object here has more than {MAX_FIELDS}")
+        return value
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises RequestError."""
+    check_size(data, "the body")
+    try:
+        value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RequestError("the body must be a JSON object")
+    _check_depth(value)
+    return value
+
+
+def check_size(data: bytes, what: str, param: str | None = None) -> None:
+    """Raise RequestError if JSON text would build too many things."""
+    if _holds_more(data, b"{[:", MAX_NODES):
+        raise RequestError(f"{what} holds more than {MAX_NODES} objects, arrays and fields; send less", param=param)
+    if _holds_more(data, b",", MAX_ITEMS):
+        raise RequestError(f"{what} holds more than {MAX_ITEMS} items; send less", param=param)
+
+
+def _holds_more(data: bytes, signs: bytes, most: int) -> bool:
+    """Whether more than `most` of these signs stand outside of strings."""
+    if sum(map(data.count, signs)) <= most:
+        return False  # as a rule, whatever stands in strings
+    found = re.finditer(rb'"(?:[^"\\]++|\\.)*+"|[%b]' % re.escape(signs), data, re.DOTALL)
+    outside = (True for each in found if data[each.start()] != ord('"'))
+    return next(islice(outside, most, None), False)
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    """Refuse bodies that are too deep for later steps, which recurse."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
+
+
+def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:
+    """A JSON object as `kind`. Raises RequestError, which names the first field that is wrong."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_problem(error.errors(include_url=False, include_input=False), value) from None
+
+
+def check_lengths(value: Mapping[str, Any], most: int) -> None:
+    """Refuse lists that are too long before their items are looked at: each item takes at least one token."""
+    prompt = value.get("prompt")
+    if isinstance(prompt, list):
+        for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
+            _check_length("prompt", len(inner) if isinstance(inner, list) else 1, most)
+    for name in ("input", "messages"):
+        if isinstance(turns := value.get(name), list):
+            _check_length(name, len(turns), most)
+            parts, calls = (_num_inside(turns, field) for field in ("content", "tool_calls"))
+            _check_length(name, parts, most)
+            if len(turns) + parts + calls > MAX_TURNS:
+                refuse(name, f"at most {MAX_TURNS} messages, parts and calls can be, and these are more")
+
+
+def _num_inside(turns: list[Any], field: str) -> int:
+    lists = (turn.get(field) for turn in turns if isinstance(turn, dict))
+    return sum(len(each) for each in lists if isinstance(each, list))
+
+
+def _check_length(name: str, length: int, most: int) -> None:
+    if length > most:
+        raise ContextLengthError(most, f"{name} holds {length} items", param=name)
+
+
+def refuse(param: str, reason: str) -> NoReturn:
+    """Raises RequestError for the field with the dotted path `param`."""
+    raise RequestError(f"{param}: {reason}", param=param)
+
+
+def _first_problem(problems: Sequence[ErrorDetails], body: Mapping[str, Any]) -> RequestError:
+    """The problem of the first wrong field. If the field may have several types, that of the type that fits best."""
+    of_field = [problem for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]]
+    problem = max(of_field, key=lambda each: (len(_client_path(each, body)), each["type"].startswith("union_tag")))
+    path = ".".join(map(str, _client_path(problem, body)))
+    describe = _SENTENCES.get(problem["type"])
+    sentence = describe(problem) if describe else problem["msg"][:1].lower() + problem["msg"][1:]
+    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
+
+
+def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
+    """The fields and indices of a problem's path, without the names of types that Pydantic inserts."""
+    path: list[int | str] = []
+    for step in problem["loc"]:
+        if isinstance(body, Mapping) and str(step) in body:
+            body = body[str(step)]
+        elif isinstance(body, list) and isinstance(step, int):
+            body = body[step]
+        else:
+            continue
+        path.append(step)
+    return [*path, problem["loc"][-1]] if problem["type"] == "missing" else path
+
+
+def _too_short(least: int) -> str:
+    return "must not be empty" if least == 1 else f"must have at least {least} entries"
+
+
+_SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
+    "missing": lambda _: "this field is required",
+    "model_type": lambda _: "must be an object",
+    "union_tag_not_found": lambda problem: f"{problem['ctx']['discriminator']} is missing in it",
+    "union_tag_invalid": lambda problem: (
+        f"its {problem['ctx']['discriminator']} must be one of {problem['ctx']['expected_tags']}"
+    ),
+    "dict_type": lambda _: "must be an object",
+    "list_type": lambda _: "must be a list",
+    "too_short": lambda problem: _too_short(problem["ctx"]["min_length"]),
+    "too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} entries",
+    "value_error": lambda problem: problem["msg"].removeprefix("Value error, "),
+}

@@ -170,11 +170,7 @@ CPU_TYPES = Question(
         for named, case in _prompt_and_streams(1, 4, 8, 16)
     ),
     columns=_WITH_IK_LLAMA_CPP,
-    peer=(
-        "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
-        "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
-        "64 -rtr -fa off`, fed random tokens, for more."
-    ),
+    peer="ik_llama.cpp, with [the commands of the comparison](benchmarks.md#a-cpu-alone-compared-with-ik_llamacpp).",
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
         "python benchmarks/peers/ik_llama_cpp.py lite8-q2_k.gguf IK_BUILD_BIN"

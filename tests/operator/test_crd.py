@@ -197,7 +197,7 @@ WRITTEN_OUT_LISTS = {
 @pytest.mark.parametrize("second", [{}, {"whenUnsatisfiable": "DoNotSchedule"}], ids=["left out", "written out"])
 def test_two_spreads_of_one_key_are_refused(second):
     spread = {"topologyKey": "zone"}
-    with pytest.raises(ValueError, match="must not have two of one topologyKey and whenUnsatisfiable"):
+    with pytest.raises(ValueError, match="must not have two items with the same topologyKey"):
         Scheduling.model_validate({"topologySpreadConstraints": [spread, {**spread, **second}]})
     both = [spread, {**spread, "whenUnsatisfiable": "ScheduleAnyway"}, {"topologyKey": "host"}]
     assert len(Scheduling.model_validate({"topologySpreadConstraints": both}).topology_spread_constraints) == 3

@@ -29,7 +29,7 @@ def test_users_and_groups_are_the_images_the_specs_or_the_clusters():
     for context in (plain, given, left):
         assert context["runAsNonRoot"] is True
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    with pytest.raises(SpecError, match="the cluster's to choose"):
+    with pytest.raises(SpecError, match="must not be set: the cluster chooses them"):
         service(securityContext={"assignedByCluster": True, "fsGroup": 1})
     with pytest.raises(SpecError, match="runAsUser"):
         service(securityContext={"runAsUser": 0})
@@ -55,7 +55,7 @@ def test_a_claim_of_something_else_stands_beside_the_device_plugin():
     [
         ({"claims": [CLAIM], "gpuClaim": "other"}, "gpuClaim"),
         ({"claims": [CLAIM], "gpuClaim": "gpu", "gpus": 0}, "gpus must not be 0"),
-        ({"claims": [CLAIM, CLAIM]}, "gpu is there twice"),
+        ({"claims": [CLAIM, CLAIM]}, "gpu is listed twice"),
         ({"claims": [{"name": "gpu"}]}, "exactly one of resourceClaimName and"),
         ({"claims": [{**CLAIM, "resourceClaimName": "x"}]}, "exactly one of resourceClaimName and"),
     ],

@@ -139,7 +139,7 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
         ("exactly one of hostPath and pvc", [], {"storage": {}}),
         ("exactly one of huggingFace, modelScope, s3 and oci", [{"name": "a", "size": "1Gi", "source": {}}], {}),
         ("must be a quantity", [cached(size="1")], {}),
-        ("tiny is there twice", [cached(), cached()], {}),
+        ("tiny is listed twice", [cached(), cached()], {}),
         ("proxies.0.name", [], {"proxies": [{"name": "PATH", "value": "/"}]}),
     ],
 )

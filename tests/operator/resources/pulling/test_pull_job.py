@@ -123,7 +123,7 @@ def test_files_name_one_model():
         ({"quant": None, "files": ["model.py"]}, "files"),
         ({"repo": "tiny"}, "repo"),
         ({"repo": "org/.."}, "repo"),
-        ({"revision": "a/../b"}, "dots must not follow each other"),
+        ({"revision": "a/../b"}, "must not contain '..'"),
         ({"endpoint": "https://user:pw@mirror.example"}, "endpoint"),
         ({"endpoint": "file:///etc/passwd"}, "endpoint"),
     ],

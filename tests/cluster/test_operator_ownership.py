@@ -38,7 +38,7 @@ def test_a_foreign_owner_is_named_as_what_it_is(cluster: Cluster, kube: Kube, na
         kube.create("services", foreign, namespace)
         kube.apply("inferenceservices", service("taken"), namespace)
         found = wait_condition(kube, namespace, "taken", "Ready", "False", "ForeignObject")
-        assert f"it belongs to InferenceService taken of {group}; it is left alone" in found["message"]
+        assert f"it belongs to InferenceService taken of {group}; the operator does not change it" in found["message"]
         assert "waited for" not in found["message"]
 
 

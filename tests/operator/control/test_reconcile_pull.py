@@ -62,7 +62,7 @@ def test_progress_is_asked_of_the_pod():
     with_job(api)
     assert run(api, Pulling()) == 1
     conditions = api.objects["InferenceService", "s"]["status"]["conditions"]
-    assert "30 % are there" in next(c["message"] for c in conditions if c["type"] == "ModelPulled")
+    assert "30 % done" in next(c["message"] for c in conditions if c["type"] == "ModelPulled")
     assert api.written("create", "Job") == []
 
 

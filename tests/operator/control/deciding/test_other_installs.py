@@ -26,7 +26,7 @@ def test_the_older_lease_wins_whoever_asks_and_both_find_the_same_words():
     mine, theirs = rivalry(OWN, created, []), rivalry(OTHER, created, [])
     assert (mine.acts, theirs.acts) == (False, True)
     assert mine.message == theirs.message
-    assert "b/ballast-operator, which was there first" in str(mine.message)
+    assert "only b/ballast-operator, the oldest, acts" in str(mine.message)
     same = dict.fromkeys(created, "2026-01-01T00:00:00Z")
     assert (rivalry(OWN, same, []).acts, rivalry(OTHER, same, []).acts) == (True, False)
 

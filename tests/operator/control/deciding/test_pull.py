@@ -85,7 +85,7 @@ def test_what_the_pull_said_is_told_until_it_goes_on(reason):
     ("state", "reason", "message"),
     [
         (ended("line\nballast: internal error\n", 70), "PullFailed", "ballast: internal error"),
-        (ended("", 137, "OOMKilled"), "OutOfMemory", "the kernel ended it"),
+        (ended("", 137, "OOMKilled"), "OutOfMemory", "the kernel killed the process"),
         (ended("", 9), "PullFailed", "exit code 9"),
         (ended("[" * 100_000), "PullFailed", "[" * 2000),
         (ended('{"reason": 5}'), "PullFailed", '{"reason": 5}'),

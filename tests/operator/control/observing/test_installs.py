@@ -115,7 +115,7 @@ def test_alone_the_leases_are_listed_and_not_for_every_service():
 def test_an_older_install_is_known_before_it_writes_anything():
     found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"))), body=NEW)
     assert (found.acts, found.gone) == (False, ())
-    assert "b/ballast-operator, which was there first" in str(found.message)
+    assert "only b/ballast-operator, the oldest, acts" in str(found.message)
 
 
 @pytest.mark.parametrize(("namespaces", "acts"), [("", False), ("team", False), ("x,team", False), ("x", True)])

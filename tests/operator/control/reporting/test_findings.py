@@ -106,20 +106,17 @@ def test_loading_is_told_in_tens_of_percent():
     finding = find(service(), seen(pod(ready=False), report=PodReport(progress=0.379)))["ModelLoaded"]
     assert (finding.reason, finding.message) == ("Loading", "s-0: 30 % loaded")
     again = pod(ready=False, restarts=1, last_exit=ContainerExit(137, "OOMKilled", ""))
-    assert (
-        "after there is not enough memory"
-        in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
-    )
+    assert "after it ran out of memory" in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
 
 
 def test_a_refused_pod_is_named_with_node_and_what_was_asked():
     finding = find(service(), seen(refused(failures=2)))["Scheduled"]
     assert finding.reason == "TopologyAffinityError"
-    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "ask for less"):
+    for said in ("node n1 rejected s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "request less"):
         assert said in finding.message
     several = service(numa={"policy": "AllNodes"})
     finding = find(several, seen(refused(of=several)))["Scheduled"]
-    assert "its topologyManagerPolicy does not let the pod have" in finding.message
+    assert "its topologyManagerPolicy admits no pod with" in finding.message
 
 
 def test_no_node_at_all():

@@ -28,16 +28,16 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
 @pytest.mark.parametrize(
     ("report", "reason", "said"),
     [
-        ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs where 2"),
-        ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs where 2"),
+        ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs, but 2"),
+        ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs, but 2"),
         ({"cpus": "1-2", "memory_nodes": "0-1"}, "CPUsSpanNodes", "0, 1"),
         ({"memory_nodes": "0-1"}, "MemoryNotPinned", "memoryManagerPolicy Static"),
         ({"memory_nodes": "0"}, "MemoryNotPinned", "may come from 0"),
         ({"gpu_node": 0}, "GPURemote", "node 0"),
-        ({"gpu_node": None}, "GPUNodeUnknown", "does not say"),
+        ({"gpu_node": None}, "GPUNodeUnknown", "does not report"),
         ({"share_local": 0.98}, "RemotePages", "98 %"),
-        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "CPUs 3 have threads that other pods may use"),
-        ({"nodes": []}, "NodesUnknown", "cannot tell"),
+        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "the cores of its CPUs 3"),
+        ({"nodes": []}, "NodesUnknown", "cannot determine"),
     ],
 )
 def test_what_is_wrong_is_named(report, reason, said):
@@ -86,7 +86,7 @@ def test_all_nodes_may_take_cpus_and_memory_of_several():
     assert verdict({**report, "memory_nodes": "0-2"}, **spec).reason == "MemoryNotPinned"
     of_one = verdict({**report, "memory_nodes": "0"}, **spec)
     assert of_one.reason == "MemoryNotPinned"
-    assert "from 0 alone" in of_one.message
+    assert "only from 0" in of_one.message
     assert "topologyManagerPolicy best-effort" in of_one.message
 
 

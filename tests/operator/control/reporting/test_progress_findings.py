@@ -120,7 +120,7 @@ def test_the_status_keeps_why_the_last_revision_failed():
     first = build_status(service(), trouble, {}, NOW).to_api()
     failure = first["lastFailure"]
     assert (failure["reason"], failure["specHash"]) == ("OutOfMemory", first["specHash"])
-    assert "not enough memory" in failure["message"]
+    assert "ran out of memory" in failure["message"]
     after = build_status(service(image="fixed"), seen(pod(0, of=service(image="fixed"))), first, NOW).to_api()
     assert after["lastFailure"] == failure
     assert after["specHash"] != failure["specHash"]

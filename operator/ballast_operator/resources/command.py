@@ -51,7 +51,7 @@ def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None)
 
 
 def asked_device(spec: InferenceServiceSpec) -> str:
-    """Where the engine is to compute, unless extraArgs say otherwise."""
+    """The requested device of the engine, unless extraArgs set another."""
     if not spec.resources.gpus:
         return "cpu"
     return "auto" if spec.resources.cpu_fallback else "cuda"

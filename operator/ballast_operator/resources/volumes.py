@@ -24,7 +24,7 @@ def volumes(service: InferenceService) -> list[dict[str, Any]]:
 
 
 def mounts(service: InferenceService) -> list[dict[str, Any]]:
-    """Where the volumes are mounted in the engine's container."""
+    """The volume mounts of the engine's container."""
     return [*(mount for _, mount in _volumes(service)), *(mount.to_api() for mount in service.spec.volume_mounts)]
 
 

@@ -37,5 +37,5 @@ def test_an_earlier_spec_comes_back_with_the_present_replicas():
 
 
 def test_an_undo_that_changes_nothing_is_no_success():
-    with pytest.raises(InputError, match="revision 1 is the present spec"):
+    with pytest.raises(InputError, match="revision 1 is the current spec"):
         asyncio.run(undo(Api(changes=False), Ref("ns", "s"), None))

@@ -51,7 +51,7 @@ def test_it_begins_with_the_reason_and_the_page_that_explains_it():
     assert lines[:3] == [
         "ns/s: not ready, 0 of 2 replicas answer",
         "ImagePullFailed: s-0 on n1: no such image",
-        "docs/kubernetes/troubleshooting.md says what to do.",
+        "See docs/kubernetes/troubleshooting.md for what to do.",
     ]
     assert "OPERATOR" not in lines
 
@@ -105,9 +105,9 @@ def test_only_the_last_events_are_shown_with_the_newest_at_the_end():
 
 
 def test_an_operator_that_does_not_run_or_has_not_looked_is_named():
-    assert screen(seen())[0] == "ns/s: no operator has looked at it yet"
+    assert screen(seen())[0] == "ns/s: no operator has processed it yet"
     for leases in ([], [lease(namespaces="other")]):
-        assert "  no operator that looks after this namespace has a Lease: is one installed?" in screen(
+        assert "  no operator that watches this namespace has a Lease: is one installed?" in screen(
             seen(leases=leases)
         )
     released = screen(seen(NOT_READY, leases=[lease(holder="")]))

@@ -42,7 +42,7 @@ def test_what_is_exceeded_is_named_with_its_numbers():
     said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
     assert (
         said
-        == "gpus: 1 of 1 are used and the pod asks for 1; memory: 10.0Gi of 19Gi are used and the pod asks for 10.0Gi"
+        == "gpus: 1 of 1 are used and the pod requests 1; memory: 10.0Gi of 19Gi are used and the pod requests 10.0Gi"
     )
     without = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 0})
     assert why_over_quota({"gpus": "1"}, [one, one], without) is None

@@ -1,4 +1,4 @@
-"""Tells what of a live object is not as we want it, and what has to be taken away first. Pure.
+"""Finds the differences of a live object from the desired one, and the fields to remove first. Pure.
 
 The operator owns the content of its children exactly: a key that somebody added to a selector, or a rule beside those
 of a policy, is drift as a changed one is. Others may add labels, annotations and owners, and the API server defaults.
@@ -15,7 +15,7 @@ from ballast_operator.spec_hash import short_hash
 Path = tuple[str, ...]
 
 SHARED_MAPS: frozenset[Path] = frozenset({("metadata",), ("metadata", "labels"), ("metadata", "annotations")})
-"""Maps in which others may have keys of their own."""
+"""Maps that may contain keys of other owners."""
 
 FILLED_IN: Mapping[tuple[str, Path], frozenset[str]] = {
     ("Service", ("spec",)): frozenset(
@@ -35,7 +35,7 @@ FILLED_IN: Mapping[tuple[str, Path], frozenset[str]] = {
 """Keys that the API server fills in, by kind and by the path of the map that gets them."""
 
 SHARED_LISTS: Mapping[Path, str] = {("metadata", "ownerReferences"): "uid"}
-"""Lists in which others may have items of their own, each with the key by which items are told apart."""
+"""Lists that may contain items of other owners, each with the key of its items."""
 
 KEYED_LISTS: frozenset[tuple[str, Path]] = frozenset({("Service", ("spec", "ports"))})
 """Lists of ours that server-side apply merges item by item: an item of others stays in them, or collides with ours."""

@@ -19,7 +19,7 @@ PULL_CONTAINER = "pull"
 LOGIN_VOLUME = "registry"
 RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 """Never a Guaranteed pod's whole CPUs: those are for engines. Most of the memory is pages of files."""
-FOR_EVER = 2**31 - 1
+MAX_ATTEMPTS = 2**31 - 1
 """Attempts, which come at most six minutes apart: a Secret or a network that is fixed later is noticed."""
 
 
@@ -53,7 +53,7 @@ def hub_job_spec(
             ],
         },
     }
-    return {"backoffLimit": FOR_EVER, "completions": 1, "parallelism": 1, "template": template}
+    return {"backoffLimit": MAX_ATTEMPTS, "completions": 1, "parallelism": 1, "template": template}
 
 
 def hub_container(

@@ -52,7 +52,7 @@ def test_a_node_that_has_everything_takes_the_pod():
 
 def test_a_selector_that_no_node_has_is_named_and_counted():
     found = why(node(), node("n2"), **on(nodeSelector={"pool": "nope"}))
-    assert found == "no node of 2 could take the pod: 2 without the label pool=nope"
+    assert found == "none of 2 nodes could run the pod: 2 without the label pool=nope"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_soft_taint_keeps_nobody_out_and_a_cordon_does():
     ],
 )
 def test_a_node_has_to_have_what_the_pod_asks_for(resources, lacking):
-    assert f"with less {lacking} than the pod asks for" in str(why(node(), resources=resources))
+    assert f"with less {lacking} than the pod requests" in str(why(node(), resources=resources))
     large = node(cpu="16", memory="128Gi", **GPU, **{"hugepages-1Gi": "4Gi"})
     assert why(node(), large, resources=resources) is None
 
@@ -138,5 +138,5 @@ def test_sidecars_count_with_the_engine():
 def test_several_reasons_are_counted_apart():
     found = why(node(), node("n2", labels={"pool": "nope"}, cpu="1"), **on(nodeSelector={"pool": "nope"}))
     assert found == (
-        "no node of 2 could take the pod: 1 with less cpu than the pod asks for, 1 without the label pool=nope"
+        "none of 2 nodes could run the pod: 1 with less cpu than the pod requests, 1 without the label pool=nope"
     )

@@ -62,8 +62,7 @@ class Effective(ApiType):
     kv_cache_tokens: int = Field(ge=0, description="KV tokens that all requests of one pod share.")
     guaranteed_concurrency: int = Field(
         ge=0,
-        description="Requests of one pod that can run together without preemption, whatever the length of their "
-        "replies.",
+        description="Requests of one pod that can run together without preemption, for any length of their replies.",
     )
     planned_memory: Annotated[str, StringConstraints(max_length=32)] | None = Field(
         default=None,

@@ -115,7 +115,7 @@ def test_an_operator_that_does_not_run_or_has_not_looked_is_named():
     dead = screen(seen(NOT_READY, leases=[lease(minutes=9)]))
     assert "  the operator of Lease system/operator does not run: it last renewed the Lease 9m ago" in dead
     stale = screen(seen(condition("Ready", "True", "Serving"), generation=3))
-    assert "  the conditions are about generation 1 of the spec, which is at 3" in stale
+    assert "  the conditions describe generation 1 of the spec; the newest is 3" in stale
 
 
 def test_what_may_not_be_read_is_said_and_nothing_is_concluded_from_it():

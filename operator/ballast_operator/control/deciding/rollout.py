@@ -1,9 +1,9 @@
 """Decides which pods to start and which to stop. Pure.
 
-A replica has one pod at a time: the next starts when the one before has gone, so that two never need memory at once.
+A replica has one pod at a time: the next one starts when the previous one has ended, so that two never need memory.
 With `rollout.maxSurge`, a rollout uses further replica numbers, from `replicas` on, until it ends.
-Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that refused one replica
-would refuse the others too: then only one replica tries.
+Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that rejected one replica
+would reject the others too, so only one replica tries then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plan_rollout(
 ) -> Rollout:
     """The step to take for these pods.
 
-    `earlier_owner_pods` and `foreign_pods`: pods that have the name of a replica and are not this service's. While one
+    `earlier_owner_pods` and `foreign_pods`: pods with the name of a replica that belong to something else. While one
     runs, its replica gets no pod.
     """
     ages_s = observation.ages_s

@@ -59,14 +59,14 @@ def build_pull_job(service: InferenceService, source: PulledSource, options: Chi
 def build_pull_policy(
     service: InferenceService, source: PulledSource, options: ChildOptions, claim: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The NetworkPolicy of the pulling pod."""
+    """The NetworkPolicy of the downloading pod."""
     name = pull_name(service.spec, source)
     metadata = _metadata(service, name, owner_claim(claim))
     return pull_policy(metadata, {LABEL_PULL: name}, [source], proxies_of(service.spec.env), options)
 
 
 def owner_service(service: InferenceService) -> dict[str, str]:
-    """The reference to one of several owners, of which none controls the object."""
+    """The reference to one of several owners, none of which is the controller."""
     owner = service.owner_reference()
     return {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}
 

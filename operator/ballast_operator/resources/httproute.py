@@ -14,7 +14,7 @@ REQUEST_TIMEOUT = "1h"
 
 
 def build_http_route(service: InferenceService, route: Route) -> dict[str, Any]:
-    """The HTTPRoute, for clusters with the Gateway API. It has the defaults of list items, because lists are compared whole."""
+    """The HTTPRoute, for clusters with the Gateway API. List items have all defaults, as lists are compared whole."""
     percent = route.canary.percent if route.canary is not None else 0
     backends = [_backend(service, service.ref.name, 100 - percent)]
     if route.canary is not None:

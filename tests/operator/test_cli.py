@@ -32,7 +32,7 @@ from ballast_operator.cli import main
         (["--allowed-image=-x"], "'-x' is no image or prefix of images"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", *words])
     assert ended.value.code == 2
@@ -41,7 +41,7 @@ def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
 @pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image", "--cpu-runtime-image"])
-def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
+def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["install", f"{flag}={image}"])
     assert ended.value.code == 2
@@ -53,7 +53,7 @@ def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture
     ["", "{", "5", "- a", "a: b", "\x00", "clusters: 5\ncurrent-context: x\ncontexts: [{name: x, context: 5}]"],
     ids=ascii,
 )
-def test_a_file_that_is_no_kubeconfig_is_named(
+def test_an_invalid_kubeconfig_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     config = tmp_path / "kubeconfig"
@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "package"), [("run", "kopf"), ("doctor", "kubernetes"), ("crd", "pydantic")])
-def test_a_missing_package_is_one_sentence_with_the_command(command: str, package: str) -> None:
+def test_a_missing_package_is_reported_with_the_command(command: str, package: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from ballast_operator.__main__ import main; sys.exit(main())"
     ran = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2

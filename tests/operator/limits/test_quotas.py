@@ -22,7 +22,7 @@ def test_a_namespace_has_its_own_quota_or_the_one_of_all():
     assert Quotas({"team": {"gpus": "4"}}).of("other") == {}
 
 
-def test_a_pod_takes_what_all_its_containers_ask_for():
+def test_a_pod_requests_the_sum_of_its_containers():
     sidecar = {"name": "log", "image": "x", "cpu": "500m", "memory": "1Gi"}
     resources = {"cpus": 4, "memory": "10Gi", "gpus": 1, "hugepages1Gi": 2}
     found = usage(pod(resources=resources, sidecars=[sidecar]))
@@ -36,7 +36,7 @@ def test_a_pod_takes_what_all_its_containers_ask_for():
     assert usage(pod(resources={"cpus": 1, "memory": "1Gi", **claims}))["gpus"] == 1
 
 
-def test_what_is_exceeded_is_named_with_its_numbers():
+def test_an_exceeded_quota_is_named_with_its_numbers():
     one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
     assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None
     said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
@@ -57,7 +57,7 @@ def test_what_is_exceeded_is_named_with_its_numbers():
         ("Team:gpus=1", "'Team' is no name of a namespace"),
     ],
 )
-def test_a_quota_that_cannot_be_read_is_refused(text, said, capsys):
+def test_an_invalid_quota_is_rejected(text, said, capsys):
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", "--quota", text])
     assert said in capsys.readouterr().err

@@ -18,7 +18,7 @@ def built(**spec):
     return build_pod(service(**spec), ChildOptions(), Attempt(0))["spec"]
 
 
-def test_without_variables_of_objects_the_environment_is_the_operators():
+def test_without_env_from_the_environment_is_the_operators():
     (engine,) = built(env=[{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}])["containers"]
     assert engine["env"][0] == {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
     assert "envFrom" not in engine
@@ -60,12 +60,12 @@ def test_sidecars_start_before_the_engine_and_leave_the_pod_guaranteed():
         ({"sidecars": [{**SIDECAR, "volumeMounts": [{"name": "work", "mountPath": "/a"}]}]}, "work is not one of them"),
     ],
 )
-def test_what_would_take_the_operators_place_is_refused(spec, said):
+def test_settings_that_would_replace_the_operators_are_rejected(spec, said):
     with pytest.raises(SpecError, match=said):
         service(**spec)
 
 
-def test_a_path_beside_the_operators_folders_is_taken():
+def test_a_path_outside_the_operators_folders_is_accepted():
     mounts = [{"name": "work", "mountPath": path} for path in ("/models2", "/etc/certs", "/opt/.cache")]
     (engine,) = built(volumes=[WORK], volumeMounts=mounts)["containers"]
     assert [mount["mountPath"] for mount in engine["volumeMounts"]][-3:] == ["/models2", "/etc/certs", "/opt/.cache"]

@@ -54,7 +54,7 @@ def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: 
         older = doctor(cluster)
         assert older.returncode == 1
         for name in KINDS:
-            assert f"FAIL  {name}.serving.ballast.dev is of another version of Ballast" in older.stdout
+            assert f"FAIL  {name}.serving.ballast.dev has another version than this operator" in older.stdout
     finally:
         define(cluster.kube, of_this_release())
 

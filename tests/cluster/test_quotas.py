@@ -55,7 +55,7 @@ def test_a_full_quota_hinders_no_rollout_and_a_larger_pod_leaves_the_old_one(kub
     before = {pod["metadata"]["uid"] for pod in pods(kube, namespace)}
     kube.merge("inferenceservices", "full", {"spec": {"resources": {"memory": "7Gi"}}}, namespace)
     found = wait_condition(kube, namespace, "full", "Ready", "False", "ChildRefused")
-    assert "memory: 2.0Gi of 8Gi are used and the pod asks for 7.0Gi" in found["message"]
+    assert "memory: 2.0Gi of 8Gi are used and the pod requests 7.0Gi" in found["message"]
     assert {pod["metadata"]["uid"] for pod in pods(kube, namespace)} == before
 
 

@@ -124,7 +124,7 @@ def test_memory_follows_no_cpus_without_a_topology_manager(cluster: GuestCluster
     cluster.node.run_kubelet("none")
     with cluster.service("apart", "AllNodes", "Prefer", cpus=4) as name:
         cluster.wait(name, "Ready", "True", "Serving")
-        assert "from 0 alone" in cluster.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
+        assert "only from 0" in cluster.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
         apart = seen(cluster, name)
     assert (apart["cpus"], apart["memory_nodes"]) == ("1-3,5", "0")
     table.add("kubelet none, AllNodes and Prefer, 4 CPUs", **apart, numa_pinned="MemoryNotPinned")

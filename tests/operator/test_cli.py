@@ -17,19 +17,19 @@ from ballast_operator.cli import main
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--otlp-endpoint", "collector:4318"], "'collector:4318' is no URL such as http://"),
-        (["--resync-seconds", "0"], "'0' is no number of seconds from 1 to 300"),
-        (["--resync-seconds", "nan"], "'nan' is no number of seconds"),
-        (["--resync-seconds", "soon"], "'soon' is no number of seconds"),
-        (["--resync-seconds", "900"], "'900' is no number of seconds"),
-        (["--health-port", "70000"], "'70000' is no port"),
-        (["--namespace", ""], "'' is no name of a namespace"),
-        (["--namespace", "a/b"], "'a/b' is no name of a namespace"),
+        (["--otlp-endpoint", "collector:4318"], "'collector:4318' is not a valid URL such as http://"),
+        (["--resync-seconds", "0"], "'0' is not a number of seconds from 1 to 300"),
+        (["--resync-seconds", "nan"], "'nan' is not a number of seconds"),
+        (["--resync-seconds", "soon"], "'soon' is not a number of seconds"),
+        (["--resync-seconds", "900"], "'900' is not a number of seconds"),
+        (["--health-port", "70000"], "'70000' is not a port"),
+        (["--namespace", ""], "'' is not a valid name of a namespace"),
+        (["--namespace", "a/b"], "'a/b' is not a valid name of a namespace"),
         (["--pod-monitor-label", "release"], "'release' is not KEY=VALUE"),
-        (["--pod-monitor-interval", "30"], "'30' is no duration such as 30s"),
-        (["--allowed-env", "A*B"], "'A*B' is no variable's name"),
-        (["--allowed-env", ""], "'' is no variable's name"),
-        (["--allowed-image=-x"], "'-x' is no image or prefix of images"),
+        (["--pod-monitor-interval", "30"], "'30' is not a valid duration such as 30s"),
+        (["--allowed-env", "A*B"], "'A*B' is not a valid variable name"),
+        (["--allowed-env", ""], "'' is not a valid variable name"),
+        (["--allowed-image=-x"], "'-x' is not a valid image or prefix of images"),
     ],
 )
 def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
@@ -45,7 +45,7 @@ def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         main(["install", f"{flag}={image}"])
     assert ended.value.code == 2
-    assert f"{image!r} is no reference of an image" in capsys.readouterr().err
+    assert f"{image!r} is not a valid reference of an image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

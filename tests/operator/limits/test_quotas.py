@@ -51,10 +51,10 @@ def test_an_exceeded_quota_is_named_with_its_numbers():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("team", "'' in 'team' has no quota"),
-        ("team:disks=1", "'disks' in 'team:disks=1' has no quota: pods, cpus, gpus, memory have"),
+        ("team", "'' in 'team' is not a quota"),
+        ("team:disks=1", "'disks' in 'team:disks=1' is not a quota; use pods, cpus, gpus, memory"),
         ("team:gpus=x", "gpus in 'team:gpus=x': 'x' is not a quantity"),
-        ("Team:gpus=1", "'Team' is no name of a namespace"),
+        ("Team:gpus=1", "'Team' is not a valid name of a namespace"),
     ],
 )
 def test_an_invalid_quota_is_rejected(text, said, capsys):

@@ -20,8 +20,13 @@ def paragraph(text: str) -> list[str]:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    for cells in (head, ("---",) * len(head), *rows):
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield _row(head)
+    yield "|" + "---|" * len(head)
+    yield from map(_row, rows)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def metric_row(family: Any) -> tuple[str, ...]:

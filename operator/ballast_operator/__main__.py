@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 
 _PACKAGES = frozenset({"aiohttp", "kopf", "kubernetes", "prometheus_client", "pydantic", "yaml"})
-"""What the extra `operator` brings."""
+"""The packages of the extra `operator`."""
 EXIT_NOT_INSTALLED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. A missing package is said in one sentence."""
+    """Run one command; returns its exit code. A missing package is reported in one sentence."""
     try:
         from ballast_operator import cli
 

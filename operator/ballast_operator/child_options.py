@@ -1,4 +1,4 @@
-"""What children are made from beside their spec: options of the operator, from flags or the environment."""
+"""Options of the operator for children, from flags or the environment."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SCRAPER_LABELS: Mapping[str, str] = {"app.kubernetes.io/name": "prometheus"}
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """The same ones for every service."""
+    """The options, the same for every service."""
 
     runtime_image: str = f"ballast-runtime:{__version__}"
-    """The runtime's image where the spec names none."""
+    """The runtime's image for specs that have none."""
     cpu_runtime_image: str | None = None
-    """The one for services without GPUs; None: the same."""
+    """The image for services without GPUs; None: the same."""
     operator_namespace: str = "ballast-system"
     """The namespace of the operator's pods, which network policies admit."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels by which Prometheus finds its PodMonitors."""
+    """Labels of PodMonitors, for Prometheus' selector."""
     pod_monitor_interval: str = "30s"
     """How often Prometheus scrapes the engines."""
     scraper_labels: Mapping[str, str] = field(default_factory=lambda: dict(SCRAPER_LABELS))
@@ -31,8 +31,8 @@ class ChildOptions:
     scraper_namespaces: tuple[str, ...] = ()
     """The namespaces of those pods; empty: any."""
     allowed: AllowLists = field(default_factory=AllowLists)
-    """What specs may ask for."""
+    """The values that specs may have."""
 
     def with_image(self, image: str) -> ChildOptions:
-        """These options with one image for all services that name none."""
+        """These options with one image for all services whose spec has none."""
         return replace(self, runtime_image=image, cpu_runtime_image=None)

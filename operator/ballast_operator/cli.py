@@ -1,4 +1,4 @@
-"""The `ballast-operator` command: runs the operator, or prints what it would make."""
+"""The `ballast-operator` command: runs the operator, or prints the objects that it would create."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 EXIT_UNHEALTHY = 1
 EXIT_BAD_INPUT = 2
 EXIT_READER_GONE = 141
-"""As a shell reports a program that SIGPIPE ended."""
+"""The code that a shell reports for a program that SIGPIPE ended."""
 DEFAULT = "default: %(default)s"
 CPU_RUNTIME_IMAGE = f"{ChildOptions().runtime_image}-cpu"
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(arguments.run(arguments))
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has what it wants; what is left must not fail at exit either
+    except BrokenPipeError:  # the reader, such as `head`, has exited; flushing at exit must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_READER_GONE
     except (InputError, ConnectError) as error:
@@ -62,12 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ballast-operator", description="The Kubernetes operator of Ballast.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run the operator against the cluster that KUBECONFIG or the pod names")
+    run = commands.add_parser("run", help="run the operator in the cluster of the pod or of KUBECONFIG")
     _add_child_options(run)
     _add_process_options(run)
     run.set_defaults(run=_run)
 
-    doctor = commands.add_parser("doctor", help="check permissions, definitions and what the nodes promise about NUMA")
+    doctor = commands.add_parser("doctor", help="check permissions, definitions and the NUMA policies of the nodes")
     doctor.add_argument(
         "--operator-namespace", default=ChildOptions().operator_namespace, metavar="NAMESPACE", help=DEFAULT
     )
@@ -76,9 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     for name, text, run_it in (
-        ("why", "say on one screen why a service is not ready; exits with 1 while it is not", _why),
+        ("why", "explain on one screen why a service is not ready; exits with 1 if it is not", _why),
         ("history", "list the earlier specs of an InferenceService", _history),
-        ("undo", "give an InferenceService its previous spec, or an earlier one; replicas and rollout stay", _undo),
+        ("undo", "restore the previous or an earlier spec of an InferenceService, except replicas and rollout", _undo),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("name", metavar="NAME", type=values.service_name, help="name of the InferenceService")
@@ -98,14 +98,14 @@ def _parser() -> argparse.ArgumentParser:
     crd.add_argument("kind", nargs="?", choices=sorted(DEFINITIONS), default=PLURAL, help=DEFAULT)
     crd.set_defaults(run=_crd)
 
-    install = commands.add_parser("install", help="print what installs the operator where no chart is used")
+    install = commands.add_parser("install", help="print the objects that install the operator without the chart")
     for part, image in (("operator", f"ballast-operator:{__version__}"), ("runtime", ChildOptions().runtime_image)):
         install.add_argument(f"--{part}-image", default=image, type=values.image, metavar="IMAGE", help=DEFAULT)
     install.add_argument(
         "--cpu-runtime-image",
         type=values.image,
         metavar="IMAGE",
-        help=f"for services without GPUs (default: {CPU_RUNTIME_IMAGE}, or that of --runtime-image where it is given)",
+        help=f"image for services without GPUs (default: {CPU_RUNTIME_IMAGE}, or --runtime-image if that is given)",
     )
     install.set_defaults(run=_install)
     return parser
@@ -118,20 +118,20 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         default=defaults.runtime_image,
         type=values.image,
         metavar="IMAGE",
-        help="image of the runtime where a spec names none (default: %(default)s)",
+        help="runtime image of services whose spec has none (default: %(default)s)",
     )
     parser.add_argument(
         "--cpu-runtime-image",
         type=values.image,
         metavar="IMAGE",
-        help="the same for services without GPUs: one without CUDA's libraries (default: that of --runtime-image)",
+        help="the same for services without GPUs, without CUDA's libraries (default: the value of --runtime-image)",
     )
     parser.add_argument(
         "--operator-namespace",
         default=os.environ.get("POD_NAMESPACE") or defaults.operator_namespace,
         metavar="NAMESPACE",
-        help="namespace of the operator's pods, which network policies admit, and of its lease (default: "
-        "%(default)s, from POD_NAMESPACE where that is set)",
+        help="namespace of the operator's pods, which network policies admit, and of its Lease (default: "
+        "%(default)s, from POD_NAMESPACE if it is set)",
     )
     parser.add_argument(
         "--pod-monitor-label",
@@ -139,14 +139,14 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.label,
         metavar="KEY=VALUE",
-        help="label of every PodMonitor, by which Prometheus finds it; repeatable",
+        help="label of every PodMonitor, for Prometheus' selector; can be repeated",
     )
     parser.add_argument(
         "--pod-monitor-interval",
         default=defaults.pod_monitor_interval,
         type=values.prometheus_duration,
         metavar="DURATION",
-        help="how often Prometheus scrapes the engines, as PodMonitors say it (default: %(default)s)",
+        help="scrape interval in the PodMonitors (default: %(default)s)",
     )
     parser.add_argument(
         "--scraper-label",
@@ -154,8 +154,8 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.label,
         metavar="KEY=VALUE",
-        help="label of the pods that scrape by PodMonitors; network policies of services admit them to the admin port; "
-        f"repeatable, all must match (default: {_terms(SCRAPER_LABELS)})",
+        help="label of the scrapers' pods, which network policies of services admit to the admin port; can be "
+        f"repeated, all must match (default: {_terms(SCRAPER_LABELS)})",
     )
     parser.add_argument(
         "--scraper-namespace",
@@ -163,55 +163,54 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.namespace,
         metavar="NAMESPACE",
-        help="namespace of those pods; repeatable; any without it",
+        help="namespace of the scrapers' pods; can be repeated (default: any)",
     )
     for option, form, metavar, text in (
         (
             "image",
             values.image_prefix,
             "PREFIX",
-            "image that specs may name, or a registry or folder of such images; any without it. With it, "
-            "variables, mounts and sidecars that are not known to be harmless are refused",
+            "image that specs may use, or a registry or folder of images (default: any). With this option, "
+            "variables, mounts and sidecars that are not known to be harmless are rejected",
         ),
         (
             "host-path",
             values.directory,
             "DIRECTORY",
-            "directory of nodes whose models specs may name by hostPath, with all below it; none without it",
+            "directory of nodes that specs may use as hostPath, with everything below it (default: none)",
         ),
-        ("priority-class", str, "NAME", "PriorityClass that specs may name; any without it"),
+        ("priority-class", str, "NAME", "PriorityClass that specs may use (default: any)"),
         (
             "node-selector",
             values.node_selector,
             "KEY=VALUE,...",
-            "labels that the nodeSelector of every spec must hold; any without it",
+            "labels that the nodeSelector of every spec must contain (default: none)",
         ),
         (
             "env",
             values.variables,
             "NAME",
-            "variable that may be set although it could load code, or the beginning of such names with a * "
-            "behind it; none without it",
+            "variable that specs may set although it could load code, or a prefix of such names followed by * "
+            "(default: none)",
         ),
         (
             "mount-path",
             values.directory,
             "DIRECTORY",
             "folder of containers where specs may mount volumes although programs could load code from it, "
-            "with all below it; none without it",
+            "with everything below it (default: none)",
         ),
         (
             "sidecar-image",
             values.image_prefix,
             "PREFIX",
-            "image whose sidecars may have any command, variables and mounts; with --allowed-image, none without it",
+            "image whose sidecars may have any command, variables and mounts (default with --allowed-image: none)",
         ),
         (
             "kernel-cache",
             str,
             "CLAIM",
-            "claim that specs may name in kernelCache, whose content is executed; with --allowed-image, none "
-            "without it",
+            "claim that specs may use in kernelCache, whose content is executed (default with --allowed-image: none)",
         ),
     ):
         parser.add_argument(
@@ -220,7 +219,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
             default=[],
             type=form,
             metavar=metavar,
-            help=f"{text}; repeatable",
+            help=f"{text}; can be repeated",
         )
 
 
@@ -233,17 +232,19 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.quota,
         metavar="NAMESPACE:KEY=QUANTITY,...",
-        help=f"most that the pods of all services of a namespace take together, in {', '.join(KEYS)}, such as "
-        f"team-a:gpus=4,memory=2Ti; {ANY_NAMESPACE} as the namespace: each that has none of its own; repeatable; no "
-        "quotas without it",
+        help=f"limit for the pods of all services of a namespace together, in {', '.join(KEYS)}, such as "
+        f"team-a:gpus=4,memory=2Ti; {ANY_NAMESPACE} is each namespace without a limit of its own; can be repeated "
+        "(default: no limits)",
     )
-    parser.add_argument("--identity", default=defaults.identity, help="of this replica (default: POD_NAME, hostname)")
+    parser.add_argument(
+        "--identity", default=defaults.identity, help="name of this replica (default: POD_NAME, or the host name)"
+    )
     parser.add_argument(
         "--lease-name",
         default=defaults.lease_name,
         type=values.lease_name,
         metavar="NAME",
-        help="Lease by which replicas elect a leader; with its namespace it names this install (default: %(default)s)",
+        help="Lease for leader election; with its namespace, it identifies this install (default: %(default)s)",
     )
     parser.add_argument("--health-host", default=defaults.health_host, metavar="HOST", help=DEFAULT)
     parser.add_argument(
@@ -251,7 +252,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         type=values.port,
         default=defaults.health_port,
         metavar="PORT",
-        help="port of /livez, /readyz and /metrics; 0: any free one, which the log names (default: %(default)s)",
+        help="port of /livez, /readyz and /metrics; 0: any free port, which is logged (default: %(default)s)",
     )
     parser.add_argument(
         "--resync-seconds",
@@ -263,17 +264,20 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe-proxy",
         metavar="URL",
-        help="HTTP proxy through which pods and Services are asked; for an operator outside the cluster",
+        help="HTTP proxy for requests to pods and Services, for an operator outside the cluster",
     )
     parser.add_argument(
         "--otlp-endpoint",
         type=values.collector_url,
         metavar="URL",
-        help="OpenTelemetry collector to which spans of the operator's passes go, by OTLP over HTTP as JSON, mostly on "
-        "port 4318; none without it",
+        help="OpenTelemetry collector for spans of the operator's passes, sent as OTLP over HTTP in JSON, usually to "
+        "port 4318 (default: no tracing)",
     )
     parser.add_argument(
-        "--otlp-service-name", default=defaults.otlp_service_name, metavar="NAME", help=f"service.name there; {DEFAULT}"
+        "--otlp-service-name",
+        default=defaults.otlp_service_name,
+        metavar="NAME",
+        help=f"service.name of the spans; {DEFAULT}",
     )
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help=DEFAULT)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help=DEFAULT)
@@ -286,7 +290,7 @@ def _add_namespaces(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=values.namespace,
         metavar="NAMESPACE",
-        help="where services are looked for; repeatable; everywhere without it",
+        help="namespace whose services are watched; can be repeated (default: all namespaces)",
     )
 
 
@@ -413,7 +417,7 @@ def _render(arguments: argparse.Namespace) -> int:
 def _install(arguments: argparse.Namespace) -> int:
     sys.stdout.write(
         "# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd. For images of\n"
-        "# a registry, make it anew: ballast-operator install --operator-image IMAGE --runtime-image IMAGE\n"
+        "# a registry, run: ballast-operator install --operator-image IMAGE --runtime-image IMAGE\n"
     )
     own = CPU_RUNTIME_IMAGE if arguments.runtime_image == ChildOptions().runtime_image else None
     _print_all(installation(arguments.operator_image, arguments.runtime_image, arguments.cpu_runtime_image or own))
@@ -425,7 +429,7 @@ def _print_all(objects: list[dict[str, Any]]) -> None:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes no YAML aliases, which people and some tools cannot read."""
+    """Writes no YAML aliases, which are hard to read for people and some tools."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

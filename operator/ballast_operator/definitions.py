@@ -13,7 +13,7 @@ from ballast_operator.crd import column, condition_column, definition, root_sche
 from ballast_operator.names import CACHE_KIND, CACHE_PLURAL, KIND, MAX_NAME_LENGTH, NAME_RULE, PLURAL
 
 CACHE_NAME_RULE = (
-    f"the name becomes the value of a label: at most {MAX_NAME_LENGTH} lower-case letters, digits and hyphens, with a "
+    f"the name becomes a label value: at most {MAX_NAME_LENGTH} lower-case letters, digits and hyphens, with a "
     "letter first"
 )
 
@@ -61,7 +61,7 @@ def model_cache_definition() -> dict[str, Any]:
     ]
     schema = root_schema(
         CACHE_KIND,
-        "Models that are kept on nodes or on a claim, for the services of one namespace.",
+        "Models that are stored on nodes or on a claim, for the services of one namespace.",
         CACHE_NAME_RULE,
         ModelCacheSpec.model_json_schema(),
         ModelCacheStatus.model_json_schema(),

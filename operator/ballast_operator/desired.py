@@ -1,4 +1,4 @@
-"""The children that a spec asks for. Pure."""
+"""The children that a spec requests. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def desired_children(
 
 
 def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str]:
-    """Sentences about what the spec asks for by name and the cluster has no definition of."""
+    """Messages about requested kinds that the cluster does not have."""
     endpoint = service.spec.endpoint
     asked = (
         (
@@ -70,7 +70,7 @@ def rendered(
 ) -> list[dict[str, Any]]:
     """All children of a new service, pods included, on a cluster that has every kind and these ModelCaches.
 
-    Raises SpecError where the operator with these options would refuse the spec.
+    Raises SpecError if the operator with these options would reject the spec.
     """
     service = _with_cached_model(service, caches or {}, options.allowed)
     if (refusal := why_not_allowed(service.spec, options.allowed)) is not None:
@@ -94,7 +94,7 @@ def _with_cached_model(
     model = None if cache is None else cache.model(source.model)
     if cache is None or model is None:
         raise SpecError(
-            f"model.source.cache: there is no ModelCache {source.name} with a model {source.model} in this file; add it"
+            f"model.source.cache: this file has no ModelCache {source.name} with a model {source.model}; add it"
         )
     if (refusal := why_cache_not_allowed(cache.spec, allowed)) is not None:
         raise SpecError(f"ModelCache {source.name}: {refusal}")

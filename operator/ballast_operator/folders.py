@@ -29,7 +29,7 @@ OWN_VOLUMES: Mapping[str, str] = {
 
 
 def collides(path: str) -> str | None:
-    """Which of these folders a mount at `path` would cover or lie in; None where it keeps clear of all."""
+    """The folder that a mount at `path` would cover or be inside of; None if there is none."""
     return next(
         (
             own

@@ -28,7 +28,7 @@ class Rule:
 WATCHED_RULES = (
     Rule(GROUP, (PLURAL,), READ),
     Rule(GROUP, (f"{PLURAL}/status",), ("patch",)),
-    # Clusters with OwnerReferencesPermissionEnforcement ask this of whoever sets an owner that blocks deletion.
+    # Clusters with OwnerReferencesPermissionEnforcement require this for an owner reference that blocks deletion.
     Rule(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
     # Patched for the finalizer that stays until the cached files have been removed.
     Rule(GROUP, (CACHE_PLURAL,), (*READ, "patch")),
@@ -49,12 +49,12 @@ WATCHED_RULES = (
     Rule("inference.networking.k8s.io", ("inferencepools",), OWN),
     Rule("gateway.networking.k8s.io", ("httproutes",), OWN),
 )
-"""Needed in every namespace where services are looked for."""
+"""Needed in every watched namespace."""
 
 CLUSTER_RULES = (
     Rule("", ("nodes",), ("get", "list")),
     Rule("topology.node.k8s.io", ("noderesourcetopologies",), ("list",)),
-    # Which other installs look after the same services, and whether they are alive.
+    # The other installs that watch the same services, and whether they are running.
     Rule("coordination.k8s.io", ("leases",), ("get", "list")),
 )
 """For objects that have no namespace, or may be in any."""

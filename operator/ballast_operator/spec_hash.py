@@ -1,4 +1,4 @@
-"""The hash of a spec, which tells whether a pod is still the one that the spec asks for."""
+"""The hash of a spec, which shows whether a pod matches its spec."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ WITHOUT_RESTART: Any = {
     "pod_metadata": True,
     "probes": True,
 }
-"""Fields whose changes replace no engine that runs: a running pod takes them in place, or the next pod has them."""
+"""Fields whose changes replace no running engine: a running pod is patched, or the next pod has them."""
 
 RELEASED_DEFAULTS = {"maxNewTokens": 1024, "cacheLens": 32768}
-"""Fields of the engine that had a default, which the API server has written into every service, and have none now."""
+"""Fields of the engine that have no default now, but had one that the API server wrote into every service."""
 
 
 def spec_hash(spec: InferenceServiceSpec) -> str:

@@ -118,7 +118,7 @@ def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: st
     pod = pulling_pod(kube, namespace)
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     for code, reason, way_out in (
-        (3, "HubUnreachable", "let pods of this namespace out"),
+        (3, "HubUnreachable", "allow outbound connections from this namespace"),
         (2, "TokenRefused", "tokenSecretRef"),
         (4, "VolumeFull", "enlarge the volume"),
     ):

@@ -130,7 +130,7 @@ def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: s
     before = kube.create("services", foreign, namespace)
     apply(kube, namespace, service("taken"))
     found = wait_condition(kube, namespace, "taken", "Ready", "False", "ForeignObject")
-    assert "Service taken exists already" in found["message"]
+    assert "Service taken already exists" in found["message"]
     assert "no owner" in found["message"]
     assert pods(kube, namespace, "taken") == []
     assert (
@@ -177,7 +177,7 @@ def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
     audit = cluster.audit()
     apply(kube, namespace, service("refused", "rejected", replicas=2))
     found = wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
-    assert "node rejected refused refused-" in found["message"]
+    assert "node rejected rejected refused-" in found["message"]
     assert "1 CPUs, 1Gi of memory" in found["message"]
     wait_for("a warning", lambda: events(kube, namespace, "refused").get("TopologyAffinityError"))
     assert events(kube, namespace, "refused")["TopologyAffinityError"]["type"] == "Warning"

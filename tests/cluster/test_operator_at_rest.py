@@ -202,7 +202,7 @@ def test_of_two_processes_of_one_identity_the_newer_one_leads_and_the_other_one_
     try:
         twin.wait_leading()
         wait_for("one leader", lambda: leaders() == ["twin"])
-        assert "another process of this identity took the lease" in operator.log_path.read_text()
+        assert "another process with this identity took the lease" in operator.log_path.read_text()
         before = transitions()
         time.sleep(REST_S)
         assert (leaders(), transitions()) == (["twin"], before)

@@ -30,9 +30,9 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     healthy = doctor(cluster)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
     for said in (
-        "ok    inferenceservices.serving.ballast.dev is this operator's",
-        "ok    modelcaches.serving.ballast.dev is this operator's",
-        "note  PodMonitor is not known",
+        "ok    inferenceservices.serving.ballast.dev has the version of this operator",
+        "ok    modelcaches.serving.ballast.dev has the version of this operator",
+        "note  PodMonitor is not installed",
         "ok    system:serviceaccount:ballast-system:ballast-operator has all",
         "note  node gpu-0: its kubelet's policies cannot be read",
     ):
@@ -44,7 +44,7 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     ill = doctor(cluster)
     cluster.kube.merge("clusterroles", "ballast-operator", {"rules": rules})
     assert ill.returncode == 1
-    assert "FAIL  system:serviceaccount:ballast-system:ballast-operator may not: get pods" in ill.stdout
+    assert "FAIL  system:serviceaccount:ballast-system:ballast-operator lacks permissions: get pods" in ill.stdout
 
 
 def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: Cluster) -> None:
@@ -54,7 +54,7 @@ def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: 
         older = doctor(cluster)
         assert older.returncode == 1
         for name in KINDS:
-            assert f"FAIL  {name}.serving.ballast.dev is of another version of Ballast" in older.stdout
+            assert f"FAIL  {name}.serving.ballast.dev has another version than this operator" in older.stdout
     finally:
         define(cluster.kube, of_this_release())
 
@@ -68,7 +68,7 @@ def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, n
         of_it = ("--operator-namespace", namespace)
         everywhere = doctor(cluster, *of_it)
         assert everywhere.returncode == 1
-        assert f"FAIL  system:serviceaccount:{namespace}:ballast-operator may not: " in everywhere.stdout
+        assert f"FAIL  system:serviceaccount:{namespace}:ballast-operator lacks permissions: " in everywhere.stdout
         there = doctor(cluster, *of_it, "--namespace", namespace)
         assert there.returncode == 0, there.stdout + there.stderr
         assert f"ok    system:serviceaccount:{namespace}:ballast-operator has all" in there.stdout
@@ -90,7 +90,7 @@ def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:
     for key, said in (
         ("cpuManagerPolicy", "exclusive CPUs"),
         ("memoryManagerPolicy", "keeps memory"),
-        ("topologyManagerPolicy", "keeps all of a pod together"),
+        ("topologyManagerPolicy", "keeps a pod on one node"),
     ):
         found = judge_kubelet("n", {name: value for name, value in pins.items() if name != key})
         assert found.verdict == "note"

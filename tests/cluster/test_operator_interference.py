@@ -113,7 +113,7 @@ def test_a_service_without_endpoints_is_not_ready(kube: Kube, namespace: str) ->
     with without_permission(kube, "services", "patch"):
         kube.merge("services", "lost", {"spec": {"selector": {"foo": "bar"}}}, namespace)
         found = wait_condition(kube, namespace, "lost", "EndpointReady", "False", "EndpointsMissing")
-        assert "lost-0: ready, and no endpoint" in found["message"]
+        assert "lost-0: ready, but not an endpoint" in found["message"]
         wait_condition(kube, namespace, "lost", "Ready", "False")
     kube.merge("inferenceservices", "lost", {"metadata": {"annotations": {"example.org/look": "now"}}}, namespace)
     wait_ready(kube, namespace, "lost")
@@ -292,7 +292,7 @@ def test_an_engine_that_loads_for_too_long_is_told_as_that_with_a_warning(
         kube.apply("inferenceservices", service("slow", "slow", engine={"loadTimeoutSeconds": 60}), namespace)
         found = wait_condition(kube, namespace, "slow", "Ready", "False", "LoadTimeout")
         assert "engine.loadTimeoutSeconds" in found["message"]
-        assert "60 s since its start); 40 % loaded again" in found["message"]
+        assert "60 s after its start); 40 % loaded again" in found["message"]
 
         def told() -> bool:
             found = kube.list("events", namespace)

@@ -38,8 +38,8 @@ def test_a_foreign_owner_is_named_as_what_it_is(cluster: Cluster, kube: Kube, na
         kube.create("services", foreign, namespace)
         kube.apply("inferenceservices", service("taken"), namespace)
         found = wait_condition(kube, namespace, "taken", "Ready", "False", "ForeignObject")
-        assert f"it belongs to InferenceService taken of {group}; it is left alone" in found["message"]
-        assert "waited for" not in found["message"]
+        assert f"it belongs to InferenceService taken of {group}; the operator does not change it" in found["message"]
+        assert "the operator waits" not in found["message"]
 
 
 def test_what_an_orphaning_deletion_left_is_taken_up_by_the_next_service_of_the_name(

@@ -57,7 +57,7 @@ def test_an_operator_that_has_ended_is_named(
         kube.apply("inferenceservices", service("waits"), namespace)
         found = why(cluster, namespace, "waits")
         assert found.returncode == 1
-        assert found.stdout.startswith(f"{namespace}/waits: no operator has looked at it yet\n")
+        assert found.stdout.startswith(f"{namespace}/waits: no operator has processed it yet\n")
         assert "the operator of Lease ballast-system/ballast-operator does not run" in found.stdout
     finally:
         operator.start()

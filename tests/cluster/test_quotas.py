@@ -41,7 +41,7 @@ def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube,
     wait_ready(kube, namespace, "first")
     kube.apply("inferenceservices", service("second", replicas=2), namespace)
     found = wait_condition(kube, namespace, "second", "Ready", "False", "ChildRefused")
-    assert "the operator's quota (--quota) refuses Pod second-1: pods: 3 of 3 are used" in found["message"]
+    assert "the operator's quota (--quota) rejects Pod second-1: pods: 3 of 3 are used" in found["message"]
     assert len(pods(kube, namespace)) == PODS
     kube.delete("inferenceservices", "first", namespace)
     wait_ready(kube, namespace, "second")
@@ -55,7 +55,7 @@ def test_a_full_quota_hinders_no_rollout_and_a_larger_pod_leaves_the_old_one(kub
     before = {pod["metadata"]["uid"] for pod in pods(kube, namespace)}
     kube.merge("inferenceservices", "full", {"spec": {"resources": {"memory": "7Gi"}}}, namespace)
     found = wait_condition(kube, namespace, "full", "Ready", "False", "ChildRefused")
-    assert "memory: 2.0Gi of 8Gi are used and the pod asks for 7.0Gi" in found["message"]
+    assert "memory: 2.0Gi of 8Gi are used and the pod requests 7.0Gi" in found["message"]
     assert {pod["metadata"]["uid"] for pod in pods(kube, namespace)} == before
 
 

@@ -106,12 +106,12 @@ UNSTARTABLE: dict[str, tuple[Object, str, str]] = {
     "memory": (
         {"resources": {"cpus": 1, "memory": "900Ti", "gpus": 0}},
         "NoNodeMatches",
-        "with less memory than the pod asks for",
+        "with less memory than the pod requests",
     ),
     "claim": (
         {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "absent"}}]},
         "ClaimMissing",
-        "there is no PersistentVolumeClaim absent",
+        "PersistentVolumeClaim absent does not exist",
     ),
     "device-claim": (
         {
@@ -123,7 +123,7 @@ UNSTARTABLE: dict[str, tuple[Object, str, str]] = {
             }
         },
         "ClaimMissing",
-        "there is no ResourceClaim absent",
+        "ResourceClaim absent does not exist",
     ),
     "image": (
         {"image": "made.up/none:1", "scheduling": {"nodeSelector": {"test.ballast.dev/pods": "unpullable"}}},

@@ -70,7 +70,7 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
 ) -> None:
     kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
     found = wait_condition(kube, namespace, "shared", "SoleOperator", "False", "SeveralOperators")
-    assert f"{NAMESPACE}/ballast-operator, which was there first, acts on it" in found["message"]
+    assert f"only {NAMESPACE}/ballast-operator, the oldest, acts on it" in found["message"]
     wait_ready(kube, namespace, "shared")
 
     def told() -> bool:
@@ -80,7 +80,7 @@ def test_the_install_that_was_there_first_acts_and_both_say_so(
     wait_for("a warning", told)
     for process in (operator, both):
         text = process.log_path.read_text()
-        wait_for("its log to tell", lambda text=text: "another operator looks after our services" in text)
+        wait_for("its log to tell", lambda text=text: "another operator watches our services" in text)
     wait_for("the policy of the first", lambda: admitted(kube, namespace) == NAMESPACE)
     audit = cluster.audit()
 

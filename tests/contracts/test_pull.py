@@ -14,7 +14,7 @@ from ballast.hub.report import REASONS
 from ballast.tiny import write_tiny_model
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.pull import Trouble, judge
-from ballast_operator.control.reporting.pull_findings import WAYS_OUT
+from ballast_operator.control.reporting.pull_findings import FIXES
 from ballast_operator.folders import MODEL_DIRECTORY, SCRATCH_DIRECTORY
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.resources.pulling.pull_job import build_pull_job
@@ -25,7 +25,7 @@ from support.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
 
 
 def test_the_operator_knows_a_way_out_for_every_reason():
-    assert {word for _, word in REASONS} <= WAYS_OUT.keys()
+    assert {word for _, word in REASONS} <= FIXES.keys()
 
 
 @pytest.fixture(scope="module")

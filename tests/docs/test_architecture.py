@@ -1,4 +1,4 @@
-"""The drawing of the layout is the layout, and what pages for developers name is there."""
+"""The documented layout is the actual layout, and paths in pages for developers exist."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 
 DRAWN = {"runtime/ballast": 2, "operator/ballast_operator": 2, "csrc": 2, "tests": 1}
-"""Folders that are drawn with all that lies in them, and how deep."""
+"""Folders that are drawn with their content, and how deep."""
 
 PACKAGES = ("", "runtime/ballast/", "operator/ballast_operator/", "csrc/")
-"""What a path may be written from."""
+"""Folders that paths may be relative to."""
 MADE = (".venv/", "build/")
-"""What commands write: not in the repository."""
+"""Folders that commands write, outside the repository."""
 SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".sh", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".jsonl", ".jinja"}
 
 CODE = re.compile(r"^ *```\n(.*?)^ *```|`([^`]+)`", re.DOTALL | re.MULTILINE)
@@ -31,7 +31,7 @@ DRAWING_LINE = re.compile(r"^( *)(\S+)/  ")
 
 @pytest.fixture(scope="module")
 def tracked() -> frozenset[str]:
-    """Files of the repository, and all folders above them with a slash behind."""
+    """Files of the repository, and all folders above them with a trailing slash."""
     listed = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     files = {name for name in names if (ROOT / name).exists()}
@@ -53,7 +53,7 @@ def drawn_folders() -> list[str]:
     return folders
 
 
-def test_every_folder_is_drawn_and_every_drawn_folder_is_there(tracked: frozenset[str]) -> None:
+def test_the_documented_layout_lists_every_folder(tracked: frozenset[str]) -> None:
     drawn = drawn_folders()
     assert len(drawn) == len(set(drawn))
     assert set(drawn) <= tracked
@@ -66,7 +66,7 @@ def test_every_folder_is_drawn_and_every_drawn_folder_is_there(tracked: frozense
     }
 
 
-def test_the_drawn_layers_are_those_that_import_linter_checks() -> None:
+def test_the_documented_layers_are_those_that_import_linter_checks() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     checked = {
         container: [[layer.split(" | ") for layer in contract["layers"]]]

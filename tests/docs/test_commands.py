@@ -1,4 +1,4 @@
-"""The commands that pages show take options that exist."""
+"""The commands in pages use options that exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each `ballast` command in a page's blocks of code: its name, and the options it is given."""
+    """Each `ballast` command in a page's code blocks: its name and its options."""
     for _, block in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
             found = COMMAND.search(line.partition(" #")[0].rstrip())

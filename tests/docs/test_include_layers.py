@@ -53,7 +53,7 @@ def test_folders_include_only_what_is_below_them() -> None:
     ("included", "found"),
     [("a/a.h", []), ("c/c.h", []), ("b/other.h", []), ("x/x.h", ["b/b.cpp includes x/x.h"]), ("top/t.h", [])],
 )
-def test_an_include_of_what_is_not_below_is_found(tmp_path: Path, included: str, found: list[str]) -> None:
+def test_an_include_of_a_higher_layer_is_found(tmp_path: Path, included: str, found: list[str]) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b/b.cpp").write_text(f'#include <vector>\n#include "{included}"\n')
     chains = [[["b"], ["a"], ["c"]], [["x"], ["a"]], [["a"], ["top"]]]

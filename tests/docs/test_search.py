@@ -1,4 +1,4 @@
-"""The site's own search, in a browser, finds the right page first for words that people type."""
+"""The site's search, in a browser, finds the right page first for the words that people type."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SEARCHES = {
     "supported models": "reference/models",
     "temperature": "reference/request-fields",
 }
-"""What is typed, and the page that should come first."""
+"""Search words → the page that should come first."""
 
 
 class Quiet(SimpleHTTPRequestHandler):

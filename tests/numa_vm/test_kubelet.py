@@ -72,14 +72,14 @@ def test_a_pod_that_fits_no_numa_node_is_refused_seldom(cluster: GuestCluster, t
     cluster.node.run_kubelet("single-numa-node")
     with cluster.service("large", "SingleNode", "Prefer", cpus=4) as large:
         message = cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
-        for said in (f"node {NAME} refused", "4 CPUs", "ask for less", "numa.policy AllNodes"):
+        for said in (f"node {NAME} rejected", "4 CPUs", "request less", "numa.policy AllNodes"):
             assert said in message
         time.sleep(BACKOFF_S)
         attempts = [int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in cluster.pods(large)]
         assert max(attempts) < MOST_ATTEMPTS
 
         cluster.apply(large, "AllNodes", "Require", cpus=4)
-        assert "that takes best-effort" in cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
+        assert "set it to best-effort" in cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
         cluster.apply(large, "SingleNode", "Require", cpus=3)
         cluster.wait(large, "Scheduled", "True", "PodsScheduled")
         wait_for("CPUs", lambda: cluster.given(large).cpus == "1-3")
@@ -124,7 +124,7 @@ def test_memory_follows_no_cpus_without_a_topology_manager(cluster: GuestCluster
     cluster.node.run_kubelet("none")
     with cluster.service("apart", "AllNodes", "Prefer", cpus=4) as name:
         cluster.wait(name, "Ready", "True", "Serving")
-        assert "from 0 alone" in cluster.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
+        assert "only from 0" in cluster.wait(name, "NUMAPinned", "False", "MemoryNotPinned")
         apart = seen(cluster, name)
     assert (apart["cpus"], apart["memory_nodes"]) == ("1-3,5", "0")
     table.add("kubelet none, AllNodes and Prefer, 4 CPUs", **apart, numa_pinned="MemoryNotPinned")

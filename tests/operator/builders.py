@@ -61,7 +61,7 @@ def pod(replica=0, *, of=None, attempt=0, failures=0, age_s=100.0, uid=None, **s
 
 
 def live_pod(attempt=FIRST, name=None, without=(), **metadata):
-    """A pod as the API server holds it, made for service(). `without`: labels that somebody removed."""
+    """A pod as the API server stores it, created for service(). `without`: removed labels."""
     body = build_pod(service(), ChildOptions(), attempt)
     body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
     body["metadata"]["name"] = name or body["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""An API server with a few objects that fails where it is told to, and pods that answer."""
+"""A fake API server with a few objects and configurable failures, and pods that answer."""
 
 import copy
 from datetime import timedelta

@@ -17,22 +17,22 @@ from ballast_operator.cli import main
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--otlp-endpoint", "collector:4318"], "'collector:4318' is no URL such as http://"),
-        (["--resync-seconds", "0"], "'0' is no number of seconds from 1 to 300"),
-        (["--resync-seconds", "nan"], "'nan' is no number of seconds"),
-        (["--resync-seconds", "soon"], "'soon' is no number of seconds"),
-        (["--resync-seconds", "900"], "'900' is no number of seconds"),
-        (["--health-port", "70000"], "'70000' is no port"),
-        (["--namespace", ""], "'' is no name of a namespace"),
-        (["--namespace", "a/b"], "'a/b' is no name of a namespace"),
+        (["--otlp-endpoint", "collector:4318"], "'collector:4318' is not a valid URL such as http://"),
+        (["--resync-seconds", "0"], "'0' is not a number of seconds from 1 to 300"),
+        (["--resync-seconds", "nan"], "'nan' is not a number of seconds"),
+        (["--resync-seconds", "soon"], "'soon' is not a number of seconds"),
+        (["--resync-seconds", "900"], "'900' is not a number of seconds"),
+        (["--health-port", "70000"], "'70000' is not a port"),
+        (["--namespace", ""], "'' is not a valid name of a namespace"),
+        (["--namespace", "a/b"], "'a/b' is not a valid name of a namespace"),
         (["--pod-monitor-label", "release"], "'release' is not KEY=VALUE"),
-        (["--pod-monitor-interval", "30"], "'30' is no duration such as 30s"),
-        (["--allowed-env", "A*B"], "'A*B' is no variable's name"),
-        (["--allowed-env", ""], "'' is no variable's name"),
-        (["--allowed-image=-x"], "'-x' is no image or prefix of images"),
+        (["--pod-monitor-interval", "30"], "'30' is not a valid duration such as 30s"),
+        (["--allowed-env", "A*B"], "'A*B' is not a valid variable name"),
+        (["--allowed-env", ""], "'' is not a valid variable name"),
+        (["--allowed-image=-x"], "'-x' is not a valid image or prefix of images"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", *words])
     assert ended.value.code == 2
@@ -41,11 +41,11 @@ def test_flags_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
 @pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image", "--cpu-runtime-image"])
-def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
+def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["install", f"{flag}={image}"])
     assert ended.value.code == 2
-    assert f"{image!r} is no reference of an image" in capsys.readouterr().err
+    assert f"{image!r} is not a valid reference of an image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_image_that_nothing_can_pull_is_refused(capsys: pytest.CaptureFixture
     ["", "{", "5", "- a", "a: b", "\x00", "clusters: 5\ncurrent-context: x\ncontexts: [{name: x, context: 5}]"],
     ids=ascii,
 )
-def test_a_file_that_is_no_kubeconfig_is_named(
+def test_an_invalid_kubeconfig_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     config = tmp_path / "kubeconfig"
@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "package"), [("run", "kopf"), ("doctor", "kubernetes"), ("crd", "pydantic")])
-def test_a_missing_package_is_one_sentence_with_the_command(command: str, package: str) -> None:
+def test_a_missing_package_is_reported_with_the_command(command: str, package: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from ballast_operator.__main__ import main; sys.exit(main())"
     ran = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2

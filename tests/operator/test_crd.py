@@ -43,7 +43,7 @@ DESCRIBED = [*ALL_FIELDS, *CACHE_FIELDS]
 
 
 @pytest.mark.parametrize("plural", DEFINITIONS)
-def test_the_file_is_what_the_types_say(plural):
+def test_the_file_matches_the_types(plural):
     file = FILE.with_name(f"{plural}.serving.ballast.dev.yaml")
     made = to_yaml(DEFINITIONS[plural]())
     assert file.read_text() == made, f"run: ballast-operator crd {plural} > manifests/crd/{file.name}"
@@ -195,9 +195,9 @@ WRITTEN_OUT_LISTS = {
 
 
 @pytest.mark.parametrize("second", [{}, {"whenUnsatisfiable": "DoNotSchedule"}], ids=["left out", "written out"])
-def test_two_spreads_of_one_key_are_refused(second):
+def test_two_spreads_with_one_key_are_rejected(second):
     spread = {"topologyKey": "zone"}
-    with pytest.raises(ValueError, match="must not have two of one topologyKey and whenUnsatisfiable"):
+    with pytest.raises(ValueError, match="must not have two items with the same topologyKey"):
         Scheduling.model_validate({"topologySpreadConstraints": [spread, {**spread, **second}]})
     both = [spread, {**spread, "whenUnsatisfiable": "ScheduleAnyway"}, {"topologyKey": "host"}]
     assert len(Scheduling.model_validate({"topologySpreadConstraints": both}).topology_spread_constraints) == 3

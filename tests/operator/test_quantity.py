@@ -22,6 +22,6 @@ def test_quantities(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "--1", "4e99999999999", "1GiB", "1e3x", "1 Gi"])
-def test_what_is_no_quantity_is_refused(text):
+def test_invalid_quantities_are_rejected(text):
     with pytest.raises(ValueError, match="is not a quantity"):
         parse_bytes(text)

@@ -80,10 +80,10 @@ def test_a_cache_of_an_unknown_version_is_refused(tmp_path, capsys):
         ({"metadata": {"name": 5}}, "metadata.name 5"),
         ({"metadata": {"name": {"a": 1}}}, "metadata.name {'a': 1}"),
         ({"metadata": {"name": "x" * 53}}, "at most 52 lower-case letters"),
-        ({"metadata": {"namespace": "Team_A"}}, "metadata.namespace 'Team_A' is no name of a namespace"),
+        ({"metadata": {"namespace": "Team_A"}}, "metadata.namespace 'Team_A' is not a valid name of a namespace"),
     ],
 )
-def test_what_cannot_be_rendered_is_refused_with_a_sentence(tmp_path, capsys, change, said):
+def test_a_spec_that_cannot_be_rendered_is_rejected_with_a_message(tmp_path, capsys, change, said):
     body = yaml.safe_load((SAMPLES / "tiny-cpu.yaml").read_text())
     for key, value in change.items():
         body[key] = {**body[key], **value} if isinstance(value, dict) and value else value

@@ -22,7 +22,7 @@ def hash_of(**changes):
     return spec_hash(InferenceService.from_api(body).spec)
 
 
-def test_the_hash_of_a_spec_stays_what_released_operators_wrote():
+def test_the_hash_of_a_spec_equals_that_of_released_operators():
     assert hash_of() == "a990969cdfc8c3bf"
 
 
@@ -38,7 +38,7 @@ def test_the_hash_of_a_spec_stays_what_released_operators_wrote():
     ],
     ids=str,
 )
-def test_defaults_written_out_and_what_pods_do_not_depend_on_restart_nothing(changes):
+def test_explicit_defaults_and_fields_that_pods_do_not_use_restart_nothing(changes):
     assert hash_of(**changes) == hash_of()
 
 
@@ -59,7 +59,7 @@ def test_defaults_written_out_and_what_pods_do_not_depend_on_restart_nothing(cha
     ],
     ids=str,
 )
-def test_what_a_pod_is_made_of_restarts_it(changes):
+def test_fields_that_pods_use_restart_them(changes):
     assert hash_of(**changes) != hash_of()
 
 
@@ -88,7 +88,7 @@ BESIDE = (
     *("volumes[].configMap", "volumes[].secret", "volumes[].emptyDir", "volumes[].hostPath", "volumes[].csi"),
     *("volumes[].name", "volumeMounts[].name", "sidecars[].volumeMounts[].name"),
 )
-"""Paths of fields that the service with everything cannot have beside others, or has none of inside."""
+"""Paths of fields that exclude other fields of the service with everything, or that are empty objects."""
 OTHER = {
     "type": "NodePort",
     "imagePullPolicy": "Never",
@@ -142,7 +142,7 @@ def read(spec):
 
 
 @pytest.mark.parametrize("name", ["repo", "quant", "revision", "pvc.claimName", "tokenSecretRef.name", "endpoint"])
-def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
+def test_download_settings_restart_no_engine_but_another_model_does(name):
     base, path = spec_of("hugging-face"), f"model.source.huggingFace.{name}"
     base["model"]["source"]["huggingFace"]["endpoint"] = "https://hub.example"
     before, after = read(base), read(changed(path, base))
@@ -160,7 +160,7 @@ def test_how_a_model_is_pulled_restarts_no_engine_and_which_one_does(name):
         *("modelScope.repo", "modelScope.revision", "modelScope.tokenSecretRef.name", "modelScope.pvc.claimName"),
     ],
 )
-def test_credentials_of_a_store_restart_no_engine_and_its_address_does(name):
+def test_credentials_of_a_store_restart_no_engine_but_its_address_does(name):
     path, base = f"model.source.{name}", spec_of(name.partition(".")[0].replace("modelScope", "model-scope"))
     assert restarts(path) is ("Secret" not in name)
     for what in (spec_hash, settings_hash):

@@ -98,7 +98,7 @@ def test_a_table_shows_the_newest_record_with_its_machine_and_commit(results: Pa
     old, other = record(tokens_per_s=1.0, share=0.1), record(tokens_per_s=2.0, isa="avx2", time="2026-11-29T10:00Z")
     results.write_text(record(tokens_per_s=[30, 10, 20], share=0.5, gpu="GPU", time="2026-11-21T10:00Z") + old + other)
     text = page_of(SPEED)
-    assert "| one stream | 20 (10 … 30) | 50 |" in text
+    assert "| one stream | 20 (10–30) | 50 |" in text
     assert "one GPU and 2 cores of Chip with AMX (0123456, 2026-11-21)" in text
     assert "python speed.py" in text
 
@@ -147,7 +147,7 @@ def test_the_readme_takes_its_table_between_two_marks(results: Path) -> None:
     records._records.cache_clear()
     ours, theirs = (Column("tok/s", "tokens_per_s", spread=spread) for spread in (True, False))
     compared = with_speed(readme, [Highlight("one stream", SPEED, 0, ours, theirs, peer="other")])
-    assert "| one stream | 2 tok/s (1 … 3) | 2 tok/s (other) |" in compared
+    assert "| one stream | 2 tok/s (1–3) | 2 tok/s (other) |" in compared
     assert "an old table" not in readme
     assert readme.startswith("before\n")
     assert readme.endswith(f"{END}\nafter")

@@ -1,4 +1,4 @@
-"""The questions that docs/benchmarks.md answers, in its order."""
+"""The tables of docs/benchmarks.md and docs/measurements.md, in their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tools.benchmarks.question import Column, Highlight, Page, Question, Row
 
 _OURS = Column("Ballast, tok/s", "ours_tokens_per_s", spread=True, charted=True)
-_MEMORY_SHARE = Column("ours, of the memory's speed, %", "share_of_memory_speed", scale=100)
+_MEMORY_SHARE = Column("Ballast, % of memory bandwidth", "share_of_memory_speed", scale=100)
 
 
 def _streams(batch: int) -> str:
@@ -24,11 +24,11 @@ _WITH_LLAMA_CPP = (_OURS, _LLAMA_CPP, Column("Ratio", "ratio_of_medians", digits
 _WITH_IK_LLAMA_CPP = (_OURS, replace(_LLAMA_CPP, title="ik_llama.cpp, tok/s"), _MEDIAN_OF_RATIOS, _MEMORY_SHARE)
 
 ALL_ON_GPU_PAIR = Question(
-    name="all-on-gpu-beside-llama",
+    name="all-on-gpu-compared",
     title="Every expert in GPU memory, compared with llama.cpp",
     about=(
         "The whole shape of DeepSeek-V2-Lite in GPU memory. llama.cpp is faster with 1 and 4 streams. Both programs "
-        "are old here, and llama.cpp lacks some of its flash attention."
+        "are old versions, and this build of llama.cpp lacks some of its flash attention."
     ),
     file="hybrid_beside_llama.jsonl",
     rows=tuple(
@@ -45,7 +45,7 @@ LONG_PROMPT = Question(
     title="Prefill: a prompt of 32,768 tokens inside 24 GiB",
     about=(
         "R1's shape cut to 8 layers, with `--vram_limit 24GiB`. A pass reads the experts once, so a longer pass reads "
-        "less for each token."
+        "less per token."
     ),
     file="engine_long_prompt.jsonl",
     rows=tuple(
@@ -55,7 +55,7 @@ LONG_PROMPT = Question(
     columns=(
         Column("tok/s", "tokens_per_s"),
         Column("Seconds", "seconds", digits=2),
-        Column("GPU memory taken, MiB", "peak_mib"),
+        Column("GPU memory used, MiB", "peak_mib"),
         Column("planned, MiB", "plan_mib"),
     ),
     command="python benchmarks/engine/long_prompt.py MODEL.gguf --vram_limit 24GiB",
@@ -66,8 +66,7 @@ PROMPTS_BESIDE = Question(
     title="A prompt that arrives while others decode",
     about=(
         "Three streams decode with 8 of the 61 layers of R1's shape, and prompts of 4,096 tokens arrive one after "
-        "another. "
-        "A prompt passes through the GPU while the CPU computes the experts of the streams that decode."
+        "another. The GPU computes a prompt while the CPU computes the experts of the streams that decode."
     ),
     file="engine_prompts_beside.jsonl",
     rows=(
@@ -75,10 +74,10 @@ PROMPTS_BESIDE = Question(
         Row("H200", "r1-8.gguf: 3 decode, 2 prompts of 4096"),
     ),
     columns=(
-        Column("speed of the decoders, % of alone", "share_of_alone", scale=100),
-        Column("their ITL p99, ms", "itl_p99_ms"),
-        Column("the prompt's TTFT, s", "ttft_s", digits=2),
-        Column("TTFT against alone", "ttft_over_alone", digits=2),
+        Column("decode speed, % of alone", "share_of_alone", scale=100),
+        Column("ITL p99, ms", "itl_p99_ms"),
+        Column("TTFT of the prompt, s", "ttft_s", digits=2),
+        Column("TTFT / alone", "ttft_over_alone", digits=2),
     ),
     command="python benchmarks/engine/prompts_beside.py MODEL.gguf --device cuda:0 --prompt 4096",
 )
@@ -109,15 +108,15 @@ ALL_ON_GPU = Question(
     rows=tuple(_on_gpu(batch, sampled) for batch in (1, 4, 16) for sampled in ("", ", sampled")),
     columns=(Column("tok/s", "tokens_per_s", charted=True),),
     command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
-    axis=f"tokens a second, all streams together: {_R1_CUT}",
+    axis=f"tokens per second, all streams together: {_R1_CUT}",
 )
 
 CPU_ALONE = Question(
-    name="cpu-beside-ik-llama",
+    name="cpu-alone",
     title="A CPU alone, compared with ik_llama.cpp",
     about=(
-        "V2-Lite's whole shape, Q4_K_M, on two cores, in turns. The memory's speed is what both cores read of a large "
-        "buffer right after each of Ballast's runs; it changes between the two, here by half."
+        "V2-Lite's whole shape, Q4_K_M, on two cores, alternating runs. Memory bandwidth is what both cores read of a "
+        "large buffer right after each run of Ballast; it changes between the two, here by half."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -131,7 +130,7 @@ CPU_ALONE = Question(
         "64 -rtr -fa off`, fed random tokens, for more."
     ),
     command="python benchmarks/peers/ik_llama_cpp.py MODEL.gguf IK_BUILD_BIN --rounds 7",
-    axis="tokens a second, all streams together",
+    axis="tokens per second, all streams together",
 )
 
 
@@ -159,10 +158,10 @@ CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
     about=(
-        "Eight layers of each shape, on two cores, in turns with ik_llama.cpp. Activations are rounded as each "
-        "type's default says. Rows of V2-Lite's down projections are no whole blocks of 256 weights; in files of "
-        "low-bit types they are IQ4_NL, as published. What decoding takes of the memory's speed counts the bytes of a "
-        "step, of its experts as many as random choice gives, over what both cores read of a large buffer right after."
+        "Eight layers of each shape on two cores, alternating with ik_llama.cpp. Activations are rounded by each "
+        "type's default. Rows of V2-Lite's down projections are not multiples of 256 weights; files of low-bit types "
+        "have IQ4_NL there, as published files do. The last column compares what decoding reads per second, with as "
+        "many experts per step as a random choice gives, with the bandwidth that both cores reach right after."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -171,11 +170,7 @@ CPU_TYPES = Question(
         for named, case in _prompt_and_streams(1, 4, 8, 16)
     ),
     columns=_WITH_IK_LLAMA_CPP,
-    peer=(
-        "ik_llama.cpp of ik-llama-cpp-python 0.1.5, each program with the options that make it fastest: `llama-bench "
-        "-mla 3 -fa 1 -fmoe 1 -rtr 0` for the prompt, the same with `-rtr 1` for 1 stream, `llama-batched-bench -npp "
-        "64 -rtr -fa off`, fed random tokens, for more."
-    ),
+    peer="ik_llama.cpp, with [the commands of the comparison](benchmarks.md#a-cpu-alone-compared-with-ik_llamacpp).",
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
         "python benchmarks/peers/ik_llama_cpp.py lite8-q2_k.gguf IK_BUILD_BIN"
@@ -187,10 +182,10 @@ CPU_AVX2 = Question(
     name="cpu-avx2",
     title="A CPU alone: AVX2",
     about=(
-        "Eight layers of V2-Lite's shape, or of Qwen3-30B's, on two cores, in turns with llama.cpp. The CPU has "
-        "AVX-512, which neither engine uses here: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 "
-        "(GGML_NATIVE off, tuned for the CPU). Activations are rounded as each type's default says. Not measured yet: "
-        "a CPU without AVX-512. The records do not name llama.cpp's version."
+        "Eight layers of V2-Lite's or Qwen3-30B's shape on two cores, alternating with llama.cpp. The CPU has AVX-512, "
+        "but both engines use only AVX2: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 (GGML_NATIVE off, "
+        "tuned for the CPU). Activations are rounded by each type's default. A CPU without AVX-512 has not been "
+        "measured. The records do not name llama.cpp's version."
     ),
     file="engine_beside_llama_cpp.jsonl",
     rows=tuple(
@@ -215,9 +210,9 @@ def _resident(name: str, case: str, tokens: int) -> Row:
 
 RESIDENT = Question(
     name="resident-experts",
-    title="Experts in GPU memory: how fast their types are read",
+    title="Experts in GPU memory: read speed by type",
     about=(
-        "One MoE layer of R1's shape, gate, up and down, 256 experts. The types are those of gate and up, and of down."
+        "One MoE layer of R1's shape with 256 experts. The first type is that of gate and up, the second that of down."
     ),
     file="resident_experts.jsonl",
     rows=tuple(
@@ -231,7 +226,7 @@ RESIDENT = Question(
         )
         for tokens in (1, 16)
     ),
-    columns=(Column("GB/s of weights", "weights_gb_per_s", charted=True), Column("µs a layer", "us", digits=0)),
+    columns=(Column("GB/s of weights", "weights_gb_per_s", charted=True), Column("µs per layer", "us", digits=0)),
     command="python benchmarks/hybrid/resident_experts.py",
     axis="GB/s of packed weights: one layer of R1",
 )
@@ -244,11 +239,11 @@ WHOLE_R1 = Question(
     name="whole-r1",
     title="The whole of DeepSeek-R1's shape inside 24 GiB of GPU memory",
     about=(
-        "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape, not the real weights; attention "
-        "by flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. What a step reads "
-        "of host memory, by the CPU and across PCIe, is counted over its whole time. The table after this one has what "
-        "memory gives: with several streams a step takes all of it, and no kernel could be faster there. With one, "
-        "memory rests while the GPU computes its part of each layer."
+        "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape with random weights; attention by "
+        "flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. The last column is "
+        "what a step reads from host memory, by the CPU and across PCIe, divided by its whole time. The next table has "
+        "the memory bandwidth: with several streams a step uses all of it, so no kernel could be faster. With one "
+        "stream, memory is idle while the GPU computes its part of each layer."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -275,10 +270,10 @@ WHOLE_R1 = Question(
 
 READ_SPEED = Question(
     name="read-speed",
-    title="What that machine's memory gives",
+    title="Memory bandwidth of that machine",
     about=(
-        "Threads that do nothing but read a buffer, each size twice. A small one is partly in the last cache of "
-        "300 MiB. Weights of such a model are not, so the largest buffer says what can be expected of them."
+        "Threads that only read a buffer, each size twice. A small buffer is partly in the last-level cache of 300 "
+        "MiB; the weights of a large model are not, so the largest buffer is the limit for them."
     ),
     file="read_speed.jsonl",
     rows=tuple(
@@ -297,12 +292,11 @@ WHOLE_R1_Q4_K = Question(
     title="The whole of DeepSeek-R1 in Q4_K, inside 24 GiB of GPU memory",
     about=(
         "All 61 layers with experts in Q4_K, a file of 378 GB, on 64 virtual cores and 512 GiB of host memory: the "
-        "real shape, not the real weights. The seed of this project, KTransformers' balance_serve, reports 17 tokens "
-        "a second for 1 stream and "
-        "40 for 4 on a machine with 845 GB/s: 23 % and 52 % of that, by the bytes of this file's experts if all are "
-        "equally likely. This machine reads about a quarter of it. Its memory was measured with a buffer of 2 GiB, of "
-        "which the last cache holds a part. It shows as one NUMA node. Attention ran by Ballast's own kernels, "
-        "without flashinfer, which the long prompt feels most."
+        "real shape with random weights. KTransformers' balance_serve, from which this project started, reports 17 "
+        "tokens per second for 1 stream and 40 for 4 on a machine with 845 GB/s. With the bytes of this file's "
+        "experts, all equally likely, that is 23 % and 52 % of its bandwidth. This machine has about a quarter of that "
+        "bandwidth, measured with a buffer of 2 GiB that is partly in the last-level cache, and shows one NUMA node. "
+        "Attention used Ballast's own kernels without flashinfer, which slows down the long prompt most."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -326,17 +320,17 @@ WHOLE_R1_Q4_K = Question(
     columns=(
         Column("tok/s", "tokens_per_s", digits=1),
         _READ,
-        Column("a buffer of 2 GiB read at, GB/s", "memory_gb_per_s"),
+        Column("memory bandwidth (2 GiB buffer), GB/s", "memory_gb_per_s"),
     ),
     command='EXPERTS=Q4_K THREADS="32 64" tools/gpu.sh build whole',
 )
 
 WHOLE_R1_START = Question(
     name="whole-r1-start",
-    title="A whole R1: from the start to a model that answers",
+    title="Start time of a whole R1",
     about=(
-        "The first start packs the weights into a folder in memory (`--packed_dir`); the second maps what the first "
-        "has left there. What follows the weights is measuring and compiling for the GPU."
+        "The first start packs the weights into a folder in memory (`--packed_dir`); the second maps them. After the "
+        "weights, the server measures and compiles for the GPU."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -355,10 +349,10 @@ SECOND_START = Question(
     name="second-start",
     title="A second start on two cores",
     about=(
-        "V2-Lite's shape, eight layers in Q4_K_M, a file of 3.3 GB that is in the page cache, and `--packed_dir`; the "
-        "middle one of seven rounds, and of three beside other work on the disk. From a folder in memory the second "
-        "start maps what the first has packed. From a disk it reads as many bytes as the model has, which gains little "
-        "where the model's own file is in memory already."
+        "Eight layers of V2-Lite's shape in Q4_K_M with `--packed_dir`; the file of 3.3 GB is in the page cache. The "
+        "table has the median of seven rounds in memory, and of three on a disk that other processes also used. From a "
+        "folder in memory the second start maps the packed weights. From a disk it reads as many bytes as the model "
+        "has, which helps little if the model's file is already in memory."
     ),
     file="engine_load.jsonl",
     rows=tuple(
@@ -367,18 +361,18 @@ SECOND_START = Question(
     ),
     columns=(
         Column("first start, s", "first_start_s", digits=2),
-        Column("second, s", "second_start_s", digits=2),
-        Column("second of first, %", "second_of_first", scale=100),
+        Column("second start, s", "second_start_s", digits=2),
+        Column("second / first, %", "second_of_first", scale=100),
     ),
     command="python benchmarks/engine/load.py lite8-q4km.gguf --packed-dir /dev/shm/packed",
 )
 
 KEPT_WEIGHTS = Question(
     name="kept-weights",
-    title="Decoding from weights that a folder keeps",
+    title="Decode speed with weights from a packed folder",
     about=(
-        "V2-Lite's shape, eight layers in Q4_K_M, two cores, seven runs in turns: weights packed at the start, and "
-        "mapped from a folder in memory (`--packed_dir`). Others used the machine during the lowest figures."
+        "Eight layers of V2-Lite's shape in Q4_K_M on two cores, seven alternating runs: weights packed at the start, "
+        "or mapped from a folder in memory (`--packed_dir`). Other processes used the machine during the slowest runs."
     ),
     file="engine_decode.jsonl",
     rows=tuple(
@@ -397,9 +391,9 @@ WHOLE_QWEN3 = Question(
     name="whole-qwen3-30b",
     title="The whole of Qwen3-30B-A3B's shape, experts in host memory",
     about=(
-        "All 48 layers, grouped-query attention on the GPU, 128 experts a layer in host memory, with the types of a "
-        "Q4_K_M file: the real shape, not the real weights. Such a file would fit this GPU; this is how it runs where "
-        "it does not. A prompt's experts are streamed across PCIe."
+        "All 48 layers, grouped-query attention on the GPU, 128 experts per layer in host memory, types of a Q4_K_M "
+        "file: the real shape with random weights. Such a file would fit this GPU; the table shows how it runs on a "
+        "GPU that it does not fit. Experts for prompts are streamed across PCIe."
     ),
     file="engine_decode.jsonl",
     rows=(
@@ -412,8 +406,8 @@ WHOLE_QWEN3 = Question(
     ),
     columns=(
         Column("tok/s", "tokens_per_s"),
-        Column("weights of a step, GPU's and CPU's, GB", "gb_read_per_step", digits=1),
-        Column("host memory's speed, GB/s", "memory_gb_per_s"),
+        Column("weights read per step, GPU and CPU, GB", "gb_read_per_step", digits=1),
+        Column("host memory bandwidth, GB/s", "memory_gb_per_s"),
     ),
     command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --batch 1 4 16 --prefill 4096",
 )
@@ -422,9 +416,8 @@ AMX = Question(
     name="amx",
     title="A CPU with AMX: wide activations and long prompts",
     about=(
-        "One MoE layer of R1's shape with 64 experts in Q4_K. With few tokens memory is the limit, with many "
-        "arithmetic. These cases were not measured again since; the table after this one has newer figures of few "
-        "tokens with 8-bit activations."
+        "One MoE layer of R1's shape with 64 experts in Q4_K. Memory is the limit with few tokens, arithmetic with "
+        "many. The next table has newer figures for few tokens with 8-bit activations."
     ),
     file="amx.jsonl",
     rows=tuple(
@@ -436,7 +429,7 @@ AMX = Question(
     ),
     columns=(
         Column("GB/s", "gb_per_s"),
-        Column("of the memory's speed, %", "share", scale=100),
+        Column("% of memory bandwidth", "share", scale=100),
         Column("TFLOP/s", "gop_per_s", scale=0.001, digits=1),
     ),
     command="python benchmarks/kernels/packed_experts.py --shape r1 --tokens 1 4 16 1024",
@@ -444,11 +437,11 @@ AMX = Question(
 
 EXPERT_TYPES = Question(
     name="expert-types",
-    title="A CPU with AMX: how fast types of experts are read",
+    title="A CPU with AMX: read speed of expert types",
     about=(
-        "One MoE layer of R1's shape, activations of one byte. The memory's speed is what the same threads read of a "
+        "One MoE layer of R1's shape, activations of one byte. Memory bandwidth is what the same threads read of a "
         "large buffer just before and after. Codes of the IQ types are points of grids, which are looked up before "
-        "they are multiplied: there the cores are the limit and not memory, and the more so the larger the grid is."
+        "they are multiplied, so the cores are the limit there; larger grids are slower."
     ),
     file="packed_experts.jsonl",
     rows=tuple(
@@ -466,8 +459,8 @@ EXPERT_TYPES = Question(
     ),
     columns=(
         Column("GB/s", "gb_per_s"),
-        Column("of the memory's speed, %", "share", scale=100),
-        Column("the memory's speed, GB/s", "memory_gb_per_s"),
+        Column("% of memory bandwidth", "share", scale=100),
+        Column("memory bandwidth, GB/s", "memory_gb_per_s"),
     ),
     command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
 )
@@ -479,28 +472,27 @@ _TTFT = (
 
 CONVERSATIONS = Question(
     name="conversations",
-    title="Conversations that come back",
+    title="Conversations that return",
     about=(
-        "Four conversations with R1's shape cut to 8 layers, experts in Q4_K, take turns 20 times and grow to 40,000 "
-        "tokens, 2,000 a turn; one more request decodes all the time. The cache holds 49,152 tokens, one conversation "
-        "and a little. With host memory beside it a turn computes its own tokens alone; without, all that was said. "
-        "However few its tokens are, a prompt has all experts cross PCIe once, which takes 0.6 s here. Three "
-        "conversations of 8 turns that begin with 20,000 tokens ran with Ballast's own kernels of attention, the "
-        "others with flashinfer."
+        "8 layers of R1's shape, experts in Q4_K. Four conversations take 20 turns each and grow by 2,000 tokens per "
+        "turn to 40,000; one more request decodes all the time. The cache holds 49,152 tokens, slightly more than one "
+        "conversation. With a KV cache in host memory, a turn computes only its new tokens; without it, the whole "
+        "conversation. Every prompt transfers all experts across PCIe once, which takes 0.6 s here. The other rows "
+        "have three conversations of 8 turns that start with 20,000 tokens, with Ballast's own attention kernels."
     ),
     file="conversations.jsonl",
     rows=tuple(
-        Row(f"{label}, {place}", f"{case}, beside the cache: {beside}", {"gpu": "NVIDIA H100 80GB HBM3"})
+        Row(f"{label}, {label_kept}", f"{case}, beside the cache: {kept}", {"gpu": "NVIDIA H100 80GB HBM3"})
         for label, case in (
             ("20 turns, flashinfer", "4 conversations of 20 turns to 40000 tokens"),
             ("8 turns, own kernels", "3 conversations of 8 turns from 20000 to 40000 tokens"),
         )
-        for place, beside in (("kept in host memory", "host"), ("computed again", "none"))
+        for label_kept, kept in (("kept in host memory", "host"), ("computed again", "none"))
     ),
     columns=(
         *_TTFT,
         Column("ITL of the other request, ms", "others_token_p50_ms", digits=1),
-        Column("of the prompts not computed, %", "cached_share", scale=100),
+        Column("prompt tokens from the cache, %", "cached_share", scale=100),
     ),
     command="python benchmarks/serving/conversations.py --conversations 4 --beside host,none -- --gguf_path MODEL.gguf",
 )
@@ -509,24 +501,23 @@ OVERLOAD = Question(
     name="overload",
     title="More requests than the server can answer",
     about=(
-        "The built-in model, requests of mixed lengths at random times. Goodput counts the replies "
-        "whose first token came within two seconds. With a limit of one second on the predicted queue time "
-        "(`--max_queue_wait_s 1`; the default is no limit), the server refuses the other requests immediately, so "
-        "goodput does not fall as arrivals grow. The records say `auto`, an earlier setting that meant one second "
-        "for this model."
+        "The built-in model, requests of mixed lengths at random times. Goodput counts the replies whose first token "
+        "came within two seconds. The predicted queue time is limited to one second (`--max_queue_wait_s 1`; the "
+        "default is no limit). Requests above the limit are rejected immediately, so goodput does not fall as arrivals "
+        "grow. The records say `auto`, an earlier setting that meant one second for this model."
     ),
     file="overload.jsonl",
     rows=tuple(
-        Row(f"{rate} arrive a second", f"{rate}/s, --max_queue_wait_s auto", {"options": "--max_queue_wait_s auto"})
+        Row(f"{rate} arrivals/s", f"{rate}/s, --max_queue_wait_s auto", {"options": "--max_queue_wait_s auto"})
         for rate in (4, 8, 20, 40)
     ),
     columns=(
-        Column("Goodput a second", "goodput_per_s", digits=1, charted=True),
-        Column("refused, %", "refused_share", scale=100),
+        Column("goodput per s", "goodput_per_s", digits=1, charted=True),
+        Column("rejected, %", "refused_share", scale=100),
         *_TTFT,
     ),
     command="python benchmarks/serving/overload.py --rates 4,8,20,40 --seconds 30",
-    axis="replies in time, a second",
+    axis="replies in time per second",
 )
 
 _OURS_OF: dict[str, object] = {"server": "ballast"}
@@ -558,15 +549,15 @@ _LLAMA_SERVER = (
 )
 
 MANY_AT_ONCE = Question(
-    name="many-users-at-once",
-    title="Many users at once, compared with llama-server",
+    name="many-concurrent-users",
+    title="Many concurrent users, compared with llama-server",
     about=(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
-        "request over HTTP at the same time. The table shows the time until the last of them has its first token, and "
-        "the tokens of all replies per second; replies of one token measure the prompts alone. No two prompts are the "
-        "same. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers of a row ran on one machine, "
-        "one after the other. Ballast has a later first token with 16 users of R1, and with 16 short prompts of "
-        "Qwen3; [newer commits](measurements.md#many-users-newer-commits) were measured without llama-server."
+        "request over HTTP at the same time, each with a different prompt. The table shows the time until the last of "
+        "them has its first token, and the tokens of all replies per second; replies of one token measure only the "
+        "prompts. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers of a row ran on one "
+        "machine, one after the other. Ballast has a later first token with 16 users of R1; [newer "
+        "commits](measurements.md#many-users-newer-commits) were measured without llama-server."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -590,7 +581,7 @@ MANY_AT_ONCE_NEWER = Question(
     title="Many users: newer commits",
     about=(
         "The requests of [the comparison with "
-        "llama-server](benchmarks.md#many-users-at-once-compared-with-llama-server) with newer commits, "
+        "llama-server](benchmarks.md#many-concurrent-users-compared-with-llama-server), with newer commits "
         "on other machines, so llama-server has no column here."
     ),
     file="arrivals.jsonl",
@@ -617,9 +608,8 @@ MANY_ON_A_CPU = Question(
     title="Many users: a CPU alone",
     about=(
         "Eight layers of V2-Lite's and of Qwen3-30B's shape on two cores, with 16 slots. All users send a request over "
-        "HTTP at the same time; replies have 10 tokens. One prompt with the tokens of all users is the comparison: it "
-        "is one pass over the same tokens. With an unlimited stall (`--max_stall_ms 100000`), prompts may take whole "
-        "steps while replies wait."
+        "HTTP at the same time; replies have 10 tokens. For comparison, one user sends the tokens of all users in one "
+        "prompt. With an unlimited stall (`--max_stall_ms 100000`), prompts may take whole steps while replies wait."
     ),
     file="arrivals.jsonl",
     rows=tuple(
@@ -675,7 +665,7 @@ MANY_ARRIVING = Question(
     columns=(
         Column("first token p50, s: Ballast", "first_token_p50_s", 2, of=_OURS_OF),
         Column("llama-server", "first_token_p50_s", 2, of=_THEIRS_OF),
-        Column("goodput a second: Ballast", "goodput_per_s", 2, of=_OURS_OF),
+        Column("goodput per s: Ballast", "goodput_per_s", 2, of=_OURS_OF),
         Column("llama-server", "goodput_per_s", 2, of=_THEIRS_OF),
         Column("ITL p50, ms: Ballast", "itl_p50_ms", of=_OURS_OF),
         Column("llama-server", "itl_p50_ms", of=_THEIRS_OF),
@@ -690,9 +680,9 @@ MANY_ARRIVING_NEWER = Question(
     about=(
         "The load of [the comparison with "
         "llama-server](benchmarks.md#users-who-arrive-at-random-times-compared-with-llama-server), each run with the "
-        "newest commit that measured it. Runs of 25 s and 30 s drew the number of arrivals at random, so their load "
-        "differs from the rate; runs of 12 s have exactly rate times seconds arrivals. A run that lasts much longer "
-        "than its window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
+        "newest commit that measured it. Runs of 25 s and 30 s have a random number of arrivals, so their load differs "
+        "from the rate; runs of 12 s have exactly rate × seconds arrivals. A run that lasts much longer than its "
+        "window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
     ),
     file="arrivals.jsonl",
     rows=tuple(
@@ -728,9 +718,9 @@ MANY_ARRIVING_NEWER = Question(
 
 HTTP = Question(
     name="http",
-    title="What HTTP costs",
+    title="HTTP overhead",
     about=(
-        "An engine that makes tokens without computing, so that only the server works: streams of 1,000 tokens each."
+        "An engine that produces tokens without computing, so that only the server works; each stream has 1,000 tokens."
     ),
     file="http_overhead.jsonl",
     rows=(
@@ -740,8 +730,8 @@ HTTP = Question(
     ),
     columns=(
         Column("tok/s", "tokens_per_s"),
-        Column("CPU a token, µs", "server_cpu_us_per_token"),
-        Column("bytes a token", "bytes_per_token"),
+        Column("CPU per token, µs", "server_cpu_us_per_token"),
+        Column("bytes per token", "bytes_per_token"),
     ),
     command="python benchmarks/serving/http_overhead.py",
 )
@@ -750,15 +740,15 @@ CHAT_PAGE = Question(
     name="chat-page",
     title="The chat page while a long reply streams",
     about=(
-        "Frames that Chromium draws while 5,000 tokens arrive at 250 a second, without a graphics card, on the machine "
-        "that serves them. The screen asks for 60."
+        "Frames per second that Chromium draws while 5,000 tokens arrive at 250 per second, without a graphics card, "
+        "on the machine that serves them. The screen requests 60."
     ),
     file="chat_page.jsonl",
     rows=tuple(
         Row(label, f"5000 tokens at 250/s, {label}") for label in ("prose, code and tables", "one block of code")
     ),
     columns=(
-        Column("frames a second", "frames_per_s", digits=1, spread=True),
+        Column("frames per second", "frames_per_s", digits=1, spread=True),
         Column("in the worst second", "worst_second_frames", spread=True),
         Column("longest pause, ms", "longest_gap_ms", spread=True),
     ),
@@ -769,12 +759,12 @@ WAKE = Question(
     name="wake",
     title="Waking a service from zero",
     about=(
-        "From a request to the first token of a service at zero, which KEDA's HTTP add-on wakes; V2-Lite's shape, "
-        "eight layers in Q4_K_M, a file of 3.3 GB that is in the page cache, 2 cores that the control plane and KEDA "
-        "share. Pods are processes here: no container is made and no image is pulled. Others used the machine, with "
-        "a lower priority. Most of a later start is KEDA, the operator, the program's start and its measurement of "
-        "steps; a copy on a disk is read past the page cache. "
-        "[Scale to zero](kubernetes/scale-to-zero.md) says how to set it up."
+        "Time from a request to the first token of a service at zero, which KEDA's HTTP add-on wakes. The model has "
+        "eight layers of V2-Lite's shape in Q4_K_M; its file of 3.3 GB is in the page cache. The control plane and "
+        "KEDA share the 2 cores, and other processes used the machine with a lower priority. Pods are processes here: "
+        "no container is created and no image is pulled. Most of a later start is KEDA, the operator, the program's "
+        "start and its measurement of steps. A copy on a disk is read without the page cache. [Scale to "
+        "zero](kubernetes/scale-to-zero.md) describes the setup."
     ),
     file="operator_wake.jsonl",
     rows=tuple(
@@ -799,8 +789,8 @@ OPERATOR = Question(
     name="operator",
     title="The operator under faults",
     about=(
-        "What a fault of the API server costs: seconds until the children of every service are as desired again, once "
-        "it is over. No pod was restarted in any case."
+        "Seconds from the end of a fault of the API server until the child objects of every service are as desired "
+        "again. No pod was restarted in any case."
     ),
     file="operator_faults.jsonl",
     rows=tuple(
@@ -828,11 +818,11 @@ OPERATOR = Question(
 
 SPARSE_ATTENTION = Question(
     name="sparse-attention",
-    title="Sparse attention beside dense attention",
+    title="Sparse attention, compared with dense attention",
     about=(
-        "One token's attention in one layer of DeepSeek V3.2's shape, on two cores with AVX-512: to all positions, and "
-        "to the 2,048 that the indexer chooses, its scores and the choice included. Projections, which both have "
-        "alike, are left out. Scores take 32 operations for each byte of an index key, and are bound by these."
+        "Attention of one token in one layer of DeepSeek V3.2's shape, on two cores with AVX-512: to all positions, or "
+        "to the 2,048 that the indexer selects, including its scores and the selection. Projections are the same for "
+        "both and are left out. Scores take 32 operations per byte of an index key, so arithmetic is the limit."
     ),
     file="sparse_attention.jsonl",
     rows=tuple(
@@ -842,22 +832,22 @@ SPARSE_ATTENTION = Question(
     columns=(
         Column("dense, ms", "dense_seconds", digits=1, scale=1000),
         Column("sparse, ms", "sparse_seconds", digits=1, scale=1000),
-        Column("of it scores and choice, ms", "index_seconds", digits=1, scale=1000),
+        Column("scores and selection in it, ms", "index_seconds", digits=1, scale=1000),
         Column("times faster", "times_faster", digits=1),
         Column("scores, GFLOP/s", "index_gflops"),
-        Column("index keys read, % of memory's speed", "index_read_share", digits=0, scale=100),
+        Column("index keys read, % of memory bandwidth", "index_read_share", digits=0, scale=100),
     ),
     command="python benchmarks/kernels/sparse_attention.py",
 )
 
 SPARSE_ATTENTION_GPU = Question(
     name="sparse-attention-gpu",
-    title="Sparse attention beside dense attention, on a GPU",
+    title="Sparse attention, compared with dense attention, on a GPU",
     about=(
-        "Attention in one layer of DeepSeek V3.2's shape, half precision in the cache: of tokens that are decoded "
-        "together, each at the end of a context of its own, and of the last 1,024 tokens of a prompt; dense attention "
-        "by Ballast's own kernels in the latent space. The parts of sparse attention, each measured by itself, are "
-        "scores of all positions, the choice of 2,048 and attention to these. Projections are left out."
+        "Attention in one layer of DeepSeek V3.2's shape, with a cache in half precision: for tokens that are decoded "
+        "together, each at the end of its own context, and for the last 1,024 tokens of a prompt. Dense attention uses "
+        "Ballast's own kernels in the latent space. Sparse attention has three parts, measured separately: scores of "
+        "all positions, selection of 2,048, and attention to these. Projections are left out."
     ),
     file="hybrid_sparse_attention.jsonl",
     rows=tuple(
@@ -874,7 +864,7 @@ SPARSE_ATTENTION_GPU = Question(
         Column("dense, µs", "dense_us"),
         Column("sparse, µs", "sparse_us"),
         Column("scores", "scores_us"),
-        Column("choice", "choice_us"),
+        Column("selection", "choice_us"),
         Column("attention", "attention_us"),
         Column("times faster", "times_faster", digits=1),
     ),
@@ -885,8 +875,8 @@ PROMPTS_LLAMA_CPP = Question(
     name="prompts-llama-cpp",
     title="Prompts, compared with llama.cpp",
     about=(
-        "One prompt of random tokens, with all experts in host memory: the same file on the same machine, in two or "
-        "three turns."
+        "One prompt of random tokens, with all experts in host memory: the same file on the same machine, two or three "
+        "alternating runs."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
@@ -960,31 +950,27 @@ MEASURED = (
     OPERATOR,
 )
 
-_INTRODUCTION = """Every figure is read from a record in `benchmarks/results`, which holds the machine, the commit and
-the time. Where a case was measured several times, the table shows the median, and the lowest and highest value in
-brackets. The models have the shapes and the types of real ones and random weights: their text is noise. The machines
-are shared and virtual, and the speed of their memory changes by a third within minutes, so compare within a table."""
-
 PAGES = (
     Page(
         Path("docs/benchmarks.md"),
-        f"""# Benchmarks
+        """# Benchmarks
 
-Ballast compared with other servers on the same machine. [Measurements](measurements.md) has the other tables, such
-as a [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
+Ballast compared with other servers on the same machine. [Measurements](measurements.md) has the other tables, such as a
+[whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
 
-{_INTRODUCTION}
-
-Not measured yet: decoding compared with a current llama.cpp, and kt-kernel.""",
+- Every figure comes from a record in `benchmarks/results` with the machine, the commit and the time. If a case was
+  measured several times, the table shows the median, and the lowest and highest value in brackets.
+- The models have real shapes and types, and random weights: their text is noise.
+- The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
+  a table.
+- Not measured yet: decoding compared with a current llama.cpp, and kt-kernel.""",
         COMPARED,
     ),
     Page(
         Path("docs/measurements.md"),
-        f"""# Measurements
+        """# Measurements
 
-[Benchmarks](benchmarks.md) has the comparisons with other servers. This page has everything else.
-
-{_INTRODUCTION}""",
+The tables that are not in [Benchmarks](benchmarks.md), which explains how to read the figures.""",
         MEASURED,
     ),
 )
@@ -992,28 +978,13 @@ Not measured yet: decoding compared with a current llama.cpp, and kt-kernel.""",
 _SECONDS = Column("s", "first_token_slowest_s", 2, spread=True)
 
 HIGHLIGHTS = (
-    Highlight(
-        "a whole R1 in Q4_K, H100 held to 24 GiB, 64 cores of a Xeon: 1 stream",
-        WHOLE_R1_Q4_K,
-        0,
-        Column("tok/s", "tokens_per_s"),
-    ),
-    Highlight("the same, 16 streams together", WHOLE_R1_Q4_K, 2, Column("tok/s", "tokens_per_s")),
-    Highlight("the same, a prompt of 4,096 tokens", WHOLE_R1_Q4_K, 8, Column("tok/s", "tokens_per_s")),
     *(
-        Highlight(label, MANY_AT_ONCE, row, replace(_SECONDS, of=_OURS_OF), replace(_SECONDS, of=_THEIRS_OF))
+        Highlight(label, WHOLE_R1_Q4_K, row, Column("tok/s", "tokens_per_s"))
         for label, row in (
-            (f"{_R1_CUT}, H100, 16 cores: slowest first token of 8 prompts of 64", 2),
-            ("the same, 16 prompts of 200", 4),
-            ("a whole Qwen3-30B: slowest first token of 16 prompts of 64", 8),
+            ("whole R1 in Q4_K, H100 limited to 24 GiB, 64 cores: 1 request", 0),
+            ("whole R1 in Q4_K: 16 requests together", 2),
+            ("whole R1 in Q4_K: prompt of 4,096 tokens", 8),
         )
-    ),
-    Highlight(
-        "the same: replies a second in time, 2 users arrive a second",
-        MANY_ARRIVING,
-        2,
-        Column("a second", "goodput_per_s", 2, of=_OURS_OF),
-        Column("a second", "goodput_per_s", 2, of=_THEIRS_OF),
     ),
     *(
         Highlight(
@@ -1025,9 +996,37 @@ HIGHLIGHTS = (
             peer=peer,
         )
         for label, question, row, peer in (
-            ("V2-Lite on 2 CPU cores, without a GPU: 1 stream", CPU_ALONE, 1, "ik_llama.cpp"),
-            ("the same, 16 streams", CPU_ALONE, 4, "ik_llama.cpp"),
-            ("V2-Lite, all experts in GPU memory, H200: 1 stream", ALL_ON_GPU_PAIR, 0, "llama.cpp, old"),
+            (f"{_R1_CUT}, H100: prompt of 4,096 tokens", PROMPTS_LLAMA_CPP, 1, "llama.cpp"),
+            ("Qwen3-30B, H100: prompt of 512 tokens", PROMPTS_LLAMA_CPP, 3, "llama.cpp"),
+        )
+    ),
+    *(
+        Highlight(label, MANY_AT_ONCE, row, replace(_SECONDS, of=_OURS_OF), replace(_SECONDS, of=_THEIRS_OF))
+        for label, row in (
+            (f"{_R1_CUT}, H100: last first token of 8 prompts of 64 tokens", 2),
+            (f"{_R1_CUT}, H100: last first token of 16 prompts of 200 tokens", 4),
+        )
+    ),
+    Highlight(
+        "Qwen3-30B, H100, 2 requests arrive per second: replies that start within 2 s",
+        MANY_ARRIVING,
+        2,
+        Column("per s", "goodput_per_s", 2, of=_OURS_OF),
+        Column("per s", "goodput_per_s", 2, of=_THEIRS_OF),
+    ),
+    *(
+        Highlight(
+            label,
+            question,
+            row,
+            Column("tok/s", "ours_tokens_per_s", spread=True),
+            Column("tok/s", "theirs_tokens_per_s", spread=True),
+            peer=peer,
+        )
+        for label, question, row, peer in (
+            ("V2-Lite on 2 CPU cores, no GPU: 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
+            ("V2-Lite on 2 CPU cores, no GPU: 16 requests", CPU_ALONE, 4, "ik_llama.cpp"),
+            ("V2-Lite, all experts in GPU memory, H200: 1 request", ALL_ON_GPU_PAIR, 0, "llama.cpp, old version"),
         )
     ),
 )

@@ -13,7 +13,7 @@ from tools.pages import NOTE, paragraph, table
 
 CHARTS = Path("docs/pictures/benchmarks")
 
-# What the README's table of speed lies between.
+# The README's table of speed is between these two marks.
 BEGIN = "<!-- speed: written by `make docs-reference` from benchmarks/results -->"
 END = "<!-- end of speed -->"
 
@@ -33,7 +33,7 @@ def files(pages: Iterable[Page]) -> Iterator[tuple[Path, str]]:
 def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
     """The README with a table of the highlights between its two marks.
 
-    Raises ValueError where the marks are not there."""
+    Raises ValueError if a mark is missing."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -93,14 +93,14 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
     yield from paragraph(question.about)
     yield ""
     if question.axis:
-        yield f"![{question.title}: the figures of the table below as bars](pictures/benchmarks/{question.name}.svg)"
+        yield f"![{question.title}: chart of the table below](pictures/benchmarks/{question.name}.svg)"
         yield ""
     yield from _table(question, records)
     yield ""
     if question.peer:
         yield from paragraph(f"Peer: {question.peer}")
         yield ""
-    yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. Again:")
+    yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. To repeat:")
     yield ""
     yield "```"
     yield question.command
@@ -137,7 +137,7 @@ def _spread(figure: object, column: Column) -> str:
     """The lowest and highest of repeated measurements in brackets, after a space; empty if the column hides them."""
     if not (column.spread and isinstance(figure, list) and len(figure) > 1):
         return ""
-    return f" ({_number(min(figure), column)} … {_number(max(figure), column)})"
+    return f" ({_number(min(figure), column)}–{_number(max(figure), column)})"
 
 
 def _number(value: float, column: Column) -> str:

@@ -24,7 +24,7 @@ ALL = Dashboard(
             (
                 Panel(
                     "Ready",
-                    "Services that are ready, of all. The table beside says why the others are not.",
+                    "Number of ready services, and of all services. The table has the reasons of the others.",
                     (
                         Query(
                             f'sum(ballast_operator_service_condition{{{FLEET},condition="Ready",status="True"}}) or vector(0)',
@@ -37,7 +37,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Not ready",
-                    "Services that the operator does not find ready. Red from the first one; the table says which and why.",
+                    "Number of services that are not ready. The table has their names and reasons.",
                     (
                         Query(
                             f'count(ballast_operator_service_condition{{{FLEET},condition="Ready",status!="True"}}) '
@@ -51,8 +51,8 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Errors",
-                    "Share of ended requests that ended by a fault or out of time, of all services. Refused requests and "
-                    "clients that left are not among them.",
+                    "Share of finished requests that failed or timed out, of all services. Rejected requests and clients that "
+                    "disconnected do not count.",
                     (Query(ERRORS.format(by=""), "errors"),),
                     unit="percentunit",
                     kind="stat",
@@ -62,7 +62,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Alerts",
-                    "Alerts of Ballast that fire now; docs/kubernetes/monitoring.md lists their pages.",
+                    "Alerts of Ballast that are firing; docs/kubernetes/monitoring.md lists their pages.",
                     (Query('count(ALERTS{alertname=~"Ballast.+",alertstate="firing"}) or vector(0)', "firing"),),
                     kind="stat",
                     width=6,
@@ -70,8 +70,8 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Conditions",
-                    "What the operator finds of each service, with its reason; what is false comes first. "
-                    "docs/kubernetes/troubleshooting.md goes through the reasons. A service's name leads to its dashboard.",
+                    "Conditions of each service with their reasons; false ones come first. "
+                    "docs/kubernetes/troubleshooting.md explains the reasons. A service's name links to its dashboard.",
                     (Query(f'ballast_operator_service_condition{{{FLEET},condition!="Progressing"}}'),),
                     kind="table",
                     width=24,
@@ -79,20 +79,20 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Error ratio",
-                    "Ended requests that ended by a fault or out of time, by service. Look at the pod's log.",
+                    "Share of finished requests that failed or timed out, by service. Check the pod's log.",
                     (Query(ERRORS.format(by=" by (namespace, service)"), BY_SERVICE),),
                     unit="percentunit",
                     maximum=1,
                 ),
                 Panel(
                     "Tokens per second",
-                    "Generated, by service.",
+                    "Generated tokens per second, by service.",
                     (Query(rate("ballast_generation_tokens_total", "namespace, service", FLEET), BY_SERVICE),),
                     stacked=True,
                 ),
                 Panel(
                     "Batch occupancy",
-                    "By service. Low everywhere: fewer replicas would do.",
+                    "By service. If it is always low, fewer replicas are enough.",
                     (
                         Query(
                             f"sum by (namespace, service) (ballast_batch_running{{{FLEET}}}) / "
@@ -105,7 +105,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Waiting requests",
-                    "By service. One that grows: docs/kubernetes/alerts/queue-growing.md.",
+                    "By service. If a queue grows: docs/kubernetes/alerts/queue-growing.md.",
                     (Query(f"sum by (namespace, service) (ballast_requests_waiting{{{FLEET}}})", BY_SERVICE),),
                 ),
                 Panel(
@@ -141,7 +141,7 @@ ALL = Dashboard(
             (
                 Panel(
                     "Pinned services",
-                    "What the operator found in the running processes: CPUs, memory and GPU on one node.",
+                    "Whether CPUs, memory and GPU of the running processes are on one node.",
                     (
                         Query(
                             f'sum by (status, reason) (ballast_operator_service_condition{{{FLEET},condition="NUMAPinned"}})',
@@ -152,15 +152,15 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Local weights",
-                    "Share of the weights on the node of the threads that read them; the worst pod of each service.",
+                    "Share of the weights that are on the node of the threads that read them, for the worst pod of each service.",
                     (Query(f"min by (namespace, service) (ballast_numa_local_ratio{{{FLEET}}})", BY_SERVICE),),
                     unit="percentunit",
                     maximum=1,
                 ),
                 Panel(
                     "Memory policy",
-                    "1 where the process may set memory policies. 0: the node's seccomp profile forbids it; locality then "
-                    "rests on first touch.",
+                    "1 if the process may set memory policies. 0: the node's seccomp profile forbids it; locality then depends on "
+                    "first touch.",
                     (Query(f"min by (namespace, service) (ballast_numa_mempolicy_available{{{FLEET}}})", BY_SERVICE),),
                     maximum=1,
                 ),
@@ -171,13 +171,13 @@ ALL = Dashboard(
             (
                 Panel(
                     "Leading",
-                    "Exactly one replica leads. None for longer than a minute: look at the pods' logs.",
+                    "Number of leaders; it must be 1. If it is 0 for longer than a minute, check the pods' logs.",
                     (Query("sum(ballast_operator_leading)", "leaders"),),
                     kind="stat",
                     width=6,
                 ),
                 Panel(
-                    "Since the last full look",
+                    "Since the last resync",
                     "Seconds. Above 5 minutes: docs/kubernetes/alerts/watch-stale.md.",
                     (Query("time() - max(ballast_operator_last_resync_timestamp_seconds)", "age"),),
                     unit="s",
@@ -187,7 +187,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Watches stale",
-                    "For how long watches have missed changes; 0 is right.",
+                    "Seconds for which the watches have missed changes; it must be 0.",
                     (Query("max(ballast_operator_watch_stale_seconds)", "stale"),),
                     unit="s",
                     kind="stat",
@@ -196,14 +196,14 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Known services",
-                    "InferenceServices at the last full look.",
+                    "InferenceServices at the last resync.",
                     (Query("max(ballast_operator_services)", "services"),),
                     kind="stat",
                     width=6,
                 ),
                 Panel(
                     "Passes",
-                    "Of the control loop, by result. Errors that go on: kubectl logs of the operator name the object.",
+                    "Passes of the control loop, by result. If errors last, the operator's log has the object.",
                     (
                         Query(
                             "sum by (result) (rate(ballast_operator_reconciles_total[$__rate_interval]))", "{{result}}"
@@ -213,7 +213,7 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Time of a pass",
-                    "95 of 100 passes of the control loop take less.",
+                    "95 % of the passes of the control loop are shorter.",
                     (Query(OPERATOR_P95, "p95"),),
                     unit="s",
                 ),
@@ -224,20 +224,20 @@ ALL = Dashboard(
                 ),
                 Panel(
                     "Requests to the API server",
-                    "By status code; 0 is no answer, 403 a permission that is missing (ballast-operator doctor names it).",
+                    "By status code. 0: no answer. 403: a missing permission, which ballast-operator doctor lists.",
                     (Query("sum by (code) (rate(ballast_operator_api_requests_total[$__rate_interval]))", "{{code}}"),),
                     unit="reqps",
                     stacked=True,
                 ),
                 Panel(
                     "Events",
-                    "That the watches brought, by kind.",
+                    "Events that the watches delivered, by kind.",
                     (Query("sum by (kind) (rate(ballast_operator_watch_events_total[$__rate_interval]))", "{{kind}}"),),
                     unit="ops",
                 ),
                 Panel(
                     "Versions",
-                    "Builds of the engine that run, and the instruction set that each chose.",
+                    "Versions of the running engines, with their instruction set and device.",
                     (
                         Query(
                             f"count by (version, isa, device) (ballast_build_info{{{FLEET}}})",

@@ -25,8 +25,8 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Ready",
-                    "What the operator says of the service. Otherwise: kubectl describe bisvc, and "
-                    "docs/kubernetes/troubleshooting.md by its reason.",
+                    "The operator's condition Ready. If it is not Ready: kubectl describe bisvc, and its reason in "
+                    "docs/kubernetes/troubleshooting.md.",
                     (Query(READY, "{{reason}}"),),
                     kind="stat",
                     width=4,
@@ -36,8 +36,8 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Batch occupancy",
-                    "Running requests as a share of the batch. Full with a queue: more replicas, or a larger "
-                    "maxBatchSize if inter-token latency allows it.",
+                    "Running requests as a share of the batch. If it is full and requests wait: add replicas, or raise "
+                    "maxBatchSize if the inter-token latency allows it.",
                     (Query(f"sum(ballast_batch_running{{{OURS}}}) / sum(ballast_batch_slots{{{OURS}}})"),),
                     unit="percentunit",
                     kind="gauge",
@@ -46,7 +46,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "KV cache used",
-                    "Tokens held by requests as a share of cacheLens. Above 95 % requests are preempted: raise cacheLens "
+                    "Tokens of running requests as a share of cacheLens. Above 95 %, requests are preempted: raise cacheLens "
                     "or lower maxBatchSize.",
                     (Query(f"max(ballast_kv_cache_usage_ratio{{{OURS}}})"),),
                     unit="percentunit",
@@ -57,7 +57,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Waiting",
-                    "Requests in the queue. Some are fine in bursts; growth means that more comes than is served.",
+                    "Requests in the queue. Bursts are normal; growth means that arrivals exceed the capacity.",
                     (Query(f"sum(ballast_requests_waiting{{{OURS}}})"),),
                     kind="stat",
                     width=4,
@@ -85,8 +85,7 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Batch",
-                    "Requests that take part in steps, under the most that may. Occupancy far below the slots with a queue: "
-                    "look at the KV cache.",
+                    "Running requests and slots. If many slots are free although requests wait, check the KV cache.",
                     (
                         Query(f"sum(ballast_batch_running{{{OURS}}})", "running"),
                         Query(f"sum(ballast_batch_slots{{{OURS}}})", "slots"),
@@ -94,7 +93,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Queue",
-                    "Waiting requests by pod. One pod alone: the Service or the gateway does not spread.",
+                    "Waiting requests by pod. If only one pod has a queue, the Service or the gateway does not distribute requests.",
                     (Query(f"ballast_requests_waiting{{{OURS}}}", "{{pod}}"),),
                 ),
                 Panel(
@@ -106,21 +105,21 @@ SERVICE = Dashboard(
                 Panel(
                     "Predicted wait",
                     "Predicted queue time of a request from a client without waiting requests, by pod. If --max_queue_wait_s is "
-                    "set, the server refuses requests above it: docs/kubernetes/alerts/requests-refused.md.",
+                    "set, the server rejects requests above it: docs/kubernetes/alerts/requests-refused.md.",
                     (Query(f"ballast_predicted_wait_seconds{{{OURS}}}", "{{pod}}"),),
                     unit="s",
                 ),
                 Panel(
                     "Requests",
-                    "Ended requests by outcome. rejected: the queue was full or the predicted wait above --max_queue_wait_s, clients should honour Retry-After; error: "
-                    "look at the pod's log.",
+                    "Finished requests by outcome. rejected: the queue was full, or the predicted wait above --max_queue_wait_s; "
+                    "clients should honour Retry-After. error: check the pod's log.",
                     (Query(rate("ballast_requests_total", "outcome"), "{{outcome}}"),),
                     unit="reqps",
                     stacked=True,
                 ),
                 Panel(
                     "Error ratio",
-                    "Ended requests that ended by a fault or out of time. Look at the pod's log, event `request`.",
+                    "Share of finished requests that failed or timed out. Check the pod's log, event `request`.",
                     (
                         Query(
                             f'(sum(rate(ballast_requests_total{{{OURS},outcome=~"error|timeout"}}[$__rate_interval])) '
@@ -133,7 +132,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Cancelled",
-                    "Requests whose client left. Many of them: clients' timeouts are shorter than answers take.",
+                    "Requests whose client disconnected. If there are many, the clients' timeouts are too short.",
                     (
                         Query(
                             f'sum(rate(ballast_requests_total{{{OURS},outcome="client_gone"}}[$__rate_interval])) or vector(0)',
@@ -144,7 +143,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Preempted",
-                    "Requests that gave their KV up and were computed again. More than now and then: raise cacheLens.",
+                    "Requests whose KV blocks were evicted and computed again. If this happens often, raise cacheLens.",
                     (Query(rate("ballast_preemptions_total"), "preempted"),),
                     unit="reqps",
                 ),
@@ -188,7 +187,7 @@ SERVICE = Dashboard(
                     "Step costs",
                     "Predicted duration of a step by lane and number of tokens, mean over pods. The scheduler plans prompts "
                     "with these costs. They are measured at start and follow the steps that run. A lasting rise means that "
-                    "the machine has become slower: look for other load on the node, or at its CPU frequency.",
+                    "the machine has become slower: check for other load on the node, and its CPU frequency.",
                     (
                         Query(
                             f"avg by (lane, tokens) (ballast_step_cost_seconds{{{OURS}}})",
@@ -199,7 +198,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Tokens in a step",
-                    "Mean of tokens a step. Near 1: nothing is batched, the memory's bandwidth serves one request at a time.",
+                    "Mean number of tokens per step. Near 1: nothing is batched, so each token reads the weights alone.",
                     (
                         Query(
                             f"{rate('ballast_step_tokens_sum')} / {rate('ballast_step_tokens_count')}",
@@ -236,7 +235,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Read by the GPU across PCIe",
-                    "Of a decode step's experts in host memory, the share that the GPU computes; the CPU computes the others.",
+                    "Share of a decode step's experts in host memory that the GPU reads and computes; the CPU computes the others.",
                     (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}}"),),
                     unit="percentunit",
                     maximum=1,
@@ -248,7 +247,7 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Tokens in the cache",
-                    "Held by requests, kept for their prefix alone, and free. Kept ones are given up when blocks are needed.",
+                    "Tokens of running requests, tokens kept for their prefix, and free tokens. Kept tokens are evicted when needed.",
                     (
                         Query(f"sum(ballast_kv_cache_used_tokens{{{OURS}}})", "used"),
                         Query(f"sum(ballast_kv_cache_cached_tokens{{{OURS}}})", "cached"),
@@ -263,8 +262,8 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Prefix cache hits",
-                    "Share of prompt tokens that need no computation. Low with chats over several replicas: route sessions "
-                    "to the pod that knows them (docs/kubernetes/scaling.md).",
+                    "Share of prompt tokens that need no computation. If it is low with several replicas, route each session to "
+                    "one pod (docs/kubernetes/scaling.md).",
                     (
                         Query(
                             f"{rate('ballast_prefix_cache_hit_tokens_total')} / "
@@ -277,22 +276,22 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Prompt tokens that came back",
-                    "KV that was copied from host memory or read from disk instead of computed, by where. Without "
+                    "KV blocks that were copied from host memory or read from disk instead of computed, by tier. Without "
                     "kv_host_bytes and kv_disk_dir there is none (docs/one-machine/kv-cache.md).",
                     (Query(rate("ballast_kv_tier_hit_tokens_total", "tier"), "{{tier}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "Tokens not kept",
-                    "That were never copied there, a second, by tier: it takes no more, or the KV cache needed their room "
-                    "first. A prompt that begins with them is computed again. If it goes on, the disk is too slow for "
-                    "what is computed: docs/one-machine/kv-cache.md.",
+                    "Tokens per second that were not copied to a tier: it was full or too slow, or the KV cache needed their room "
+                    "first. A prompt that begins with them is computed again. If this lasts, the disk is too slow: "
+                    "docs/one-machine/kv-cache.md.",
                     (Query(rate("ballast_kv_tier_dropped_tokens_total", "tier"), "{{tier}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "KV moved",
-                    "Bytes copied to host memory and disk, and back. Far more back than a prompt takes: docs/one-machine/kv-cache.md.",
+                    "Bytes copied to host memory and disk, and back: docs/one-machine/kv-cache.md.",
                     (
                         Query(rate("ballast_kv_tier_stored_bytes_total", "tier"), "to {{tier}}"),
                         Query(rate("ballast_kv_tier_fetched_bytes_total", "tier"), "from {{tier}}"),
@@ -306,9 +305,9 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "Expert bandwidth",
-                    "Bytes of expert weights that the CPUs read, by pod, under the memory bandwidth that was typed in "
-                    "above. Near it: the memory is the limit, and only "
-                    "larger batches help. Far below under load: threads or memory are in the wrong place.",
+                    "Bytes of expert weights that the CPUs read, by pod, and the memory bandwidth that you typed above. Near it, "
+                    "memory is the limit, and only larger batches help. Far below it under load, threads or memory are on "
+                    "the wrong node.",
                     (
                         Query(rate("ballast_expert_weight_bytes_read_total", "pod"), "{{pod}}"),
                         Query("vector($node_bandwidth) * 1e9", "the node's"),
@@ -318,7 +317,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Expert bytes by NUMA node",
-                    "Where the routed experts lie. On a node that the pod's CPUs are not of: docs/kubernetes/alerts/numa-lost.md.",
+                    "NUMA nodes of the routed experts. If a node is not that of the pod's CPUs: docs/kubernetes/alerts/numa-lost.md.",
                     (Query(f"ballast_numa_expert_bytes{{{OURS}}}", "{{pod}} node {{node}}"),),
                     unit="bytes",
                     stacked=True,
@@ -326,21 +325,21 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Local weights",
-                    "Share of the weights that lie on the NUMA node whose threads read them. Below 99 %: the memory policy "
-                    "or the kubelet's memory manager.",
+                    "Share of the weights that are on the NUMA node of the threads that read them. Below 99 %: check the memory "
+                    "policy and the kubelet's memory manager.",
                     (Query(f"ballast_numa_local_ratio{{{OURS}}}", "{{pod}}"),),
                     unit="percentunit",
                     maximum=1,
                 ),
                 Panel(
                     "Threads pinned",
-                    "1 while each compute thread is bound to CPUs of its own.",
+                    "1 while each compute thread is bound to its own CPUs.",
                     (Query(f"ballast_numa_threads_pinned{{{OURS}}}", "{{pod}}"),),
                     maximum=1,
                 ),
                 Panel(
                     "Resident memory",
-                    "Of the process. Near the pod's limit: the next request may end it.",
+                    "Memory of the process. Near the pod's limit, the kernel may kill it.",
                     (Query(f"process_resident_memory_bytes{{{OURS}}}", "{{pod}}"),),
                     unit="bytes",
                 ),
@@ -351,8 +350,8 @@ SERVICE = Dashboard(
             (
                 Panel(
                     "GPU memory",
-                    "What torch has taken of it, under what the plan may use. CUDA's own part comes on top of the first "
-                    "and is counted in the second.",
+                    "Memory that torch has reserved, and the limit of the plan. CUDA's own part is not in the first and is "
+                    "included in the second.",
                     (
                         Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} taken"),
                         Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} in tensors"),
@@ -362,8 +361,8 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Expert bytes over PCIe",
-                    "Bytes of expert weights that the GPU reads from host memory: its share of a decode step, and all "
-                    "of a streamed one.",
+                    "Bytes of expert weights that the GPU reads from host memory: its share in decode steps, and all in "
+                    "streamed steps.",
                     (Query(rate("ballast_expert_weight_bytes_over_pcie_total", "pod"), "{{pod}}"),),
                     unit="Bps",
                 ),
@@ -375,7 +374,7 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Decode graphs",
-                    "Batch sizes that are decoded by a captured graph. If there are none on a GPU, the log says why.",
+                    "Batch sizes that are decoded with a captured graph. If there are none on a GPU, the log has the reason.",
                     (Query(f"ballast_decode_graphs{{{OURS}}}", "{{pod}}"),),
                 ),
             ),

@@ -181,15 +181,24 @@ def value(schema: dict[str, Any]) -> str:
     kind = schema.get("type", "any")
     if kind == "array":
         kind = f"list of {value(schema['items'])}" if schema.get("items") else "list"
-    limits = {"minimum": "at least", "maximum": "at most", "minItems": "at least", "maxItems": "at most"}
-    limits |= {"minLength": "at least", "maxLength": "at most", "maxProperties": "at most"}
-    unit = {"Items": " entries", "Properties": " entries", "Length": " characters"}
-    said = [
-        f"{words} {schema[key]}{next((u for end, u in unit.items() if key.endswith(end)), '')}"
-        for key, words in limits.items()
-        if isinstance(schema.get(key), (int, float)) and abs(schema[key]) < 2**31
-    ]
-    return ", ".join((kind, *said))
+    bounds = (
+        ("minimum", "maximum", ""),
+        ("minItems", "maxItems", " entries"),
+        ("minLength", "maxLength", " characters"),
+        ("minProperties", "maxProperties", " entries"),
+    )
+    ranges = (_range(schema.get(low), schema.get(high), unit) for low, high, unit in bounds)
+    return ", ".join((kind, *filter(None, ranges)))
+
+
+def _range(low: Any, high: Any, unit: str) -> str:
+    """Bounds in words; empty if there are none. Bounds that only keep a number within 32 bits are left out."""
+    low, high = (each if isinstance(each, int | float) and abs(each) < 2**31 else None for each in (low, high))
+    if low is None:
+        return "" if high is None else f"at most {high}{unit}"
+    if high is None:
+        return "not empty" if unit and low == 1 else f"at least {low}{unit}"
+    return f"{low} to {high}{unit}"
 
 
 # --- metrics ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,8 +58,11 @@ def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str]
     yield ""
     yield "## Validation rules"
     yield ""
-    for path, rule in rules(parts["spec"], "spec"):
-        yield f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+    written = (
+        f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
+        for path, rule in rules(parts["spec"], "spec")
+    )
+    yield from dict.fromkeys(written)
 
 
 def _rows(schema: Schema, part: str) -> Iterator[str]:
@@ -82,17 +86,24 @@ def _restarts(field: str) -> str:
     return "yes" if restarts(path) else "no"
 
 
-def fields(schema: Schema, path: str) -> Iterator[tuple[str, ...]]:
-    """One row per field, parents before children."""
+def fields(schema: Schema, path: str, listed: dict[str, str] | None = None) -> Iterator[tuple[str, ...]]:
+    """One row per field, parents before children. Equal children are listed once: `listed` maps the schema of an object
+    to the path that lists its fields."""
+    listed = {} if listed is None else listed
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}"
         inner = field["items"] if field.get("type") == "array" else field
+        inside = here + ("[]" if inner is not field else "")
+        content = json.dumps([inner.get("properties"), inner.get("required")], sort_keys=True)
+        first = listed.setdefault(content, inside) if inner.get("properties") else inside
         default = field.get("default")
         shown = f"`{default}`" if default not in (None, {}, []) and not isinstance(default, dict) else "–"
         mark = " (required)" if name in required else ""
-        yield f"`{here}`{mark}", allowed(field), shown, field.get("description", "")
-        yield from fields(inner, here + ("[]" if inner is not field else ""))
+        meaning = field.get("description", "") + (f" Fields: those of `{first}`." if first != inside else "")
+        yield f"`{here}`{mark}", allowed(field), shown, meaning
+        if first == inside:
+            yield from fields(inner, inside, listed)
 
 
 def allowed(field: Schema) -> str:

@@ -12,7 +12,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Name of what has no namespace: of its own for each namespace that a release of this name is in. */}}
+{{/* Name of cluster-scoped objects, which differs for releases of the same name in several namespaces. */}}
 {{- define "ballast.clusterName" -}}
 {{ .Release.Namespace }}:{{ include "ballast.fullname" . }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""What all types of the custom resource share."""
+"""The base of all types of the custom resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 
 class ApiType(BaseModel):
-    """An object of the API: snake_case here, camelCase in YAML. What it does not know, it refuses."""
+    """An object of the API: snake_case here, camelCase in YAML. Unknown fields are rejected."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The part of the spec that says how the service is reached."""
+"""The part of the spec for access to the service."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ NOT_THE_ADMIN_PORT = f"port {ADMIN_PORT} is the admin port"
 
 
 class Auth(ApiType):
-    """Who may use the endpoint."""
+    """The API keys of the endpoint."""
 
     class KeysRef(ApiType):
         """A Secret with API keys."""
 
         name: ObjectName = Field(description="Name of the Secret, in the namespace of the InferenceService.")
-        key: ConfigKey = Field(default="keys", description="Key of the Secret whose value is one API key a line.")
+        key: ConfigKey = Field(default="keys", description="Key of the Secret whose value has one API key per line.")
 
     secret_ref: KeysRef = Field(
-        description="Secret with the API keys. It is mounted into the pods, never read by the operator; a change takes "
-        "effect without a restart."
+        description="Secret with the API keys. It is mounted into the pods and never read by the operator. A "
+        "change takes effect without a restart."
     )
 
 
 class Peer(ApiType):
-    """Pods that may connect. Both selectors given: pods that match, in namespaces that match."""
+    """Pods that may connect. With both selectors, pods must match in namespaces that match."""
 
-    pod_labels: Labels | None = Field(default=None, description="Labels of the pods; all of the namespace without it.")
+    pod_labels: Labels | None = Field(
+        default=None, description="Labels of the pods. Default: all pods of the namespace."
+    )
     namespace_labels: Labels | None = Field(
-        default=None, description="Labels of the namespaces; without it, the InferenceService's own."
+        default=None, description="Labels of the namespaces. Default: the InferenceService's own namespace."
     )
 
 
 class NetworkRules(ApiType):
-    """Who may connect to the pods, and to which collectors they may. Nothing else may, and the pods to nothing else."""
+    """The pods that may connect to the pods of the service, and the collectors that these may connect to. All other
+    connections are blocked."""
 
     clients: list[Peer] = Field(
         default_factory=list,
@@ -47,33 +50,34 @@ class NetworkRules(ApiType):
     monitoring: list[Peer] = Field(
         default_factory=list,
         max_length=32,
-        description="Pods that may read metrics on the admin port. Default: the scrapers that the operator's options "
-        "name, which are Prometheus' pods in any namespace, if the operator makes a PodMonitor. The endpoint picker "
-        "of inferencePool is admitted in any case.",
+        description="Pods that may read metrics on the admin port. Default: if the operator creates a PodMonitor, the "
+        "scrapers of the operator's options, by default Prometheus' pods in any namespace. The endpoint picker of "
+        "inferencePool is always admitted.",
     )
     collectors: list[Peer] = Field(
         default_factory=list,
         max_length=32,
-        description="Pods that the engine may send traces to (--otlp_endpoint), on any port, and DNS with them. "
-        "Default: the pods connect to nothing.",
+        description="Pods that the engine may send traces to (--otlp_endpoint), on any port; DNS is then allowed too. "
+        "Default: the pods may open no connections.",
     )
 
 
 class ServiceOptions(ApiType):
-    """The Service beside its port."""
+    """The settings of the Service in addition to its port."""
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
         default="ClusterIP",
-        description="ClusterIP: reached inside the cluster, and through gateways. The others are reached from outside: "
-        "give the endpoint API keys.",
+        description="ClusterIP: reachable inside the cluster and through gateways. The others are reachable from "
+        "outside, so set API keys.",
     )
     annotations: Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=64)] = Field(
-        default_factory=dict, description="Annotations of the Service, by which clouds choose kinds of load balancers."
+        default_factory=dict,
+        description="Annotations of the Service. Clouds use them to choose the kind of load balancer.",
     )
 
     @property
     def has_load_balancer(self) -> bool:
-        """Whether the cluster gives the Service an address for clients outside."""
+        """Whether the cluster assigns the Service an address for clients outside."""
         return self.type == "LoadBalancer"
 
 
@@ -94,19 +98,23 @@ class Pool(ApiType):
 class Gateway(ApiType):
     """A Gateway of the Gateway API."""
 
-    name: ObjectName = Field(description="Its name.")
-    namespace: ObjectName | None = Field(default=None, description="Its namespace. Default: the InferenceService's.")
-    section_name: ObjectName | None = Field(default=None, description="One listener of it. Default: all of them.")
+    name: ObjectName = Field(description="Name of the Gateway.")
+    namespace: ObjectName | None = Field(
+        default=None, description="Namespace of the Gateway. Default: the InferenceService's."
+    )
+    section_name: ObjectName | None = Field(
+        default=None, description="One listener of the Gateway. Default: all listeners."
+    )
 
 
 class Canary(ApiType):
-    """Another InferenceService that gets a part of the requests."""
+    """Another InferenceService that gets a share of the requests."""
 
     service: ObjectName = Field(
         description="Name of the other InferenceService, in the same namespace and with the same endpoint.port."
     )
     percent: int = Field(
-        default=0, ge=0, le=100, description="Percent of the requests that it gets. 0 stops it, 100 promotes it."
+        default=0, ge=0, le=100, description="Percentage of the requests that it gets. 0 stops it, 100 promotes it."
     )
 
 
@@ -117,15 +125,16 @@ class Route(ApiType):
     hostnames: list[Annotated[str, StringConstraints(min_length=1, max_length=253)]] = Field(
         default_factory=list,
         max_length=16,
-        description="Names of hosts that it is for. Default: those of the gateways.",
+        description="Host names of the route. Default: those of the gateways.",
     )
     canary: Canary | None = Field(
-        default=None, description="Sends a part of the requests to another InferenceService, such as a new model."
+        default=None,
+        description="Sends a share of the requests to another InferenceService, for example with a new model.",
     )
 
 
 class Endpoint(ApiType):
-    """How the service is reached."""
+    """Access to the service."""
 
     port: int = Field(
         default=10002,
@@ -134,23 +143,24 @@ class Endpoint(ApiType):
         description=f"Port of the Service and of the pods. {ADMIN_PORT} is the admin port.",
         json_schema_extra=rules(cel(f"self != {ADMIN_PORT}", NOT_THE_ADMIN_PORT)),
     )
-    auth: Auth | None = Field(default=None, description="API keys. Without it, everyone who can connect is served.")
+    auth: Auth | None = Field(
+        default=None, description="API keys. Without them, every client that can connect is served."
+    )
     network_policy: NetworkRules | None = Field(
         default=None,
-        description="Makes a NetworkPolicy for the pods. {} admits the namespace's own pods to the API, "
-        "and the readers of the PodMonitor and the InferencePool to the admin port.",
+        description="Creates a NetworkPolicy for the pods. {} admits pods of the same namespace to the API, and the "
+        "readers of the PodMonitor and the InferencePool to the admin port.",
     )
 
     service: ServiceOptions = Field(default_factory=ServiceOptions, description="Type and annotations of the Service.")
     inference_pool: Pool | None = Field(
         default=None,
-        description="Makes an InferencePool of the service's name over its pods, for a gateway that chooses a pod for "
-        "each request. Needs the definition of the Gateway API inference extension.",
+        description="Creates an InferencePool with the service's name over its pods, for a gateway that chooses a pod "
+        "for each request. Needs the CRDs of the Gateway API inference extension.",
     )
     route: Route | None = Field(
         default=None,
-        description="Makes an HTTPRoute of the service's name to its Service. Needs the definitions of the Gateway "
-        "API.",
+        description="Creates an HTTPRoute with the service's name to its Service. Needs the CRDs of the Gateway API.",
     )
 
     @field_validator("port")

@@ -1,4 +1,4 @@
-"""The part of the spec that says how the engine computes."""
+"""The part of the spec for the engine's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPLIES_MESSAGE = (
 CACHE_RULE = (
     f"!has(self.cacheLens) || !has(self.maxNewTokens) || {_PRODUCT} >= {MAX_TOKENS} || self.cacheLens > {_PRODUCT}"
 )
-"""Where REPLIES_RULE fails, no cache would pass, so this rule is silent."""
+"""If REPLIES_RULE fails, no cache would pass, so this rule reports nothing."""
 CACHE_MESSAGE = (
     "cache_lens (%d) must be greater than max_batch_size * max_new_tokens = %d * %d = %d; "
     "the smallest cacheLens that passes is %d"
@@ -66,17 +66,18 @@ RESERVED_ARGUMENTS = (
     "root_path",
     "config",
 )
-"""Options of `ballast serve` that the operator sets, and those that would change what its probes meet."""
+"""Options of `ballast serve` that the operator sets, and options that would break its probes."""
 OPERATORS_OPTIONS = tuple(name for name in RESERVED_ARGUMENTS if not name.startswith("no_"))
-"""The same without second names."""
+"""The same without the opposites of flags."""
 RESERVED_RULE = (
     "self.all(word, !word.startsWith('--') || "
     f"!{list(RESERVED_ARGUMENTS)}.exists(name, name.startsWith(word.split('=')[0].substring(2).replace('-', '_'))))"
 )
-"""Abbreviations are refused too: the server does not know them, so the pod could not start."""
+"""Abbreviations are rejected too: the server does not know them, so the pod could not start."""
 
 FILE_ARGUMENTS = ("chat_template", "expert_profile")
-"""Options of `ballast serve` that name a file to read and are the user's. One without a slash is a template's name."""
+"""Options of `ballast serve` that name a file to read and that users may set. A value without a slash is the name of a
+template."""
 _FILES = "|".join(name.replace("_", "[-_]") for name in FILE_ARGUMENTS)
 _FILE_ARGUMENT = rf"\n--({_FILES})(=|\n)"
 _MODELS_FILE = rf"([^-/\n][^/\n]*|{MODEL_DIRECTORY}/[^\n]*)\n"
@@ -85,7 +86,7 @@ FILES_RULE = (
     f"{_JOINED}.findAll(r'{_FILE_ARGUMENT}').size() == {_JOINED}.findAll(r'{_FILE_ARGUMENT}\\n?{_MODELS_FILE}').size() "
     "&& !self.exists(word, word.matches('(^|=|/)[.][.](/|$)'))"
 )
-"""Each option that names a file is followed by a name, or by a path below the model's directory."""
+"""The value of each such option is a name, or a path below the model's directory."""
 FILES_MESSAGE = (
     f"extraArgs must not read files outside {MODEL_DIRECTORY}, where model.source is mounted: "
     f"{', '.join('--' + name for name in FILE_ARGUMENTS)} take a path below it"
@@ -105,10 +106,10 @@ class PlacementRules(ApiType):
     model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("configMapRef", "inline"), EXACTLY_ONE_FIELD)))
 
     config_map_ref: ConfigMapKeyRef | None = Field(
-        default=None, description="A ConfigMap of yours. It is read when a pod starts; changing it restarts nothing."
+        default=None, description="A ConfigMap. It is read when a pod starts; a change of it restarts nothing."
     )
     inline: Annotated[str, StringConstraints(min_length=1, max_length=65536)] | None = Field(
-        default=None, description="The rules themselves, as YAML. A change restarts the pods."
+        default=None, description="The rules as YAML. A change restarts the pods."
     )
 
     @model_validator(mode="after")
@@ -119,7 +120,7 @@ class PlacementRules(ApiType):
 
 
 class Engine(ApiType):
-    """How the engine computes."""
+    """Settings of the engine."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -145,7 +146,7 @@ class Engine(ApiType):
             ),
             cel(
                 "self.backendType == 'ktransformers' || self.chunkSize >= self.maxBatchSize",
-                "chunk_size must be at least max_batch_size: every request that decodes takes one token a step",
+                "chunk_size must be at least max_batch_size: every request that decodes takes one token per step",
                 field_path=".chunkSize",
             ),
             cel(
@@ -156,53 +157,59 @@ class Engine(ApiType):
         )
     )
 
-    max_batch_size: int = Field(default=4, ge=1, le=4096, description="Most requests in one step (--max_batch_size).")
+    max_batch_size: int = Field(
+        default=4, ge=1, le=4096, description="Maximum number of requests in one step (--max_batch_size)."
+    )
     max_new_tokens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_TOKENS,
-        description="Most tokens one request may generate (--max_new_tokens). Default: as many as cacheLens holds for "
-        "a full batch, up to the model's context and 32768.",
+        description="Maximum tokens that one request may generate (--max_new_tokens). Default: as many as cacheLens "
+        "holds for a full batch, up to the model's context and 32768.",
     )
     cache_lens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_TOKENS,
         description="KV tokens that all requests share (--cache_lens); greater than maxBatchSize * maxNewTokens. "
-        "Default: by the memory that the pod has.",
+        "Default: depends on the pod's memory.",
     )
     chunk_size: int = Field(
-        default=256, ge=1, le=MAX_TOKENS, description="Most tokens in a step in which requests decode (--chunk_size)."
+        default=256,
+        ge=1,
+        le=MAX_TOKENS,
+        description="Maximum tokens in a step in which requests decode (--chunk_size).",
     )
     prefill_chunk_size: int | None = Field(
         default=None,
         ge=1,
         le=MAX_TOKENS,
-        description="Most prompt tokens in a step in which no request decodes (--prefill_chunk_size). "
+        description="Maximum prompt tokens in a step in which no request decodes (--prefill_chunk_size). "
         "Default: chosen at start.",
     )
     max_stall_ms: int | None = Field(
         default=None,
         ge=0,
         le=3_600_000,
-        description="Most milliseconds that prompts may add to a step in which requests decode (--max_stall_ms). "
-        "Default: follows from measured costs.",
+        description="Maximum milliseconds that prompts may add to a step in which requests decode (--max_stall_ms). "
+        "Default: derived from measured costs.",
     )
     force_think: bool = Field(
-        default=False, description="Begin every reply inside <think>, as R1 wants (--force_think)."
+        default=False, description="Begin every reply inside <think>, as R1 needs it (--force_think)."
     )
     backend_type: Literal["balance_serve", "ktransformers"] = Field(
         default="balance_serve",
         description="balance_serve: continuous batching; ktransformers: one request at a time (--backend_type).",
     )
     placement_rules: PlacementRules | None = Field(
-        default=None, description="Where which tensor goes (--optimize_config_path). Default: the built-in rules."
+        default=None,
+        description="Placement of tensors on devices (--optimize_config_path). Default: the built-in rules.",
     )
     extra_args: list[Annotated[str, StringConstraints(min_length=1, max_length=512)]] = Field(
         default_factory=list,
         max_length=32,
-        description="Further arguments of `ballast serve`, one word an item. What other fields set is refused, and "
-        "so are TLS, a root path, a file of options, and files outside the model's source (mounted as "
+        description="Additional arguments of `ballast serve`, one word per item. Options that other fields set are "
+        "rejected, and so are TLS, a root path, a file of options, and files outside the model's source (mounted as "
         f"{MODEL_DIRECTORY}).",
         json_schema_extra=rules(
             cel(
@@ -217,14 +224,14 @@ class Engine(ApiType):
         default=60,
         ge=0,
         le=3600,
-        description="Longest wait for running requests when a pod is to stop (--drain_timeout_s).",
+        description="Maximum time that a pod waits for its running requests when it stops (--drain_timeout_s).",
     )
     load_timeout_seconds: int | None = Field(
         default=None,
         ge=30,
         le=86400,
-        description="Longest time from a container's start to its first token. Default: 5 minutes, and a second for "
-        "every 100 MiB of resources.memory.",
+        description="Maximum time from a container's start to its first token. Default: 5 minutes plus one second per "
+        "100 MiB of resources.memory.",
     )
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ from ballast_operator.names import (
 
 
 class SpecError(Exception):
-    """The spec cannot be acted on. The message says which field and why."""
+    """The operator cannot act on the spec. The message names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class InferenceService:
     generation: int
     spec: InferenceServiceSpec
     restarted_at: str = ""
-    """What the annotation for restarts says; empty where there is none."""
+    """The value of the restart annotation; empty if there is none."""
     cached: FoundModel | None = None
     """The model of model.source.cache; None for other sources, and while its ModelCache does not have it."""
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any], *, strict: bool = False) -> InferenceService:
-        """Read it from JSON or YAML. `strict`: refuse bad names and unknown fields, as an API server would.
+        """Read it from JSON or YAML. `strict`: reject invalid names and unknown fields, as an API server does.
 
         Raises SpecError.
         """
@@ -62,7 +62,7 @@ class InferenceService:
         )
 
     def owner_reference(self) -> dict[str, Any]:
-        """The owner reference that a child carries, so that the garbage collector removes it with the service."""
+        """The owner reference of a child, so that the garbage collector removes it with the service."""
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -78,11 +78,11 @@ def _check_names(metadata: Mapping[str, Any]) -> None:
     if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and re.fullmatch(NAME_PATTERN, name)):
         raise SpecError(f"metadata.name {name!r}: {NAME_RULE}")
     if not (isinstance(namespace, str) and re.fullmatch(NAMESPACE_PATTERN, namespace)):
-        raise SpecError(f"metadata.namespace {namespace!r} is no name of a namespace")
+        raise SpecError(f"metadata.namespace {namespace!r} is not a valid name of a namespace")
 
 
 def sentence(problem: Any) -> str:
-    """What pydantic found wrong, with the field's path in YAML."""
+    """Pydantic's message, with the field's path in YAML."""
     where = ".".join(str(part) for part in problem["loc"])
     said = str(problem["msg"]).removeprefix("Value error, ")
     return f"spec.{where}: {said}" if where else f"spec: {said}"

@@ -1,4 +1,4 @@
-"""The part of the spec that says which model is served."""
+"""The part of the spec for the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.api.sources.s3_model import S3Source
 
 PULLED_SOURCES = {"huggingFace": "hugging_face", "modelScope": "model_scope", "s3": "s3", "oci": "oci"}
-"""Sources that are pulled onto a volume, as written in YAML and here."""
+"""Sources that a Job downloads to a volume: name in YAML → name here."""
 _SOURCES = ("pvc", "hostPath", "image", *PULLED_SOURCES, "cache", "builtin")
 EXACTLY_ONE_SOURCE = f"exactly one model source must be set: {', '.join(_SOURCES[:-1])} or {_SOURCES[-1]}"
 NAMED_BY_THE_HUB = (
@@ -34,9 +34,9 @@ class HostPathSource(ApiType):
     """A directory of the node."""
 
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
-        description="Absolute directory on the node. Mounted read-only. The operator refuses it outside the "
-        "directories that it was given (--allowed-host-path, `allowed.hostPaths` of the chart), and namespaces that "
-        "enforce the baseline or restricted pod security standard refuse it; a local PersistentVolume is the way there."
+        description="Absolute directory on the node. Mounted read-only. The operator rejects it outside its allowed "
+        "directories (--allowed-host-path, `allowed.hostPaths` of the chart), and so do namespaces that enforce the "
+        "baseline or restricted pod security standard; use a local PersistentVolume there."
     )
 
 
@@ -52,11 +52,11 @@ class ImageSource(ApiType):
 
 
 class BuiltinSource(ApiType):
-    """The tiny model that the runtime's image holds."""
+    """The tiny model in the runtime's image."""
 
 
 class ModelSource(ApiType):
-    """Where the model's files are. Exactly one field is set."""
+    """The source of the model's files. Exactly one field is set."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(cel(exactly_one(*_SOURCES), EXACTLY_ONE_SOURCE)),
@@ -67,31 +67,31 @@ class ModelSource(ApiType):
     image: ImageSource | None = Field(default=None, description="An OCI image, mounted as a volume.")
     hugging_face: HuggingFaceSource | None = Field(
         default=None,
-        description="A model of a hub. A Job pulls it onto a claim or a node's directory first, once for all services "
-        "that name the same; what was pulled stays when they go.",
+        description="A model of a hub. A Job first downloads it to a claim or a node's directory, once for all "
+        "services with the same source. The files stay when the services are deleted.",
     )
     model_scope: ModelScopeSource | None = Field(
-        default=None, description="A model of ModelScope's hub, pulled by a Job as huggingFace is."
+        default=None, description="A model of ModelScope's hub, downloaded by a Job as for huggingFace."
     )
     s3: S3Source | None = Field(
         default=None,
-        description="A model of an S3-compatible store, pulled by a Job as huggingFace is.",
+        description="A model of an S3-compatible store, downloaded by a Job as for huggingFace.",
     )
     oci: OciSource | None = Field(
         default=None,
-        description="An artifact of an OCI registry, pulled by a Job as huggingFace is.",
+        description="An artifact of an OCI registry, downloaded by a Job as for huggingFace.",
     )
     cache: CachedSource | None = Field(
         default=None,
-        description="A model that a ModelCache keeps. Pods run on the nodes that have it.",
+        description="A model of a ModelCache. Pods run on the nodes that have it.",
     )
     builtin: BuiltinSource | None = Field(
-        default=None, description="The small trained model inside the runtime's image, to try a cluster out: {}."
+        default=None, description="The small trained model in the runtime's image, for tests of a cluster: {}."
     )
 
     @property
     def pulled(self) -> PulledSource | None:
-        """The model that is pulled onto a volume; None for sources that need no pull of their own."""
+        """The model that a Job downloads to a volume; None for other sources."""
         return self.hugging_face or self.model_scope or self.s3 or self.oci
 
     @property
@@ -107,7 +107,7 @@ class ModelSource(ApiType):
 
 
 class Model(ApiType):
-    """Which model is served."""
+    """The served model."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -124,7 +124,7 @@ class Model(ApiType):
         description="Name of the model in replies and in /v1/models. Default: the model's own name, or "
         "that on the hub.",
     )
-    source: ModelSource = Field(description="Where the model's files are.")
+    source: ModelSource = Field(description="Source of the model's files.")
     gguf_path: RelativePath = Field(
         default=".",
         description="GGUF file, or directory of one model's shards, inside the source. Default: the source's root.",

@@ -1,4 +1,4 @@
-"""What a user asks of a ModelCache. Descriptions, defaults, bounds and rules here become the CRD's."""
+"""The spec of a ModelCache. Its descriptions, defaults, bounds and rules become those of the CRD."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from ballast_operator.quantity import parse_bytes
 
 EXACTLY_ONE_STORAGE = "exactly one of hostPath and pvc must be set"
 EXACTLY_ONE_HUB = "exactly one of huggingFace, modelScope, s3 and oci must be set"
-STORAGE_STAYS = "storage cannot be changed because it holds models: make another ModelCache"
-SOURCE_STAYS = "the source of a model cannot be changed, as services use it by its name: add a model of another name"
+STORAGE_STAYS = "storage cannot be changed because it holds models: create another ModelCache"
+SOURCE_STAYS = (
+    "the source of a model cannot be changed because services use it by its name: add a model with another name"
+)
 A_SIZE = "must be a quantity from 1Mi to 1Pi, such as 400Gi"
 LARGER_THAN_ALL = "capacity must be at least the size of the largest model"
 PROXY_PATTERN = f"^({'|'.join(word for name in PROXY_VARIABLES for word in (name, name.lower()))})$"
@@ -45,8 +47,8 @@ class CacheFolder(ApiType):
     """A directory of each node."""
 
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
-        description="Absolute directory that exists on each node and that user 10001 may write to. Needs the "
-        "operator's --allowed-host-path, and a namespace whose pod security standard admits hostPath."
+        description="Absolute directory that exists on each node and is writable for user 10001. Needs the operator's "
+        "--allowed-host-path, and a namespace whose pod security standard admits hostPath."
     )
 
 
@@ -105,14 +107,15 @@ class CacheSource(ApiType):
 
 
 class CachedModel(ApiType):
-    """One model that is kept."""
+    """One model of the cache."""
 
-    name: PartName = Field(description="Name by which services use it, in model.source.cache.model.")
+    name: PartName = Field(description="Name of the model, which services use in model.source.cache.model.")
     size: Size = Field(
-        description="Room that the model takes, rounded up, as `ballast pull REPO` lists it. The cache evicts by it.",
+        description="Size of the model, rounded up, as `ballast pull REPO` lists it. The cache uses it for its "
+        "capacity.",
         json_schema_extra=rules(SIZE_RULE),
     )
-    source: CacheSource = Field(description="Where the model comes from.")
+    source: CacheSource = Field(description="Source of the model.")
 
     _size = field_validator("size")(_checked_size)
 
@@ -124,7 +127,7 @@ class CacheImageSecret(ApiType):
 
 
 class Proxy(ApiType):
-    """A variable that names a proxy, or hosts that are reached without one."""
+    """A variable with a proxy, or with hosts that need none."""
 
     name: Annotated[str, StringConstraints(max_length=16, pattern=PROXY_PATTERN)] = Field(
         description="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY, or one of them in lower case."
@@ -133,7 +136,7 @@ class Proxy(ApiType):
 
 
 class ModelCacheSpec(ApiType):
-    """Models that are kept on nodes or on a claim, for the services of one namespace."""
+    """Models on nodes or on a claim, for the services of one namespace."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -146,25 +149,25 @@ class ModelCacheSpec(ApiType):
         )
     )
 
-    storage: CacheStorage = Field(description="Where models are kept.")
+    storage: CacheStorage = Field(description="Storage of the models.")
     capacity: Size = Field(
-        description="Most that the models may take on each node, or on the claim.",
+        description="Maximum total size of the models on each node, or on the claim.",
         json_schema_extra=rules(SIZE_RULE),
     )
     models: list[CachedModel] = Field(
         default_factory=list,
         max_length=MAX_MODELS,
-        description="Models that are pulled ahead, those first in the list first. If they exceed the capacity, models "
-        "that no service uses give way: the one that was used longest ago first.",
+        description="Models to download, in this order. If they exceed the capacity, models that no service uses are "
+        "evicted, least recently used first.",
         json_schema_extra=by_key("name"),
     )
     node_selector: Labels = Field(
-        default_factory=dict, description="Labels of the nodes that keep the models. Default: all nodes."
+        default_factory=dict, description="Labels of the nodes that store the models. Default: all nodes."
     )
     tolerations: list[Toleration] = Field(
         default_factory=list,
         max_length=32,
-        description="Taints of nodes that keep models all the same. Nodes with other taints are left out.",
+        description="Tolerated taints. Nodes with other taints store no models.",
     )
     image_pull_secrets: list[CacheImageSecret] = Field(
         default_factory=list, max_length=16, description="Secrets of the runtime image's registry, by name."
@@ -172,7 +175,7 @@ class ModelCacheSpec(ApiType):
     proxies: list[Proxy] = Field(
         default_factory=list,
         max_length=8,
-        description="Variables that lead the pods that pull to a proxy.",
+        description="Proxy variables of the pods that download models.",
         json_schema_extra=by_key("name"),
     )
 

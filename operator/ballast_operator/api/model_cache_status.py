@@ -1,4 +1,4 @@
-"""What the operator reports of a ModelCache."""
+"""The status of a ModelCache."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class PlacedModel(ApiType):
 
     name: str = Field(max_length=63, description="Name of the model in the spec.")
     state: ModelState = Field(
-        description="Present: services may use it. Pulling: a Job fetches it. Waiting: its Job waits for a node, for "
-        "room or for a removal. Failed: the Job gets nowhere and is tried again. NoRoom: others fill the capacity, and "
-        "no service that uses it makes them give way. Removing: a Job deletes its files."
+        description="Present: services may use it. Pulling: a Job downloads it. Waiting: its Job waits for a node, for "
+        "room or for a removal. Failed: the Job fails and is retried. NoRoom: other models fill the capacity and are "
+        "not evicted for it. Removing: a Job deletes its files."
     )
     in_use: bool = Field(default=False, description="Whether a service or a pod uses it, so that it is not evicted.")
     last_used: Annotated[str, StringConstraints(max_length=32)] | None = Field(
         default=None,
-        description="When the last service or pod stopped using it, or when it came. Absent while it is in use.",
+        description="Time when the last service or pod stopped using it, or when it was downloaded. Absent while it "
+        "is in use.",
         json_schema_extra={"format": "date-time"},
     )
     message: Annotated[str, StringConstraints(max_length=MAX_SENTENCE)] = Field(
-        default="", description="Why, as a sentence for people."
+        default="", description="Human-readable explanation."
     )
 
 
@@ -42,7 +43,7 @@ class Place(ApiType):
 
     name: str = Field(max_length=253, description="Name of the node, or of the claim.")
     used: Annotated[str, StringConstraints(max_length=32)] = Field(
-        description="Room that the models here take by their sizes in the spec."
+        description="Total size of the models here, by their sizes in the spec."
     )
     models: list[PlacedModel] = Field(
         default_factory=list, max_length=MAX_ENTRIES, description="The models.", json_schema_extra=by_key("name")
@@ -50,23 +51,23 @@ class Place(ApiType):
 
 
 class ModelCacheStatus(ApiType):
-    """What is true of the cache now."""
+    """The state of the cache now."""
 
-    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this status is about.")
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this status describes.")
     present: str = Field(
         default="0/0",
         max_length=32,
-        description="Number of copies that are present / number of copies that the spec asks for.",
+        description="Number of copies that are present / number of copies that the spec requests.",
     )
     places: list[Place] | None = Field(
         default=None,
         max_length=MAX_PLACES,
-        description="Which models are on each node, or on the claim.",
+        description="Models on each node, or on the claim.",
         json_schema_extra=by_key("name"),
     )
     conditions: list[Condition] | None = Field(
         default=None,
         max_length=8,
-        description="Ready: every model is where the spec asks for it.",
+        description="Ready: every model is present wherever the spec requests it.",
         json_schema_extra=by_key("type"),
     )

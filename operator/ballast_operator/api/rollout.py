@@ -1,4 +1,4 @@
-"""The part of the spec that says how pods of an earlier spec are replaced."""
+"""The part of the spec for the replacement of pods of an earlier spec."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RolloutPolicy(ApiType):
         default=1,
         ge=0,
         le=256,
-        description="Most serving replicas that the operator stops simultaneously. Until a pod of the new spec has "
-        "served, it stops at most one.",
+        description="Maximum number of serving replicas that the operator stops simultaneously. Until a pod of the new "
+        "spec has served, it stops at most one.",
     )
     max_surge: int = Field(
         default=0,
@@ -31,13 +31,13 @@ class RolloutPolicy(ApiType):
     )
     paused: bool = Field(
         default=False,
-        description="Keeps pods of an earlier spec. A replica that has no pod gets one of the newest spec.",
+        description="Keeps pods of an earlier spec. A replica without a pod gets one of the newest spec.",
     )
     progress_deadline_seconds: int = Field(
         default=PROGRESS_DEADLINE_S,
         ge=1,
         le=2**31 - 1,
-        description="Seconds without progress after which Progressing turns False. While a pod starts without an "
+        description="Seconds without progress after which Progressing becomes False. While a pod starts without an "
         "error, its load timeout is added.",
     )
 

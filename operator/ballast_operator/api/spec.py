@@ -1,4 +1,4 @@
-"""What a user asks for. Descriptions, defaults, bounds and rules here become the CRD's."""
+"""The spec of an InferenceService. Its descriptions, defaults, bounds and rules become those of the CRD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ballast_operator.names import OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
 USED_GPUS = 1
-TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: ask for {USED_GPUS}, and for more replicas where one is too slow"
+TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: set {USED_GPUS}, and more replicas if one is too slow"
 EXACTLY_ONE_CLAIM = "exactly one of resourceClaimName and resourceClaimTemplateName must be set"
 UNKNOWN_GPU_CLAIM = "gpuClaim must name one of resources.claims, and gpus must not be 0"
 EXACTLY_ONE_CACHE = "exactly one of claimName and hostPath must be set"
@@ -29,14 +29,14 @@ EXACTLY_ONE_PLACE = "exactly one of memory and pvc must be set"
 OPTIONS_PREFIX = "BALLAST_"
 ALLOWED_OPTION = "BALLAST_CPU_ISA"
 OWN_ENVIRONMENT = (
-    f"env must not set {', '.join(OWN_VARIABLES)}, which are the operator's, nor options of the server "
-    f"({OPTIONS_PREFIX}…), which engine.extraArgs sets"
+    f"env must not set {', '.join(OWN_VARIABLES)}, which the operator sets, or options of the server "
+    f"({OPTIONS_PREFIX}…), which belong in engine.extraArgs"
 )
-OWN_FOLDERS = f"volumeMounts must keep clear of the operator's folders {', '.join(OWN_VOLUMES.values())}"
+OWN_FOLDERS = f"volumeMounts must not overlap the operator's folders {', '.join(OWN_VOLUMES.values())}"
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
 HOSTNAME = "kubernetes.io/hostname"
 FOLDER_OF_A_NODE = (
-    f"hostPath of model.source.{', '.join(PULLED_SOURCES)} is of one node: scheduling.nodeSelector must have {HOSTNAME}"
+    f"hostPath of model.source.{', '.join(PULLED_SOURCES)} is on one node: scheduling.nodeSelector must have {HOSTNAME}"
 )
 
 
@@ -47,7 +47,7 @@ class NameRef(ApiType):
 
 
 class DeviceClaim(ApiType):
-    """A claim of devices. Beside name and request, exactly one field is set."""
+    """A claim of devices. Exactly one field is set in addition to name and request."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -57,13 +57,13 @@ class DeviceClaim(ApiType):
 
     name: PartName = Field(description="Name of the claim inside the pod.")
     request: PartName | None = Field(
-        default=None, description="Which request of the claim the engine gets. Default: all of them."
+        default=None, description="Request of the claim that the engine gets. Default: all requests."
     )
     resource_claim_name: ObjectName | None = Field(
-        default=None, description="A ResourceClaim that is there; all replicas share it."
+        default=None, description="An existing ResourceClaim; all replicas share it."
     )
     resource_claim_template_name: ObjectName | None = Field(
-        default=None, description="A ResourceClaimTemplate, from which each pod gets a claim of its own."
+        default=None, description="A ResourceClaimTemplate, from which each pod gets its own claim."
     )
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class DeviceClaim(ApiType):
 
 
 class Resources(ApiType):
-    """What one pod gets: requests equal limits, so that the kubelet can give it CPUs of its own."""
+    """Resources of one pod. Requests equal limits, so that the kubelet can assign exclusive CPUs."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -86,7 +86,9 @@ class Resources(ApiType):
         )
     )
 
-    cpus: int = Field(ge=1, le=4096, description="Whole CPUs. The kubelet gives exclusive CPUs for whole numbers only.")
+    cpus: int = Field(
+        ge=1, le=4096, description="Whole CPUs. The kubelet assigns exclusive CPUs only for whole numbers."
+    )
     memory: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
         description="Memory of the pod, as a quantity such as 440Gi: the model's experts, the KV cache's host part "
         "and about 3 GiB for the program.",
@@ -102,33 +104,34 @@ class Resources(ApiType):
         default=1,
         ge=0,
         le=64,
-        description="GPUs of one pod: 1, as an engine uses no more; 0 computes on the CPU alone.",
+        description="GPUs of one pod: 1 at most, because an engine uses one. 0: compute on the CPU.",
         json_schema_extra=rules(cel(f"self <= {USED_GPUS}", TOO_MANY_GPUS)),
     )
     cpu_fallback: bool = Field(
         default=False,
-        description="Whether an engine that cannot use its GPU computes on the CPU (--device auto), many times slower. "
-        "Default: it ends, and the service is not Ready (--device cuda).",
+        description="If true, an engine that cannot use its GPU computes on the CPU, many times slower (--device "
+        "auto). Default: the engine exits, and the service is not Ready (--device cuda).",
     )
     gpu_resource_name: Annotated[
         str,
         StringConstraints(
             max_length=317, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
         ),
-    ] = Field(default="nvidia.com/gpu", description="Name under which the device plugin offers GPUs.")
+    ] = Field(default="nvidia.com/gpu", description="Resource name of the device plugin for GPUs.")
     hugepages1_gi: int = Field(
         default=0, alias="hugepages1Gi", ge=0, le=65536, description="Huge pages of 1 GiB, in addition to the memory."
     )
     claims: list[DeviceClaim] = Field(
         default_factory=list,
         max_length=8,
-        description="Claims of devices (dynamic resource allocation) that the engine gets, instead of those of a "
-        "device plugin or in addition to them.",
+        description="Claims of devices (dynamic resource allocation) for the engine, instead of devices of a device "
+        "plugin or in addition to them.",
         json_schema_extra=by_key("name"),
     )
     gpu_claim: PartName | None = Field(
         default=None,
-        description="Which of claims brings the GPU, by its name there. No device plugin is asked for one then.",
+        description="Name of the entry of claims that provides the GPU. The pod then requests none from a device "
+        "plugin.",
     )
 
     @field_validator("claims")
@@ -159,35 +162,37 @@ class Resources(ApiType):
 
 
 class Numa(ApiType):
-    """Where threads and memory are to be, and what follows when they are not."""
+    """NUMA nodes of threads and memory, and the effect on readiness."""
 
     policy: Literal["SingleNode", "AllNodes"] = Field(
         default="SingleNode",
-        description="SingleNode: CPUs, memory and GPU of one NUMA node; the engine keeps threads and weights on one "
-        "where the pod's CPUs are of several and one has a core for each thread (--numa single). AllNodes: CPUs of "
-        "several, experts split among them (--numa auto); the kubelet's single-numa-node policy refuses such a pod.",
+        description="SingleNode: CPUs, memory and GPU of one NUMA node; if the pod's CPUs belong to several nodes and "
+        "one has a core for each thread, the engine keeps threads and weights there (--numa single). AllNodes: CPUs "
+        "of several nodes, experts divided among them (--numa auto); the kubelet's single-numa-node policy rejects "
+        "such a pod.",
     )
     enforcement: Literal["Require", "Prefer", "Off"] = Field(
         default="Prefer",
-        description="Require: not Ready until the running process reports itself pinned. Prefer: the NUMAPinned "
-        "condition tells. Off: it is not looked at.",
+        description="Require: the service is not Ready until the running process reports that it is pinned. Prefer: "
+        "only the condition NUMAPinned reports it. Off: no check.",
     )
 
 
 class KernelCache(ApiType):
-    """Where compiled kernels of a GPU are kept, so that the next pod compiles none. Exactly one field is set."""
+    """The volume for compiled GPU kernels, so that the next pod compiles none. Exactly one field is set."""
 
     model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("claimName", "hostPath"), EXACTLY_ONE_CACHE)))
 
     claim_name: ObjectName | None = Field(
         default=None,
-        description="PersistentVolumeClaim for the kernels that pods compile when they start, 1 GiB of it. What lies "
-        "in it is executed: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany.",
+        description="PersistentVolumeClaim for the kernels that pods compile when they start; 1 GiB is enough. Pods "
+        "execute its content, so only pods of this namespace may use it. Replicas on several nodes need "
+        "ReadWriteMany.",
     )
     host_path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] | None = Field(
         default=None,
-        description="Absolute directory on the node, for the same. It is there already, and the engine's user may "
-        "write to it. The operator refuses it outside the directories that it was given (--allowed-host-path).",
+        description="Absolute directory on the node for the same purpose. It must exist and be writable for the "
+        "engine's user. The operator rejects it outside its allowed directories (--allowed-host-path).",
     )
 
     @model_validator(mode="after")
@@ -205,25 +210,25 @@ class PackedPvc(ApiType):
     """A PersistentVolumeClaim."""
 
     claim_name: ObjectName = Field(
-        description="PersistentVolumeClaim for packed weights, as large as the model's files. Its content is "
-        "computed with: it is for pods of this namespace alone. Replicas on several nodes need ReadWriteMany."
+        description="PersistentVolumeClaim for packed weights, as large as the model's files. Pods compute with its "
+        "content, so only pods of this namespace may use it. Replicas on several nodes need ReadWriteMany."
     )
 
 
 class PackedWeights(ApiType):
-    """Where packed weights are kept. Exactly one field is set."""
+    """The volume for packed weights. Exactly one field is set."""
 
     model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one("memory", "pvc"), EXACTLY_ONE_PLACE)))
 
     memory: MemoryVolume | None = Field(
         default=None,
-        description="The pod's memory: {}. A container that starts again in the same pod maps them; a new pod packs "
-        "anew. They are a part of resources.memory, which has them without this field as well.",
+        description="The pod's memory: {}. A container that restarts in the same pod maps the weights; a new pod packs "
+        "them again. They count as resources.memory, as they do without this field.",
     )
     pvc: PackedPvc | None = Field(
         default=None,
-        description="A PersistentVolumeClaim. A new pod reads them into memory, which pays where that is faster than "
-        "packing.",
+        description="A PersistentVolumeClaim. A new pod reads the weights into memory, which helps if that is faster "
+        "than packing.",
     )
 
     @model_validator(mode="after")
@@ -234,17 +239,17 @@ class PackedWeights(ApiType):
 
 
 class KvDisk(ApiType):
-    """Where conversations are kept."""
+    """The volume for evicted KV blocks of conversations."""
 
     claim_name: ObjectName = Field(
-        description="PersistentVolumeClaim on a fast disk; half of what is free there is taken unless extraArgs have "
-        "--kv_disk_bytes. It holds what was said: it is for pods of this namespace alone. One pod uses it at a time, "
-        "others of the service serve without."
+        description="PersistentVolumeClaim on a fast disk. Half of its free space is used, unless extraArgs have "
+        "--kv_disk_bytes. It contains conversations, so only pods of this namespace may use it. One pod uses it at a "
+        "time; other pods of the service serve without it."
     )
 
 
 class PodMetadata(ApiType):
-    """What the pods carry beside the operator's own labels."""
+    """Labels and annotations of the pods, in addition to the operator's own."""
 
     labels: Labels = Field(
         default_factory=dict, description='Labels of the pods, such as sidecar.istio.io/inject: "false".'
@@ -278,8 +283,8 @@ class InferenceServiceSpec(ApiType):
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         default=None,
-        description="Image of the runtime. Default: the operator's for pods with GPUs, or without; pods that already "
-        "run keep the one they have.",
+        description="Image of the runtime. Default: the operator's image for pods with GPUs, or that for pods without. "
+        "Running pods keep their image.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the runtime's image is pulled."
@@ -287,50 +292,50 @@ class InferenceServiceSpec(ApiType):
     image_pull_secrets: list[NameRef] = Field(
         default_factory=list, max_length=16, description="Secrets of the image's registry, by name."
     )
-    model: Model = Field(description="Which model is served.")
-    engine: Engine = Field(default_factory=Engine, description="How the engine computes.")
-    resources: Resources = Field(description="What one pod gets.")
-    numa: Numa = Field(default_factory=Numa, description="Where threads and memory are to be.")
-    replicas: int = Field(default=1, ge=0, le=256, description="Pods, each with the whole model; 0 stops the service.")
-    endpoint: Endpoint = Field(default_factory=Endpoint, description="How the service is reached.")
+    model: Model = Field(description="The served model.")
+    engine: Engine = Field(default_factory=Engine, description="Settings of the engine.")
+    resources: Resources = Field(description="Resources of one pod.")
+    numa: Numa = Field(default_factory=Numa, description="NUMA nodes of threads and memory.")
+    replicas: int = Field(
+        default=1, ge=0, le=256, description="Number of pods, each with the whole model; 0 stops the service."
+    )
+    endpoint: Endpoint = Field(default_factory=Endpoint, description="Access to the service.")
     rollout: RolloutPolicy = Field(
         default_factory=RolloutPolicy, description="How pods of an earlier spec are replaced."
     )
     scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the pods may run on.")
     kernel_cache: KernelCache | None = Field(
         default=None,
-        description="Volume for compiled kernels of a GPU. Without it they are kept as long as the pod, and each new "
-        "pod compiles them when it starts.",
+        description="Volume for compiled GPU kernels. Without it, they are deleted with the pod, and each new pod "
+        "compiles them when it starts.",
     )
     packed_weights: PackedWeights | None = Field(
         default=None,
-        description="Keeps the weights as they are packed for the CPU, so that the next start packs nothing "
+        description="Stores the weights as they are packed for the CPU, so that the next start packs nothing "
         "(--packed_dir). Without it, each start packs again.",
     )
     kv_disk: KvDisk | None = Field(
         default=None,
-        description="Keeps what the KV cache gives up, so that conversations that come back are read instead of "
-        "computed (--kv_disk_dir). Without it, none are kept beyond the pod's memory.",
+        description="Stores evicted KV blocks on disk, so that a conversation that continues is read instead of "
+        "computed (--kv_disk_dir). Without it, conversations are kept only in the pod's memory.",
     )
     pod_metadata: PodMetadata = Field(
-        default_factory=PodMetadata, description="Further labels and annotations of the pods."
+        default_factory=PodMetadata, description="Additional labels and annotations of the pods."
     )
     service_account_name: ObjectName | None = Field(
         default=None,
-        description="Service account of the pods, as clouds' identities and OpenShift's constraints ask for. Its token "
-        "is not mounted. Default: the namespace's.",
+        description="Service account of the pods, for identities of clouds and OpenShift's constraints. Its token is "
+        "not mounted. Default: the namespace's.",
     )
     security_context: SecurityContext = Field(
         default_factory=SecurityContext,
-        description="User and groups of the processes, where the cluster asks for others.",
+        description="User and groups of the processes, if the cluster requires others than the default.",
     )
-    probes: Probes = Field(
-        default_factory=Probes, description="How often and how patiently the kubelet asks the engine."
-    )
+    probes: Probes = Field(default_factory=Probes, description="Intervals and timeouts of the kubelet's probes.")
     env: list[EnvVar] = Field(
         default_factory=list,
         max_length=64,
-        description="Variables of the engine. The operator's own and options of the server are refused.",
+        description="Variables of the engine. Variables of the operator and options of the server are rejected.",
         json_schema_extra=by_key(
             "name",
             **rules(
@@ -345,19 +350,19 @@ class InferenceServiceSpec(ApiType):
     env_from: list[EnvFrom] = Field(
         default_factory=list,
         max_length=16,
-        description="Secrets and ConfigMaps whose keys become variables of the engine. Those of the operator stay "
-        "what they are.",
+        description="Secrets and ConfigMaps whose keys become variables of the engine. They do not change variables "
+        "of the operator.",
     )
     volumes: list[Volume] = Field(
         default_factory=list,
         max_length=32,
-        description="Further volumes, as in a pod's spec.",
+        description="Additional volumes, as in a pod's spec.",
         json_schema_extra=by_key("name"),
     )
     volume_mounts: list[VolumeMount] = Field(
         default_factory=list,
         max_length=32,
-        description="Where the engine sees volumes of spec.volumes.",
+        description="Mounts of volumes of spec.volumes in the engine.",
         json_schema_extra=by_key(
             "mountPath",
             **rules(
@@ -405,7 +410,7 @@ class InferenceServiceSpec(ApiType):
         known = {volume.name for volume in self.volumes}
         for mount in (*self.volume_mounts, *(mount for sidecar in self.sidecars for mount in sidecar.volume_mounts)):
             if mount.name not in known:
-                raise ValueError(f"{mount.mount_path}: {UNKNOWN_VOLUME}, and {mount.name} is none of them")
+                raise ValueError(f"{mount.mount_path}: {UNKNOWN_VOLUME}, but {mount.name} is not one of them")
         return self
 
     @model_validator(mode="after")

@@ -48,7 +48,7 @@ class ApiError(Exception):
 class NamespaceEndsError(ApiError):
     """The namespace is being deleted with all that is in it, or is gone: nothing can be written there any more.
 
-    An object outlives its namespace where somebody emptied the namespace's finalizers by force.
+    An object outlives its namespace if the namespace's finalizers were removed by force.
     """
 
 

@@ -59,7 +59,7 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODE_TOPOLOGY = Kind("topology.node.k8s.io/v1alpha2", "NodeResourceTopology", "noderesourcetopologies", optional=True)
 
 CHILD_KINDS = (CONFIG_MAP, SERVICE, PDB, NETWORK_POLICY, POD_MONITOR, INFERENCE_POOL, HTTP_ROUTE)
-"""The kinds that one service owns beside its pods."""
+"""The kinds that one service owns in addition to its pods."""
 OPTIONAL_KINDS = tuple(kind for kind in (*CHILD_KINDS, NODE_TOPOLOGY, MODEL_CACHE) if kind.optional)
 """The kinds that the operator uses where the cluster has them."""
 

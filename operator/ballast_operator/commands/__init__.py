@@ -1,1 +1,1 @@
-"""What the commands of `ballast-operator` besides `run` do."""
+"""The commands of `ballast-operator` except `run`."""

@@ -1,4 +1,4 @@
-"""`ballast-operator doctor`: whether the cluster has what the operator needs, and what its nodes promise about NUMA."""
+"""`ballast-operator doctor`: checks the requirements of the operator and the NUMA policies of the nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Verdict = Literal["ok", "note", "FAIL"]
 
 MAX_NODES = 50
 INSTALL_DEFINITIONS = (
-    "upgrade the chart's release with crds.install=true; where no chart installed it, "
+    "upgrade the chart's release with crds.install=true; without the chart, run "
     "kubectl apply --server-side -f manifests/crd"
 )
-"""Helm owns the definitions that the chart installed."""
+"""Definitions that the chart installed belong to Helm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ async def examine(api: Api, namespace: str, account: str, watched: Sequence[str]
     """Check the cluster and yield findings one by one.
 
     `namespace` and `account`: the service account that the operator runs as. `watched`: the namespaces where it looks
-    for services; all of them where none is given.
+    for services; empty: all.
     """
     permissions = _permissions(api, namespace, account, watched)
     for part in (_definitions(api), _optional_kinds(api), permissions, _nodes(api)):
@@ -60,9 +60,9 @@ async def _definitions(api: Api) -> AsyncIterator[Finding]:
             continue
         live = await api.request("get", "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
         if _served_schemas(live) == _served_schemas(DEFINITIONS[kind.plural]()):
-            yield Finding("ok", f"{name} is this operator's")
+            yield Finding("ok", f"{name} has the version of this operator")
         else:
-            yield Finding("FAIL", f"{name} is of another version of Ballast: {INSTALL_DEFINITIONS}")
+            yield Finding("FAIL", f"{name} has another version than this operator: {INSTALL_DEFINITIONS}")
 
 
 def _served_schemas(definition: dict[str, Any]) -> dict[str, Any]:
@@ -71,15 +71,15 @@ def _served_schemas(definition: dict[str, Any]) -> dict[str, Any]:
 
 async def _optional_kinds(api: Api) -> AsyncIterator[Finding]:
     for kind, gain in (
-        (POD_MONITOR, "Prometheus finds the engines by itself"),
-        (INFERENCE_POOL, "endpoint.inferencePool makes one"),
-        (HTTP_ROUTE, "endpoint.route makes one"),
-        (NODE_TOPOLOGY, "a pod is started only where one NUMA node has enough free CPUs and memory"),
+        (POD_MONITOR, "Prometheus discovers the engines"),
+        (INFERENCE_POOL, "endpoint.inferencePool can create one"),
+        (HTTP_ROUTE, "endpoint.route can create one"),
+        (NODE_TOPOLOGY, "a pod is started only if one NUMA node has enough free CPUs and memory"),
     ):
         if await api.knows(kind):
-            yield Finding("ok", f"{kind.name} is known: {gain}")
+            yield Finding("ok", f"{kind.name} is installed: {gain}")
         else:
-            yield Finding("note", f"{kind.name} is not known; with it, {gain}")
+            yield Finding("note", f"{kind.name} is not installed; with it, {gain}")
 
 
 async def _permissions(api: Api, namespace: str, account: str, watched: Sequence[str]) -> AsyncIterator[Finding]:
@@ -93,7 +93,7 @@ async def _permissions(api: Api, namespace: str, account: str, watched: Sequence
                 place = f" in {where}" if where in watched else ""
                 missing.append(f"{verb} {resource}{f'.{group}' if group else ''}{place}")
     if missing:
-        yield Finding("FAIL", f"{user} may not: {', '.join(missing)}; apply the chart or manifests/operator")
+        yield Finding("FAIL", f"{user} lacks permissions: {', '.join(missing)}; apply the chart or manifests/operator")
     else:
         yield Finding("ok", f"{user} has all {count} permissions")
 
@@ -124,7 +124,7 @@ async def _nodes(api: Api) -> AsyncIterator[Finding]:
             continue
         yield judge_kubelet(name, config["kubeletconfig"])
     if len(nodes) > MAX_NODES:
-        yield Finding("note", f"{len(nodes) - MAX_NODES} more nodes were not looked at")
+        yield Finding("note", f"{len(nodes) - MAX_NODES} more nodes were not checked")
 
 
 def judge_kubelet(node: str, config: dict[str, Any]) -> Finding:
@@ -134,11 +134,11 @@ def judge_kubelet(node: str, config: dict[str, Any]) -> Finding:
     topology = config.get("topologyManagerPolicy", "none")
     wrong = []
     if cpu != "static":
-        wrong.append(f"cpuManagerPolicy is {cpu}, static gives exclusive CPUs")
+        wrong.append(f"cpuManagerPolicy is {cpu}; static gives exclusive CPUs")
     if memory != "Static":
-        wrong.append(f"memoryManagerPolicy is {memory}, Static keeps memory on the CPUs' node")
+        wrong.append(f"memoryManagerPolicy is {memory}; Static keeps memory on the node of the CPUs")
     if topology not in ("single-numa-node", "restricted"):
-        wrong.append(f"topologyManagerPolicy is {topology}, single-numa-node or restricted keeps all of a pod together")
+        wrong.append(f"topologyManagerPolicy is {topology}; single-numa-node or restricted keeps a pod on one node")
     if wrong:
         return Finding("note", f"node {node}: {'; '.join(wrong)}")
     return Finding("ok", f"node {node}: CPUs {cpu}, memory {memory}, topology {topology}")

@@ -1,4 +1,4 @@
-"""`ballast-operator history` and `ballast-operator undo`: earlier specs of a service, and the way back to one."""
+"""`ballast-operator history` and `ballast-operator undo`: list earlier specs of a service, and restore one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def history_lines(api: Api, ref: Ref) -> list[str]:
 
 
 async def undo(api: Api, ref: Ref, number: int | None) -> int:
-    """Give the service the spec of this revision, or of the one before the present one. Returns its number.
+    """Restore the spec of this revision, or of the one before the current one. Returns its number.
 
     `replicas` and `rollout` stay as they are. Raises ApiError, with status 409 if the service changed meanwhile, and
     InputError.
@@ -40,7 +40,7 @@ async def undo(api: Api, ref: Ref, number: int | None) -> int:
     kept = {name: service["spec"][name] for name in NOT_IN_HISTORY if name in service["spec"]}
     after = await api.replace(INFERENCE_SERVICE, {**service, "spec": {**chosen["data"]["spec"], **kept}})
     if after["metadata"]["generation"] == service["metadata"]["generation"]:
-        raise InputError(f"{ref}: revision {chosen['revision']} is the present spec: name another with --to-revision")
+        raise InputError(f"{ref}: revision {chosen['revision']} is the current spec: choose another with --to-revision")
     return int(chosen["revision"])
 
 
@@ -48,7 +48,7 @@ async def _read(api: Api, ref: Ref) -> tuple[dict[str, Any], list[dict[str, Any]
     """The service and its revisions, the oldest first."""
     service = await api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
     if service is None:
-        raise InputError(f"{ref}: there is no such {INFERENCE_SERVICE.name}")
+        raise InputError(f"{ref}: this {INFERENCE_SERVICE.name} does not exist")
     found = await api.list_all(REVISION, ref.namespace, selector_text(pod_selector(ref.name))) or []
     uid = service["metadata"]["uid"]
     owned = [body for body in found if any(it["uid"] == uid for it in body["metadata"].get("ownerReferences") or [])]

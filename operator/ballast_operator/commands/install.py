@@ -19,7 +19,7 @@ RBAC = "rbac.authorization.k8s.io"
 def installation(operator_image: str, runtime_image: str, cpu_runtime_image: str | None) -> list[dict[str, Any]]:
     """Namespace, account, permissions and Deployment, in the order in which they are applied.
 
-    Without an image for services that have no GPUs, they take the runtime's, too."""
+    Without an image for services that have no GPUs, they use the runtime's image too."""
     return [
         _object("v1", "Namespace", NAMESPACE, None, labels={"pod-security.kubernetes.io/enforce": "restricted"}),
         _object("v1", "ServiceAccount", FIELD_MANAGER),
@@ -94,7 +94,7 @@ def _container(operator_image: str, runtime_image: str, cpu_runtime_image: str |
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-            # kopf asks for the user's name, and this uid has no entry in the image's passwd.
+            # kopf reads the user's name, and this uid has no entry in the image's passwd.
             {"name": "USER", "value": FIELD_MANAGER},
             {"name": "HOME", "value": "/tmp"},  # noqa: S108
         ],

@@ -32,7 +32,7 @@ def quota(text: str) -> tuple[str, dict[str, str]]:
         namespace(named)
     for key, quantity in limits.items():
         if key not in KEYS:
-            raise argparse.ArgumentTypeError(f"{key!r} in {text!r} has no quota: {', '.join(KEYS)} have")
+            raise argparse.ArgumentTypeError(f"{key!r} in {text!r} is not a quota; use {', '.join(KEYS)}")
         try:
             parse_count(quantity)
         except ValueError as error:
@@ -60,13 +60,13 @@ def image_prefix(text: str) -> str:
 def directory(text: str) -> str:
     """An absolute directory."""
     if not text.startswith("/") or ".." in text.split("/"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no absolute directory such as /srv/models")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an absolute directory such as /srv/models")
     return text
 
 
 def variables(text: str) -> str:
-    """A variable's name, or the beginning of names with a * behind it."""
-    what = "variable's name such as NCCL_DEBUG, nor a beginning such as NCCL_*"
+    """A variable's name, or a prefix of names followed by *."""
+    what = "variable name such as NCCL_DEBUG, or prefix such as NCCL_*"
     return _matching(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*", text, what)
 
 
@@ -76,9 +76,9 @@ def node_selector(text: str) -> dict[str, str]:
 
 
 def port(text: str) -> int:
-    """A port, or 0 for any free one."""
+    """A port, or 0 for any free port."""
     if not (text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
 
 
@@ -89,12 +89,12 @@ def resync_interval(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not MIN_RESYNC_S <= seconds <= MAX_RESYNC_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {MIN_RESYNC_S} to {MAX_RESYNC_S}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {MIN_RESYNC_S} to {MAX_RESYNC_S}")
     return seconds
 
 
 def prometheus_duration(text: str) -> str:
-    """A duration as Prometheus writes it."""
+    """A duration in Prometheus' notation."""
     return _matching(r"([0-9]+(ms|s|m|h))+", text, "duration such as 30s or 1m30s")
 
 
@@ -113,5 +113,5 @@ def label(text: str) -> tuple[str, str]:
 
 def _matching(pattern: str, text: str, what: str) -> str:
     if not re.fullmatch(pattern, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid {what}")
     return text

@@ -1,4 +1,4 @@
-"""`ballast-operator why`: everything that says why a service is not ready, on one screen."""
+"""`ballast-operator why`: explains on one screen why a service is not ready."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MAX_EVENTS = 8
 MAX_PODS = 8
 REASONS = "docs/kubernetes/troubleshooting.md"
 ALIVE_S = 60.0
-"""A Lease that was renewed within this time is held by a running operator."""
+"""The operator of a Lease that was renewed within this time is considered running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The objects that were read about one service. A kind that could not be read is empty, and `unread` says why."""
+    """The objects of one service. A kind that could not be read is empty, and `unread` has the reason."""
 
     service: Mapping[str, Any]
     pods: Sequence[Mapping[str, Any]]
@@ -37,7 +37,7 @@ class Seen:
 
 
 async def look(api: Api, ref: Ref) -> Seen:
-    """Read everything. Raises ApiError where the service itself cannot be read, InputError where there is none."""
+    """Read everything. Raises ApiError if the service itself cannot be read, InputError if it does not exist."""
     service = await api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
     if service is None:
         raise InputError(f"there is no InferenceService {ref.name} in namespace {ref.namespace}")
@@ -85,23 +85,23 @@ def _headline(seen: Seen) -> str:
     metadata, status = seen.service["metadata"], seen.service.get("status") or {}
     name, ready = f"{metadata['namespace']}/{metadata['name']}", _conditions(seen).get(READY)
     if ready is None:
-        return f"{name}: no operator has looked at it yet"
+        return f"{name}: no operator has processed it yet"
     count = f"{status.get('readyReplicas', 0)} of {seen.service['spec'].get('replicas', 1)} replicas answer"
     if ready["status"] == "True":
         return f"{name}: ready, {count}"
     if ready["reason"] == STOPPED.reason:
         return f"{name}: scaled to zero; it starts when spec.replicas is raised, by hand or by an autoscaler"
-    return f"{name}: not ready, {count}\n{ready['reason']}: {ready.get('message', '')}\n{REASONS} says what to do."
+    return f"{name}: not ready, {count}\n{ready['reason']}: {ready.get('message', '')}\nSee {REASONS} for what to do."
 
 
 def _operator(seen: Seen) -> Iterator[str]:
-    """Reasons why the status may be out of date; none where an operator has looked at the newest spec."""
+    """Reasons why the status may be out of date; none if an operator has processed the newest spec."""
     namespace = seen.service["metadata"]["namespace"]
     if not any("leases" in line for line in seen.unread):
         watching = [lease for lease in seen.leases if watches(lease, namespace)]
         alive = [lease for lease in watching if _is_held(lease, seen.now)]
         if not watching:
-            yield "no operator that looks after this namespace has a Lease: is one installed?"
+            yield "no operator that watches this namespace has a Lease: is one installed?"
         elif not alive:
             for lease in watching:
                 named = f"{lease['metadata']['namespace']}/{lease['metadata']['name']}"
@@ -109,7 +109,7 @@ def _operator(seen: Seen) -> Iterator[str]:
                 yield f"the operator of Lease {named} does not run: it last renewed the Lease {since} ago"
     if _is_stale(seen) and seen.service.get("status"):
         newest = seen.service["metadata"]["generation"]
-        yield f"the conditions are about generation {_generation(seen)} of the spec, which is at {newest}"
+        yield f"the conditions describe generation {_generation(seen)} of the spec; the newest is {newest}"
 
 
 def _condition_lines(seen: Seen) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
 
 
 def _state(pod: Pod) -> str:
-    """What a pod does, worst first."""
+    """The state of a pod; faults come first."""
     restarts = f", {pod.restarts} restarts" if pod.restarts else ""
     ended = f", last ended with {pod.last_exit.exit_code} {pod.last_exit.reason}" if pod.last_exit is not None else ""
     if pod.terminating:
@@ -145,7 +145,7 @@ def _state(pod: Pod) -> str:
     for found in (pod.blocked, pod.waiting):
         if found is not None:
             return ": ".join(filter(None, found)) + restarts + ended
-    return f"{'runs and is not ready' if pod.running else pod.phase}{restarts}{ended}"
+    return f"{'runs, but is not ready' if pod.running else pod.phase}{restarts}{ended}"
 
 
 def _event_lines(seen: Seen) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _age_s(stamp: str | None, now: datetime) -> float:
 
 
 def _age(stamp: str | None, now: datetime) -> str:
-    """As kubectl writes it: the largest unit."""
+    """An age as kubectl writes it, in the largest unit."""
     seconds = _age_s(stamp, now)
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if length * 2 <= seconds < float("inf"):

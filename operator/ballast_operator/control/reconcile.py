@@ -1,4 +1,4 @@
-"""Brings the cluster to what one InferenceService asks for. A pass may run at any time, any number of times."""
+"""Reconciles one InferenceService. A pass may run at any time, any number of times."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ STEADY_S = 300.0
 LOADING_S = 5.0
 REFUSED_S = 30.0
 FIRST_REACH_S = 1.0
-"""First delay until an unreachable Service is asked again; it doubles. Nodes take a moment to learn of ready pods."""
+"""First delay until an unreachable Service is checked again; it doubles. Nodes learn of ready pods with a delay."""
 UNSURE_S = 15.0
 MAX_READ_AGE_S = 10.0
-"""No pod of an earlier spec is stopped by what was read longer ago."""
+"""No pod of an earlier spec is stopped because of data that is older than this."""
 GARBAGE_COLLECTION = ("foregroundDeletion", "orphan")
-"""Finalizers of the garbage collector, which works on the service."""
+"""Finalizers of the garbage collector."""
 UNSURE = ("Ready",)
 """Conditions that may become true without an event."""
 
@@ -77,10 +77,9 @@ class Reconciler:
     clock: Callable[[], float]
 
     async def reconcile(self, ref: Ref) -> float | None:
-        """Run one pass. Returns the seconds until the next is due if no event comes before.
+        """Run one pass. Returns the seconds until the next pass if no event comes before.
 
-        Raises ApiError for failures that may pass: at once where the pods cannot be read, else after everything else is
-        done.
+        Raises ApiError for temporary failures: immediately if the pods cannot be read, otherwise after all other work.
         """
         body = await self.api.get(INFERENCE_SERVICE, ref.namespace, ref.name)
         if body is None:
@@ -128,10 +127,10 @@ class Reconciler:
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
 
     async def _still_stands(self, service: InferenceService) -> bool:
-        """Whether the service is there and not being deleted, as of now.
+        """Whether the service exists and is not being deleted now.
 
-        `kubectl delete --cascade=orphan` takes the owner away from what it leaves. A pass that read the service before
-        would give the owner back, and the garbage collector would delete the pod.
+        `kubectl delete --cascade=orphan` removes the owner of the remaining objects. A pass that read the service
+        before would restore the owner, and the garbage collector would delete the pod.
         """
         body = await self.api.get(INFERENCE_SERVICE, service.ref.namespace, service.ref.name)
         return (
@@ -139,7 +138,7 @@ class Reconciler:
         )
 
     def _with_progress(self, service: InferenceService, evidence: Evidence, before: Mapping[str, Any]) -> Evidence:
-        """The evidence with how long the service has made no progress. A restarted operator begins at zero."""
+        """The evidence with the time without progress. A restarted operator starts at zero."""
         clock, current = self.state.of(service.ref).progress, current_pods(service, evidence.pods)
         if clock.target is None:
             clock.failed = was_reported_as_failed(before, service.generation)
@@ -152,16 +151,16 @@ class Reconciler:
         return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
     async def _leave_to_garbage_collector(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Leave a service that is being deleted to the garbage collector; say who holds it back, if somebody does."""
+        """Leave a service that is being deleted to the garbage collector, and report foreign finalizers."""
         held = [name for name in body["metadata"].get("finalizers") or () if name not in GARBAGE_COLLECTION]
         rivalry = await self.installs.look(body)
         if held and rivalry.acts:
-            message = f"it is being deleted and waits for {', '.join(held)}; nothing of it is mended any more"
+            message = f"it is being deleted and waits for {', '.join(held)}; its objects are no longer repaired"
             await self._refuse(body, rivalry, "Terminating", message)
         self.state.forget(ref)
 
     async def _refuse(self, body: dict[str, Any], rivalry: Rivalry, reason: str, message: str) -> None:
-        """Say why the spec is not acted on. Its pods, made from an earlier one, stay as they are."""
+        """Report why the operator does not act on the spec. Pods of an earlier spec stay as they are."""
         metadata, before = body["metadata"], body.get("status") or {}
         pods, behind = await observe_pods(self.api, Ref(metadata["namespace"], metadata["name"]), metadata["uid"])
         refused = spec_refused(reason, message, find_available(pods, behind, None, None), rivalry.message)
@@ -169,7 +168,8 @@ class Reconciler:
         await self._write_status(body, status, rivalry.gone)
 
     async def _yield(self, body: dict[str, Any], rivalry: Rivalry) -> None:
-        """Leave the service to the install that acts on it, and say so under our own name, by which it sees us."""
+        """Leave the service to the install that acts on it, and report this under our own field manager, which the
+        other install sees."""
         assert rivalry.message is not None
         metadata, before = body["metadata"], body.get("status") or {}
         status = yielded_status(rivalry.message, metadata["generation"], before, self.now())
@@ -222,14 +222,14 @@ class Reconciler:
     async def _lost_nodes(
         self, service: InferenceService, seen: Observed, reports: Mapping[str, PodReport]
     ) -> dict[str, str]:
-        """What is wrong with nodes of pods that leave or say nothing, by name; empty where nodes may not be read."""
+        """Name → fault of nodes whose pods terminate or do not answer; empty if nodes may not be read."""
         loading = frozenset(uid for uid, report in reports.items() if report.progress is not None)
         found = {}
         for name in doubtful_nodes(seen.pods, loading):
             try:
                 why = why_lost(name, await self.api.get(NODE, None, name))
-            except ApiError as error:  # the pods' own state is told all the same
-                log.warning("a node is not known", extra={"service": str(service.ref), "error": str(error)})
+            except ApiError as error:  # the pods' own state is still reported
+                log.warning("a node cannot be read", extra={"service": str(service.ref), "error": str(error)})
                 continue
             if why is not None:
                 found[name] = why
@@ -238,7 +238,7 @@ class Reconciler:
     async def _why_unreachable(
         self, service: InferenceService, seen: Observed, current: Sequence[Pod]
     ) -> tuple[str | None, str | None]:
-        """Which of these pods are no endpoints of the Service, and why nothing answers through it; None: all is well.
+        """The pods that are no endpoints of the Service, and why nothing answers through it; None if all is well.
 
         Raises ApiError where that cannot be found out for now.
         """

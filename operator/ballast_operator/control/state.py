@@ -45,7 +45,7 @@ class ServiceState:
     conditions: Sequence[Mapping[str, Any]] = ()
     """Of the status that the last pass made."""
     abandoned_uid: str | None = None
-    """Of the service whose namespace is being deleted or is gone: nothing is written for it any more."""
+    """Uid of the service if its namespace is being deleted or gone: nothing more is written for it."""
     pulling_since: float | None = None
     """The loop time at which its model was first seen not to be pulled yet; None once it is."""
     progress: ProgressClock = field(default_factory=ProgressClock)
@@ -102,7 +102,7 @@ class OperatorState:
         return dict(declared_part(status, schema))
 
     def child_kinds(self) -> tuple[Kind, ...]:
-        """The kinds that services own beside pods and that the cluster has."""
+        """The kinds other than pods that services own and that the cluster has."""
         return tuple(kind for kind in CHILD_KINDS if not kind.optional or kind in self.known)
 
     def watched_kinds(self) -> tuple[Kind, ...]:

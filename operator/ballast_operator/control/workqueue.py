@@ -109,7 +109,7 @@ class WorkQueue(Generic[Key]):
         try:
             again_s = await self._work(key)
             entry.failures = 0
-        except Exception as error:  # noqa: BLE001  whatever one key fails with, the others go on
+        except Exception as error:  # noqa: BLE001  any error of one key must not stop the others
             failure = error
             entry.failures += 1
             asked_s = getattr(error, "retry_after_s", None) or 0.0

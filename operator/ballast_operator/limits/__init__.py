@@ -1,1 +1,1 @@
-"""What services may ask for, by the options of the operator. Pure."""
+"""The operator's limits for services. Pure."""

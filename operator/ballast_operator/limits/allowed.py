@@ -1,4 +1,4 @@
-"""The lists of what services may ask for, and what a refusal says. Pure."""
+"""The lists of allowed values, and the messages of rejections. Pure."""
 
 from __future__ import annotations
 

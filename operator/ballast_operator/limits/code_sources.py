@@ -1,7 +1,7 @@
-"""What can bring code into a container of an allowed image: variables, mounts, commands and kept kernels. Pure.
+"""Settings that can bring code into a container of an allowed image: variables, mounts, commands, cached kernels. Pure.
 
-Variables and folders that are known to load code are refused for the engine unless the operator's options allow them.
-With a list of images, all that is not known to be harmless is refused, in all containers.
+Variables and folders that are known to load code are rejected for the engine unless the operator's options allow them.
+With a list of images, all settings that are not known to be harmless are rejected, in all containers.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _kernels(spec: InferenceServiceSpec, lists: AllowLists) -> Iterator[Refusal 
     for field, mounted in _claims(spec):
         if mounted in lists.kernel_caches:
             yield (
-                f"spec.{field} must not mount {mounted}: it holds kernels that are executed "
-                "(--allowed-kernel-cache of the operator), so only kernelCache mounts it"
+                f"spec.{field} must not mount {mounted}: its kernels are executed "
+                "(--allowed-kernel-cache of the operator), so only kernelCache may mount it"
             )
 
 

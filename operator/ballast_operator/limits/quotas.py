@@ -1,4 +1,4 @@
-"""What the pods of all services of one namespace may take together: an option of the operator. Pure."""
+"""Limits for the pods of all services of one namespace together: an option of the operator. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Quotas:
     """Quantities as they were written, by one of KEYS."""
 
     def of(self, namespace: str) -> Mapping[str, str]:
-        """The limits of one namespace; empty where it has none."""
+        """The limits of one namespace; empty if it has none."""
         return self.by_namespace.get(namespace, self.by_namespace.get(ANY_NAMESPACE, {}))
 
 
 def why_over_quota(limits: Mapping[str, str], live: Iterable[Mapping[str, Any]], pod: Mapping[str, Any]) -> str | None:
-    """Which limits would be exceeded if this pod were added to those that live; None: it fits."""
+    """The limits that this pod would exceed together with the live ones; None if it fits."""
     asked, used = usage(pod), dict.fromkeys(KEYS, Decimal(0))
     for other in live:
         for key, amount in usage(other).items():
             used[key] += amount
     over = [
-        f"{key}: {_text(key, used[key])} of {limit} are used and the pod asks for {_text(key, asked[key])}"
+        f"{key}: {_text(key, used[key])} of {limit} are used and the pod requests {_text(key, asked[key])}"
         for key, limit in limits.items()
         if asked[key] and used[key] + asked[key] > parse_count(limit)
     ]

@@ -1,4 +1,4 @@
-"""Refuses specs that ask for more than the operator's options allow. Pure."""
+"""Rejects specs that exceed the operator's limits. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast_operator.limits.paths import is_below
 
 
 def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:
-    """What the spec asks for that no list allows, as sentences; None where it may have everything."""
+    """The values of the spec that no list allows, as sentences; None if everything is allowed."""
     return "; ".join(map(str, _refusals(spec, lists))) or None
 
 
@@ -59,7 +59,7 @@ def _refused_selector(field: str, asked: Mapping[str, str], lists: AllowLists) -
 
 
 def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
-    """Every image that the spec names but those of sidecars, with the field that does."""
+    """Every image of the spec except those of sidecars, with its field."""
     if spec.image is not None:
         yield "image", spec.image
     if spec.model.source.image is not None:
@@ -69,7 +69,7 @@ def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
 
 
 def _host_paths(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:
-    """Every path of a node that the spec names, with the field that does."""
+    """Every path of a node in the spec, with its field."""
     if spec.model.source.host_path is not None:
         yield "model.source.hostPath.path", spec.model.source.host_path.path
     source = spec.model.source

@@ -1,7 +1,7 @@
 """Leader election by a Lease.
 
-The client library's own election sets no limit on its requests: one that stalls for longer than the lease would leave
-two leaders.
+The client library's own election has no timeout for its requests: a request that stalls for longer than the lease would
+cause two leaders.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ballast_operator.names import ANNOTATION_NAMESPACES, ANNOTATION_PROCESS, LA
 log = logging.getLogger(__name__)
 
 LEASE_S = 30
-"""How long the others wait after the leader last renewed."""
+"""Time that the others wait after the leader's last renewal."""
 RENEW_S = 5.0
 DEADLINE_S = 20.0
-"""A leader that could not renew for this long stops, before another begins. Two slow requests of 5 s fit in."""
+"""A leader that cannot renew for this long stops before another one starts. Two slow requests of 5 s fit in."""
 
 
 @dataclass(slots=True)
@@ -35,18 +35,18 @@ class Election:
     name: str
     identity: str
     process: str
-    """Tells this process from others of the same identity."""
+    """Distinguishes this process from others with the same identity."""
     clock: Callable[[], float]
     now: Callable[[], datetime]
     namespaces: tuple[str, ...] = ()
     """The namespaces that this install watches; empty: all. Other installs read them from the Lease."""
     _seen: tuple[str, float] | None = field(default=None)
-    """The lease's version, and when this candidate first saw it by its own clock: others' clocks are not trusted."""
+    """The lease's version, and the time of this candidate's clock when it was first seen; clocks may differ."""
     _held: dict[str, Any] | None = field(default=None)
-    """The lease as this candidate last wrote it, which makes renewing one request."""
+    """The lease as this candidate last wrote it, so that a renewal needs one request."""
     _has_led: bool = field(default=False)
     _beaten: bool = field(default=False)
-    """Another process of this identity holds the lease."""
+    """Another process with this identity holds the lease."""
 
     async def acquire(self) -> float:
         """Wait until this candidate leads. Returns the clock's time at which its lease began."""
@@ -67,16 +67,16 @@ class Election:
         log.warning("no longer leading", extra={"identity": self.identity})
 
     async def release(self) -> None:
-        """Give the lease up, so that another can lead at once. Raises ApiError."""
+        """Release the lease, so that another replica can lead immediately. Raises ApiError."""
         lease = await self.api.get(LEASE, self.namespace, self.name)
         if lease is not None and self._is_ours(lease):
             await self.api.replace(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
 
     def _is_ours(self, lease: dict[str, Any]) -> bool:
-        """Whether we may take the lease without a wait.
+        """Whether we may take the lease without waiting.
 
-        A process of our identity before this one has ended, as a container that restarts in its pod. One that takes the
-        lease after we had it is alive: the newer one leads, and they do not take it from each other in turns.
+        An earlier process with our identity has ended, such as a container that restarted in its pod. A process that
+        takes the lease after we had it is alive: the newer one leads, so that they do not alternate.
         """
         writer = (lease["metadata"].get("annotations") or {}).get(ANNOTATION_PROCESS)
         is_named = (lease.get("spec") or {}).get("holderIdentity") == self.identity
@@ -91,7 +91,7 @@ class Election:
             log.warning("the lease could not be renewed in time", extra={"limit_s": round(limit_s, 1)})
         except ApiError as error:
             self._held = None
-            if error.status != 409:  # another candidate was quicker
+            if error.status != 409:  # another candidate was faster
                 log.warning("the lease could not be renewed", extra={"error": str(error)})
         return False
 
@@ -125,8 +125,8 @@ class Election:
             taken = {**spec, **mine}
         elif spec.get("holderIdentity") and not self._expired(lease, spec):
             if spec["holderIdentity"] == self.identity and not self._beaten:
-                said = "another process of this identity took the lease: give each an --identity of its own"
-                log.warning(said, extra={"identity": self.identity})
+                message = "another process with this identity took the lease: give each its own --identity"
+                log.warning(message, extra={"identity": self.identity})
                 self._beaten = True
             return False
         else:

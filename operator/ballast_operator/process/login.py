@@ -1,4 +1,4 @@
-"""The credentials of the watches, read again whenever the API server refuses them."""
+"""The credentials of the watches, read again each time the API server rejects them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ballast_operator.errors import ConnectError
 log = logging.getLogger(__name__)
 
 MAX_DELAY_S = 10.0
-"""Longest delay between attempts, and so the longest time until the watches notice that the API server is back."""
+"""Maximum delay between attempts, and so until the watches notice that the API server is back."""
 QUIET_S = 60.0
-"""Credentials that worked for this long are read again without a delay when they are refused."""
+"""Credentials that worked for this long are read again without a delay when they are rejected."""
 
 
 class Backoffs:
-    """Delays in seconds between attempts to reach the API server: a growing, endless series."""
+    """Increasing delays in seconds between attempts to reach the API server, without end."""
 
     def __iter__(self) -> Iterator[float]:
         delay_s = 0.5
@@ -34,7 +34,7 @@ class Backoffs:
 class Credentials(kopf.ConnectionInfo):
     """Credentials that never compare equal to others.
 
-    kopf gives up when it is handed credentials equal to refused ones, but a refusal may pass by itself.
+    kopf stops if it gets credentials equal to rejected ones, but a rejection may be temporary.
     """
 
     __eq__ = object.__eq__
@@ -42,7 +42,7 @@ class Credentials(kopf.ConnectionInfo):
 
 
 class Login:
-    """kopf's login handler. kopf asks it at the start and after each refusal."""
+    """kopf's login handler. kopf calls it at the start and after each rejection."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class Login:
         self._delays = iter(Backoffs())
 
     async def __call__(self, **_: Any) -> Credentials:
-        """The credentials to try next. Waits first while they keep being refused, longer each time."""
+        """The credentials to try next. Waits first, longer each time, while they are rejected."""
         if self._last_s is None or self._clock() - self._last_s > QUIET_S:
             self._delays = iter(Backoffs())
         else:

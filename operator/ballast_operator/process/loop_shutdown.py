@@ -1,4 +1,4 @@
-"""Runs work in an event loop until a thread says stop, even if the work misses a cancellation or two."""
+"""Runs work in an event loop until a thread requests a stop, even if the work ignores some cancellations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
-"""How often the thread's flag is looked at: asyncio cannot wait for it without another thread."""
+"""Interval of checks of the thread's flag: asyncio cannot wait for it without another thread."""
 GRACE_S = 6.0
-"""Time to end by itself before tasks are cancelled; kopf gives its own tasks 5 s."""
+"""Time before tasks are cancelled; kopf gives its own tasks 5 s."""
 PERSIST_S = 0.5
 """Time between cancellations."""
 PATIENCE_S = 10.0
-"""Time after which tasks that do not end are named in the log."""
+"""Time after which tasks that do not end are logged by name."""
 
 
 async def run_until_stopped(

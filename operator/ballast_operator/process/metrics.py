@@ -13,7 +13,7 @@ from ballast_operator.control.state import OperatorState
 
 
 class Metrics:
-    """The registry of the operator's metrics, and the methods by which the other parts report to it."""
+    """The registry of the operator's metrics, and methods for the other parts to update it."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -36,13 +36,15 @@ class Metrics:
             registry=self.registry,
         )
         self._events = Counter(
-            "ballast_operator_watch_events", "Events that watches brought.", ["kind"], registry=self.registry
+            "ballast_operator_watch_events", "Events that watches delivered.", ["kind"], registry=self.registry
         )
         self.queue_depth = self._gauge("queue_depth", "Services that wait for a pass.")
-        self.services = self._gauge("services", "InferenceServices at the last full look.")
+        self.services = self._gauge("services", "InferenceServices at the last resync.")
         self.leading = self._gauge("leading", "1 while this replica leads.")
-        self.watch_stale_seconds = self._gauge("watch_stale_seconds", "For how long the watches have missed changes.")
-        self.last_resync = self._gauge("last_resync_timestamp_seconds", "When everything was last looked at.")
+        self.watch_stale_seconds = self._gauge(
+            "watch_stale_seconds", "Seconds for which the watches have missed changes."
+        )
+        self.last_resync = self._gauge("last_resync_timestamp_seconds", "Time of the last successful resync.")
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"ballast_operator_{name}", text, registry=self.registry)
@@ -53,7 +55,7 @@ class Metrics:
         self._seconds.observe(seconds)
 
     def requested(self, verb: str, code: int) -> None:
-        """Count a request to the API server; code 0 where there was no answer."""
+        """Count a request to the API server; code 0 if there was no answer."""
         self._requests.labels(verb, str(code)).inc()
 
     def watched(self, kind: str) -> None:
@@ -74,7 +76,7 @@ class _Conditions(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "ballast_operator_service_condition",
-            "1 for what each condition of a service says now.",
+            "1 for the current status and reason of each condition of a service.",
             labels=["namespace", "service", "condition", "status", "reason"],
         )
         for ref, known in sorted(self._state.services.items()):

@@ -42,17 +42,17 @@ NUM_WORKERS = 8
 NUM_CACHE_WORKERS = 2
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 10.0
-"""Longest delay between attempts to resync, and so until an API server that is back is noticed."""
+"""Maximum delay between attempts to resync, and so until the recovery of an API server is noticed."""
 LOOK_AT_KINDS_S = 3.0
-"""Longest wait of a readiness probe for the API server; shorter than the probe's own timeout."""
+"""Maximum wait of a readiness probe for the API server; shorter than the probe's own timeout."""
 MAX_STALE_S = 300.0
-"""Watches that miss changes for longer than this, although they were restarted, call for a restart of the process."""
+"""If watches miss changes for longer than this, although they were restarted, the process must restart."""
 MAX_SILENCE_S = 300.0
-"""So does a control loop that has listed nothing for this long after its next resync was due."""
+"""The process must also restart if the control loop has listed nothing for this long after its next resync was due."""
 
 
 class LostLeadershipError(Exception):
-    """This replica's lease has run out; another may lead now."""
+    """This replica's lease has expired; another may lead now."""
 
 
 class Operator:
@@ -126,7 +126,7 @@ class Operator:
             port = await health.start()
         except OSError as error:
             raise InputError(
-                f"--health-port {self._options.health_port} of {self._options.health_host}: {error}; 0 takes a free one"
+                f"--health-port {self._options.health_port} of {self._options.health_host}: {error}; 0 uses a free port"
             ) from None
         log.info("listening", extra={"host": self._options.health_host, "port": port})
         stopping = asyncio.Event()
@@ -146,16 +146,16 @@ class Operator:
         await health.stop()
 
     def why_dead(self) -> str | None:
-        """Why the process should be restarted; None while it should not. An unreachable API server is no reason."""
+        """The reason to restart the process; None if there is none. An unreachable API server is no reason."""
         now = time.monotonic()
         if (stale_s := self._freshness.stale_s(now)) > MAX_STALE_S:
             return f"the watches have missed changes for {stale_s:.0f} s"
         if self._last_alive is not None and now - self._last_alive > self._options.resync_s + MAX_SILENCE_S:
-            return f"the control loop has been silent for {now - self._last_alive:.0f} s"
+            return f"the control loop has made no progress for {now - self._last_alive:.0f} s"
         return None
 
     async def why_unready(self) -> str | None:
-        """Why this replica could not act on services; None while it could. An unreachable API server is no reason."""
+        """Why this replica cannot act on services; None if it can. An unreachable API server is no reason."""
         try:
             async with asyncio.timeout(LOOK_AT_KINDS_S):
                 known = await self._api.knows(INFERENCE_SERVICE)
@@ -165,7 +165,7 @@ class Operator:
         return None if known else f"the CustomResourceDefinition {name} is not installed"
 
     async def _leave(self) -> None:
-        with contextlib.suppress(ApiError, TimeoutError):  # the lease runs out by itself
+        with contextlib.suppress(ApiError, TimeoutError):  # the lease expires by itself
             async with asyncio.timeout(FIRST_RETRY_S * 3):
                 await self._election.release()
         await self._prober.close()
@@ -183,10 +183,10 @@ class Operator:
                     tasks.create_task(self._caches.run())
                     tasks.create_task(self._look())
             except* LostLeadershipError:
-                log.info("waiting to lead again")
+                log.info("waiting for leadership again")
             finally:
                 self._metrics.leading.set(0)
-                self._state.services.clear()  # it ages once another replica leads
+                self._state.services.clear()  # it becomes stale when another replica leads
                 self._last_alive = None
                 self._freshness.begin()
                 await self._watcher.stop()
@@ -196,7 +196,7 @@ class Operator:
         raise LostLeadershipError
 
     async def _look(self) -> None:
-        """Resync at an interval. The first one comes before the watches: it finds out which kinds there are."""
+        """Resync at an interval. The first resync runs before the watches start: it finds the existing kinds."""
         watching, retry_s = False, FIRST_RETRY_S
         self._freshness.begin()
         self._cache_users.clear()
@@ -207,8 +207,8 @@ class Operator:
                 with self._traces.span("resync", {}):
                     self._metrics.services.set(await self._resync.run_once())
                     await self._look_at_caches()
-            except Exception as error:  # noqa: BLE001  whatever an answer looks like, the next look may be better
-                log.warning("could not look at everything", extra={"error": repr(error), "again_in_s": retry_s})
+            except Exception as error:  # noqa: BLE001  any malformed answer; the next resync may succeed
+                log.warning("the resync failed", extra={"error": repr(error), "again_in_s": retry_s})
                 await asyncio.sleep(retry_s)
                 retry_s = min(MAX_RETRY_S, 2 * retry_s)
                 continue
@@ -218,7 +218,7 @@ class Operator:
                 self._watcher.start()
                 watching = True
             elif self._freshness.stale_s(time.monotonic()) or kinds != self._state.watched_kinds():
-                log.warning("beginning the watches anew")
+                log.warning("restarting the watches")
                 self._watcher.restart()
             await asyncio.sleep(self._options.resync_s)
 
@@ -227,7 +227,7 @@ class Operator:
             return await self._reconciler.reconcile(ref)
 
     async def _look_at_caches(self) -> None:
-        """Have every ModelCache looked at: its nodes, its services and its Jobs may have changed. Raises ApiError."""
+        """Enqueue every ModelCache: its nodes, its services and its Jobs may have changed. Raises ApiError."""
         if MODEL_CACHE in self._state.known:
             for namespace in self._options.namespaces or (None,):
                 try:
@@ -254,7 +254,7 @@ class Operator:
         self._last_alive = time.monotonic()
 
     def _on_event(self, kind: Kind, body: Mapping[str, Any], gone: bool) -> None:
-        """Hand an event over from the watches' thread."""
+        """Pass an event from the watches' thread to the event loop."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
             self._loop.call_soon_threadsafe(self._handle_event, kind, body, gone)
 
@@ -274,5 +274,5 @@ def _now() -> datetime:
 
 
 async def run_operator(children: ChildOptions, process: ProcessOptions) -> None:
-    """Run one replica until it is told to stop."""
+    """Run one replica until SIGTERM or SIGINT."""
     await Operator(children, process).run()

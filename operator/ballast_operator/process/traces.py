@@ -21,15 +21,15 @@ import aiohttp
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 4096
-"""Most spans that wait to be sent. While a collector does not keep up, the oldest are dropped."""
+"""Maximum number of spans that wait to be sent. If a collector does not keep up, the oldest are dropped."""
 MAX_BATCH = 512
 PAUSE_S = 1.0
-"""From one batch to the next."""
+"""Pause between two batches."""
 TIMEOUT_S = 10.0
 COMPLAIN_S = 60.0
-"""Least time between two log lines about a collector that does not take spans."""
+"""Minimum time between two log lines about a collector that accepts no spans."""
 LEAVE_S = 3.0
-"""Longest time to send the last spans when the operator ends."""
+"""Maximum time to send the last spans when the operator ends."""
 INTERNAL, FAILED, SAMPLED = 1, 2, 1
 
 
@@ -66,7 +66,7 @@ class Traces:
 
     @contextlib.contextmanager
     def span(self, name: str, attributes: Mapping[str, str]) -> Iterator[None]:
-        """A pass, from here to the end of the block. A pass that raises has failed; one that is cancelled is none."""
+        """A pass, for the duration of the block. A pass that raises has failed; a cancelled pass is not recorded."""
         if self._url is None:
             yield
             return
@@ -89,7 +89,7 @@ class Traces:
             span.requests += 1
 
     async def run(self) -> None:
-        """Send what waits, until cancelled; then the last, for LEAVE_S at most."""
+        """Send waiting spans until cancelled, then the last ones within LEAVE_S."""
         if self._url is None:
             return
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:

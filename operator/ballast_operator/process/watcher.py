@@ -1,4 +1,4 @@
-"""Runs the watches in a thread of their own, because kopf ends its whole event loop when a watch fails for good."""
+"""Runs the watches in a separate thread, because kopf ends its whole event loop when a watch fails permanently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAVE_S = 10.0
 
 
 class Watcher:
-    """Keeps watches running from start() to stop(): they begin again whenever they end or are restarted.
+    """Keeps watches running from start() to stop(): they start again when they end or are restarted.
 
     `kinds` is called each time.
     """
@@ -35,7 +35,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(self._stopping,), name="watches", daemon=True)
         self._thread.start()
@@ -61,7 +61,7 @@ class Watcher:
             try:
                 work = partial(watch, make_registry(self._on_event, self._kinds()), self._namespaces)
                 asyncio.run(run_until_stopped(work, round_over))
-            except Exception as error:  # noqa: BLE001  whatever kopf gives up on, watching goes on
+            except Exception as error:  # noqa: BLE001  any error of kopf; the watches start again
                 log.warning("the watches ended", extra={"error": repr(error), "again_in_s": pause_s})
             if round_over.is_set() or time.monotonic() - began > MAX_PAUSE_S:
                 pause_s = FIRST_PAUSE_S

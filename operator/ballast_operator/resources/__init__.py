@@ -1,1 +1,1 @@
-"""Builders of the children, one owned kind a file. Pure."""
+"""Builders of the children, one kind per file. Pure."""

@@ -12,7 +12,7 @@ from ballast_operator.resources.volumes import rules_key
 
 
 def engine_arguments(spec: InferenceServiceSpec, cached: FoundModel | None = None) -> list[str]:
-    """The arguments: every setting by name, defaults included. `cached`: what source.cache names."""
+    """The arguments: every setting by name, including defaults. `cached`: the model of source.cache."""
     pulled = spec.model.source.pulled or cached
     words = ["serve", *([pulled.name] if pulled is not None else ())]
     for name, value in engine_options(spec, cached).items():
@@ -24,7 +24,7 @@ def engine_arguments(spec: InferenceServiceSpec, cached: FoundModel | None = Non
 
 
 def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None) -> dict[str, object]:
-    """The options that the operator sets, by name. True: a switch; None: this spec does not set it."""
+    """The options that the operator sets, by name. True: a flag; None: this spec does not set it."""
     engine, rules = spec.engine, spec.engine.placement_rules
     return {
         "host": "0.0.0.0",  # noqa: S104  a pod's own network
@@ -51,7 +51,7 @@ def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None)
 
 
 def asked_device(spec: InferenceServiceSpec) -> str:
-    """Where the engine is to compute, unless extraArgs say otherwise."""
+    """The requested device of the engine, unless extraArgs set another."""
     if not spec.resources.gpus:
         return "cpu"
     return "auto" if spec.resources.cpu_fallback else "cuda"

@@ -1,4 +1,4 @@
-"""The ConfigMap that carries placement rules written into the spec."""
+"""The ConfigMap with the placement rules of the spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTPRoute: leads a gateway's requests to the Service, and a part of them to a canary."""
+"""The HTTPRoute: sends a gateway's requests to the Service, and a share of them to a canary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ballast_operator.resources.meta import child_metadata
 
 GATEWAY_GROUP = "gateway.networking.k8s.io"
 REQUEST_TIMEOUT = "1h"
-"""Long replies take long. Gateways have limits of seconds otherwise."""
+"""Long replies take long, but gateways have default limits of seconds."""
 
 
 def build_http_route(service: InferenceService, route: Route) -> dict[str, Any]:
-    """The HTTPRoute, for clusters with the Gateway API. It has each default of list items, which are compared whole."""
+    """The HTTPRoute, for clusters with the Gateway API. List items have all defaults, as lists are compared whole."""
     percent = route.canary.percent if route.canary is not None else 0
     backends = [_backend(service, service.ref.name, 100 - percent)]
     if route.canary is not None:

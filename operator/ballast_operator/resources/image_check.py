@@ -1,4 +1,4 @@
-"""The pod that finds out whether images can be pulled: the images of a service's pods, without the model."""
+"""The pod that checks whether the images of a service's pods can be pulled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_operator.resources.security import container_security
 from ballast_operator.spec_hash import short_hash
 
 ANNOTATION_CHECKED = "serving.ballast.dev/checked-images"
-"""Hash of what the pod was made from."""
+"""Hash of the template of the pod."""
 
 KEPT = ("imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName")
 """Fields of the engine's pod that decide where and with which credentials an image is pulled."""
@@ -35,7 +35,7 @@ def images_of(pod: Mapping[str, Any]) -> list[tuple[str, str]]:
 def build_image_check(service: InferenceService, pod: Mapping[str, Any], images: Iterable[tuple[str, str]]) -> Any:
     """The pod that pulls these images where the engine's `pod` would run.
 
-    Not one of the service's pods: it lacks the labels by which Services and budgets find those.
+    It is not one of the service's pods: it lacks the labels that Services and budgets select.
     """
     node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity")
     containers = [
@@ -43,7 +43,7 @@ def build_image_check(service: InferenceService, pod: Mapping[str, Any], images:
             "name": f"image-{number}",
             "image": image,
             **({"imagePullPolicy": policy} if policy else {}),
-            # A container that ends in any way had its image; the image need not contain this program.
+            # A container that exits in any way had its image; the image need not contain this program.
             "command": ["true"],
             "resources": {"requests": dict(RESOURCES), "limits": dict(RESOURCES)},
             "securityContext": container_security(),

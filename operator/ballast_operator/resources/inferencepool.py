@@ -1,4 +1,4 @@
-"""The InferencePool: tells a gateway's endpoint picker which pods it may choose from."""
+"""The InferencePool: the pods that a gateway's endpoint picker may choose from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_operator.resources.meta import child_metadata
 
 
 def build_inference_pool(service: InferenceService, pool: Pool) -> dict[str, Any]:
-    """The InferencePool over the service's pods, for clusters with the inference extension's definition."""
+    """The InferencePool over the service's pods, for clusters with the CRDs of the inference extension."""
     return {
         "apiVersion": "inference.networking.k8s.io/v1",
         "kind": "InferencePool",

@@ -1,4 +1,4 @@
-"""The NetworkPolicy: who may connect to the pods."""
+"""The NetworkPolicy: the allowed connections to and from the pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build_network_policy(
     service: InferenceService, rules: NetworkRules, options: ChildOptions, known: Collection[str]
 ) -> dict[str, Any]:
     """The policy: clients and the operator reach the API; scrapers, the picker and the operator the admin port.
-    The pods reach nothing but collectors and the DNS by which they find them.
+    The pods may connect only to collectors and to DNS.
 
     `known`: names of the optional kinds that the cluster has: without PodMonitor or InferencePool, none of theirs is
     admitted.
@@ -52,7 +52,7 @@ def build_network_policy(
 
 
 def dns_egress() -> dict[str, Any]:
-    """Names are looked up wherever the cluster has its resolvers, which may be on nodes."""
+    """DNS is allowed to any address, because the cluster's resolvers may be on nodes."""
     return {"ports": [{"protocol": kind, "port": port} for port in DNS_PORTS for kind in ("UDP", "TCP")]}
 
 
@@ -61,7 +61,7 @@ def _ingress(peers: list[dict[str, Any]], port: str) -> dict[str, Any]:
 
 
 def _scrapers(options: ChildOptions) -> list[dict[str, Any]]:
-    """The pods that the operator's options name, in their namespaces or in any."""
+    """The pods of the operator's options, in their namespaces or in any."""
     pods = _pods(options.scraper_labels)
     namespaces = [{"matchLabels": {NAMESPACE_NAME: name}} for name in options.scraper_namespaces]
     return [{**pods, "namespaceSelector": selector} for selector in namespaces or [{}]]

@@ -9,9 +9,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def on_nodes(affinity: Mapping[str, Any] | None, nodes: Sequence[str] | None) -> dict[str, Any] | None:
-    """The affinity with the condition that the node is one of `nodes`; None for these: no condition.
+    """The affinity with the condition that the node is one of `nodes`; no condition if `nodes` is None.
 
-    Terms are alternatives, so each term of the spec is combined with each node. A term admits one name of a node.
+    Terms are alternatives, so each term of the spec is combined with each node. A term can contain one node name.
     """
     if nodes is None:
         return None if affinity is None else dict(affinity)
@@ -22,7 +22,7 @@ def on_nodes(affinity: Mapping[str, Any] | None, nodes: Sequence[str] | None) ->
         named = [
             {**term, "matchFields": [*(term.get("matchFields") or ()), _is(node)]} for term in terms for node in nodes
         ]
-    except (AttributeError, TypeError, ValueError):  # not an affinity: the API server says so when the pod is made
+    except (AttributeError, TypeError, ValueError):  # not an affinity: the API server rejects the pod
         return asked
     return {**asked, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": named}}}
 

@@ -10,9 +10,9 @@ from ballast_operator.resources.meta import child_metadata
 
 
 def build_pdb(service: InferenceService) -> dict[str, Any]:
-    """The budget: all replicas but one stay. A single replica may be evicted: else its node could never be drained.
+    """The budget: all replicas except one stay. A single replica may be evicted, or its node could never be drained.
 
-    `minAvailable` is a number: for a percentage the disruption controller would have to know the pods' controller.
+    `minAvailable` is a number: for a percentage, the disruption controller would need the pods' controller.
     """
     return {
         "apiVersion": "policy/v1",

@@ -41,13 +41,13 @@ from ballast_operator.spec_hash import settings_hash, short_hash, spec_hash
 POD_NAME = re.compile(r"(?P<service>.+)-(?P<replica>0|[1-9]\d*)(?:-r(?P<number>[1-9]\d*))?")
 
 PRE_STOP_S = 5
-"""Time for the pod to leave the Service's endpoints before it begins to refuse requests."""
+"""Time for the pod to leave the Service's endpoints before it rejects requests."""
 LEAVE_S = 25
-"""Longest time that the runtime takes after its drain, for a step that hangs and the last bytes."""
+"""Maximum time that the runtime takes after its drain, for a step that hangs and the last bytes."""
 
 LOAD_BASE_S = 300
 LOAD_BYTES_PER_S = 100 * 2**20
-"""Slowest reading of a model for which the default load timeout suffices."""
+"""Minimum read speed of a model for which the default load timeout is long enough."""
 STARTUP_PERIOD_S = 5
 STARTUP_TIMEOUT_S = 5
 
@@ -55,33 +55,33 @@ KERNELS_ENV = (
     {"name": "TRITON_CACHE_DIR", "value": f"{KERNELS_DIRECTORY}/triton"},
     {"name": "FLASHINFER_WORKSPACE_BASE", "value": KERNELS_DIRECTORY},
 )
-"""Where the compilers of a GPU's kernels keep them, with a volume for that; else below /tmp, for as long as the pod."""
+"""The folders for compiled GPU kernels on the volume for them; without it, they are below /tmp until the pod ends."""
 
 
 OFFLINE_ENV = {"name": "HF_HUB_OFFLINE", "value": "1"}
-"""An engine asks no hub, store or registry for the model that was pulled for it."""
+"""An engine does not contact a hub, store or registry for a downloaded model."""
 
 OPTIONS_LEFT_ALONE = tuple(
     {"name": f"{OPTIONS_PREFIX}{name.upper()}", "value": ""} for name in (*OPERATORS_OPTIONS, *FILE_ARGUMENTS)
 )
-"""Empty variables, which set nothing, over those that an object of envFrom may have: env comes before envFrom.
+"""Empty variables, which set nothing, in place of variables that an object of envFrom may have: env precedes envFrom.
 
-Files are named by extraArgs alone, where their folder is checked.
+Files can be set only by extraArgs, where their folder is checked.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One pod of a replica: the first, or one that follows pods that failed."""
+    """One pod of a replica: the first, or a successor of failed pods."""
 
     replica: int
     number: int = 0
     failures: int = 0
-    """Failed pods in a row before this one, under the same spec."""
+    """Consecutive failed pods before this one, with the same spec."""
 
 
 def pod_name(service_name: str, attempt: Attempt) -> str:
-    """The pod's name. Each attempt has one of its own, so that two operators cannot both start it."""
+    """The pod's name. Each attempt has its own name, so that two operators cannot both start it."""
     stable = f"{service_name}-{attempt.replica}"
     return stable if attempt.number == 0 else f"{stable}-r{attempt.number}"
 
@@ -131,18 +131,18 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
 
 
 def restart_of(service: InferenceService) -> str:
-    """What a pod carries of the last restart that was asked for, of a bounded length; empty where none was."""
+    """A hash of the last requested restart; empty if none was requested."""
     return short_hash(service.restarted_at) if service.restarted_at else ""
 
 
 def asked_metadata(spec: InferenceServiceSpec) -> str:
-    """The keys of the labels and annotations that the spec asks for, as JSON."""
+    """The keys of the labels and annotations of the spec, as JSON."""
     asked = spec.pod_metadata
     return json.dumps({"labels": sorted(asked.labels), "annotations": sorted(asked.annotations)})
 
 
 def runtime_image(spec: InferenceServiceSpec, options: ChildOptions) -> str:
-    """The spec's own image, else the operator's for pods with GPUs or without."""
+    """The spec's image, or the operator's image for pods with or without GPUs."""
     if spec.image is not None:
         return spec.image
     without_gpus = None if spec.resources.gpus else options.cpu_runtime_image
@@ -200,7 +200,7 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
 
 
 def _pulled_env(service: InferenceService) -> list[dict[str, Any]]:
-    """The variables by which the engine finds a model that was pulled."""
+    """The variables with which the engine finds a downloaded model."""
     pulled = service.spec.model.source.pulled
     if service.cached is not None:
         places = service.cached.env
@@ -224,7 +224,7 @@ def _engine_claim(claim: DeviceClaim) -> dict[str, Any]:
 
 
 def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
-    """What one pod asks for: quantities by resource name."""
+    """The requests of one pod: quantities by resource name."""
     asked = spec.resources
     return {
         "cpu": str(asked.cpus),

@@ -1,4 +1,4 @@
-"""The PodMonitor: tells Prometheus where the metrics are."""
+"""The PodMonitor: the pods whose metrics Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LABEL_WITH_SERVICE = {
     "sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9]", "_", LABEL_SERVICE)],
     "targetLabel": "service",
 }
-"""Adds the label by which dashboards and alerts tell services apart."""
+"""Adds the label with which dashboards and alerts distinguish services."""
 
 
 def build_pod_monitor(service: InferenceService, options: ChildOptions) -> dict[str, Any]:

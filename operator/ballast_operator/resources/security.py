@@ -11,7 +11,7 @@ USER = 10001
 
 
 def pod_security(**more: Any) -> dict[str, Any]:
-    """The pod's part: no root, and the container runtime's default filter of system calls. `more`: further fields."""
+    """The pod's part: no root, and the default seccomp profile of the container runtime. `more`: additional fields."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -22,7 +22,7 @@ def pod_security(**more: Any) -> dict[str, Any]:
 
 
 def engine_security(asked: SecurityContext) -> dict[str, Any]:
-    """The same for a service's pods: with the users and groups that its spec asks for, or without any."""
+    """The same for a service's pods, with the users and groups of its spec, or without any."""
     fixed = pod_security(fsGroupChangePolicy="OnRootMismatch")
     if asked.assigned_by_cluster:
         fixed = {name: value for name, value in fixed.items() if name not in ("runAsUser", "runAsGroup")}

@@ -11,7 +11,7 @@ from ballast_operator.resources.meta import child_metadata
 
 
 def build_service(service: InferenceService) -> dict[str, Any]:
-    """The Service, with the API port alone: metrics and debug pages are read from each pod."""
+    """The Service, with only the API port: metrics and debug pages are read from each pod."""
     asked = service.spec.endpoint.service
     metadata = child_metadata(service, service.ref.name)
     if asked.annotations:
@@ -23,7 +23,7 @@ def build_service(service: InferenceService) -> dict[str, Any]:
         "spec": {
             "type": asked.type,
             **({"externalTrafficPolicy": "Cluster"} if asked.type != "ClusterIP" else {}),
-            # The defaults, said so that they are held: with another policy, clients of other nodes would reach nothing.
+            # The defaults, set explicitly: with another policy, clients on other nodes could not connect.
             "internalTrafficPolicy": "Cluster",
             "sessionAffinity": "None",
             "selector": pod_selector(service.ref.name),

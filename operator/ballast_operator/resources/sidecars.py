@@ -1,4 +1,4 @@
-"""The containers that a spec puts beside the engine."""
+"""The sidecars of a spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast_operator.resources.security import container_security
 
 
 def as_containers(sidecars: Sequence[Sidecar]) -> list[dict[str, Any]]:
-    """Init containers that are restarted for ever: these start before the engine and end after it has drained.
+    """Init containers that always restart: they start before the engine and end after it has drained.
 
     Requests equal limits, so that the pod stays Guaranteed; each has the same privileges as the engine, which are none.
     """

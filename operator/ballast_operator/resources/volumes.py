@@ -24,7 +24,7 @@ def volumes(service: InferenceService) -> list[dict[str, Any]]:
 
 
 def mounts(service: InferenceService) -> list[dict[str, Any]]:
-    """Where the volumes are mounted in the engine's container."""
+    """The volume mounts of the engine's container."""
     return [*(mount for _, mount in _volumes(service)), *(mount.to_api() for mount in service.spec.volume_mounts)]
 
 
@@ -39,7 +39,7 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
         items = [{"key": rules_key(rules), "path": rules_key(rules)}]
         found.append(_volume("rules", {"configMap": {"name": name, "items": items}}))
     if (auth := spec.endpoint.auth) is not None:
-        # The directory is mounted, not the one file: else a running pod would not see changes of the Secret.
+        # The directory is mounted, not the file: otherwise a running pod would not see changes of the Secret.
         secret = {
             "secretName": auth.secret_ref.name,
             "items": [{"key": auth.secret_ref.key, "path": auth.secret_ref.key}],
@@ -55,7 +55,7 @@ def _volumes(service: InferenceService) -> list[tuple[dict[str, Any], dict[str, 
         if packed.pvc is not None:
             source = {"persistentVolumeClaim": {"claimName": packed.pvc.claim_name}}
         else:
-            # Its pages count against the container's limit like all memory: they are never more than that.
+            # Its pages count against the container's memory limit, so they cannot exceed it.
             source = {"emptyDir": {"medium": "Memory", "sizeLimit": spec.resources.memory}}
         found.append(_volume("packed", source, read_only=False))
     if (kv := spec.kv_disk) is not None:
@@ -81,7 +81,7 @@ def _model(service: InferenceService) -> dict[str, Any] | None:
 
 
 def pulled_volume(source: PulledSource, *, read_only: bool) -> dict[str, Any]:
-    """The volume that models are pulled onto."""
+    """The volume to which models are downloaded."""
     if source.pvc is not None:
         claim = {"claimName": source.pvc.claim_name, **({"readOnly": True} if read_only else {})}
         return {"persistentVolumeClaim": claim}

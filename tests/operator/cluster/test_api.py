@@ -36,7 +36,7 @@ def take_away(path: Path) -> None:
     path.unlink()
 
 
-def test_requests_that_run_beside_one_that_is_refused_end_as_if_it_had_not_been(credentials: Path) -> None:
+def test_a_rejected_request_does_not_affect_concurrent_requests(credentials: Path) -> None:
     async def scene() -> list[object]:
         refused, others = asyncio.Event(), asyncio.Event()
         arrived = 0
@@ -68,7 +68,7 @@ def test_requests_that_run_beside_one_that_is_refused_end_as_if_it_had_not_been(
     assert asyncio.run(scene()) == [[]] * 6
 
 
-def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path) -> None:
+def test_a_replaced_token_is_used_after_the_old_one_is_rejected(credentials: Path) -> None:
     async def scene() -> None:
         valid = "one"
 
@@ -97,7 +97,7 @@ def test_a_replaced_token_is_used_once_the_old_one_is_refused(credentials: Path)
     asyncio.run(scene())
 
 
-def test_without_any_credentials_the_sentence_says_what_to_set(credentials: Path) -> None:
+def test_missing_credentials_are_reported_with_what_to_set(credentials: Path) -> None:
     with pytest.raises(ConnectError, match=f"{credentials.name}: there is no such file; set KUBECONFIG"):
         asyncio.run(Api().connect())
 

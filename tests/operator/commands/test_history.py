@@ -30,12 +30,12 @@ class Api:
         return {**body, "metadata": {**body["metadata"], "generation": 5 if self.changes else 4}}
 
 
-def test_an_earlier_spec_comes_back_with_the_present_replicas():
+def test_an_earlier_spec_is_restored_with_the_current_replicas():
     api = Api(changes=True)
     assert asyncio.run(undo(api, Ref("ns", "s"), None)) == 1
     assert api.sent == {"image": "old", "replicas": 3}
 
 
-def test_an_undo_that_changes_nothing_is_no_success():
-    with pytest.raises(InputError, match="revision 1 is the present spec"):
+def test_an_undo_that_changes_nothing_is_an_error():
+    with pytest.raises(InputError, match="revision 1 is the current spec"):
         asyncio.run(undo(Api(changes=False), Ref("ns", "s"), None))

@@ -35,7 +35,7 @@ def test_services_without_gpus_get_an_image_of_the_same_origin(capsys):
     assert arguments(*given) == given
 
 
-def test_no_secret_is_read_and_nothing_is_asked_for_that_is_not_needed():
+def test_no_secret_is_read_and_only_needed_permissions_are_requested():
     everywhere, at_home = list(each_permission((*WATCHED_RULES, *CLUSTER_RULES))), list(each_permission(HOME_RULES))
     permissions = [*everywhere, *at_home]
     assert len(everywhere) == len(set(everywhere))

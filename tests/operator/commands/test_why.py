@@ -51,7 +51,7 @@ def test_it_begins_with_the_reason_and_the_page_that_explains_it():
     assert lines[:3] == [
         "ns/s: not ready, 0 of 2 replicas answer",
         "ImagePullFailed: s-0 on n1: no such image",
-        "docs/kubernetes/troubleshooting.md says what to do.",
+        "See docs/kubernetes/troubleshooting.md for what to do.",
     ]
     assert "OPERATOR" not in lines
 
@@ -61,13 +61,13 @@ def test_one_line_says_that_a_service_is_scaled_to_zero():
     assert lines == ["ns/s: scaled to zero; it starts when spec.replicas is raised, by hand or by an autoscaler"]
 
 
-def test_conditions_have_their_age_and_ready_is_not_said_twice():
+def test_conditions_show_their_age_and_ready_is_not_repeated():
     lines = screen(seen(NOT_READY, condition("ModelLoaded", "False", "ImagePullFailed", "no such image")))
     assert "  ModelLoaded    False     7m  ImagePullFailed: no such image" in lines
     assert not [line for line in lines if line.startswith("  Ready ")]
 
 
-def test_each_pod_says_what_it_waits_for_and_one_that_is_ready_comes_last():
+def test_each_pod_shows_what_it_waits_for_and_ready_pods_come_last():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     engine = {"name": "engine", "state": waiting, "restartCount": 0}
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
@@ -104,21 +104,19 @@ def test_only_the_last_events_are_shown_with_the_newest_at_the_end():
     assert found[0].endswith("8m  Warning s: R8 (8 times): m")
 
 
-def test_an_operator_that_does_not_run_or_has_not_looked_is_named():
-    assert screen(seen())[0] == "ns/s: no operator has looked at it yet"
+def test_an_operator_that_does_not_run_or_lags_is_reported():
+    assert screen(seen())[0] == "ns/s: no operator has processed it yet"
     for leases in ([], [lease(namespaces="other")]):
-        assert "  no operator that looks after this namespace has a Lease: is one installed?" in screen(
-            seen(leases=leases)
-        )
+        assert "  no operator that watches this namespace has a Lease: is one installed?" in screen(seen(leases=leases))
     released = screen(seen(NOT_READY, leases=[lease(holder="")]))
     assert "  the operator of Lease system/operator does not run: it last renewed the Lease 3s ago" in released
     dead = screen(seen(NOT_READY, leases=[lease(minutes=9)]))
     assert "  the operator of Lease system/operator does not run: it last renewed the Lease 9m ago" in dead
     stale = screen(seen(condition("Ready", "True", "Serving"), generation=3))
-    assert "  the conditions are about generation 1 of the spec, which is at 3" in stale
+    assert "  the conditions describe generation 1 of the spec; the newest is 3" in stale
 
 
-def test_what_may_not_be_read_is_said_and_nothing_is_concluded_from_it():
+def test_unreadable_objects_are_reported_and_ignored():
     lines = screen(seen(NOT_READY, leases=[], unread=["leases cannot be read: no"]))
     assert "OPERATOR" not in lines
     assert lines[-1] == "  leases cannot be read: no"

@@ -24,7 +24,7 @@ def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_b
     assert api.conditions["Progressing"] == ("False", "Blocked")
 
 
-def test_a_status_whose_conditions_stand_in_another_order_is_not_written_again():
+def test_a_status_with_conditions_in_another_order_is_not_written_again():
     api = FakeApi(custom_resource())
     api.add_children()
     api.add_pod(ready=True)
@@ -53,7 +53,7 @@ def test_a_pod_monitor_keeps_no_service_from_being_ready(verb, status):
 
 @pytest.mark.parametrize("kind", ["Service", "PodMonitor", "PodDisruptionBudget"])
 @pytest.mark.parametrize("status", [403, 500])
-def test_a_model_that_died_is_told_although_a_child_cannot_be_read(kind, status):
+def test_a_crashed_engine_is_reported_although_a_child_cannot_be_read(kind, status):
     api = FakeApi(custom_resource(), {("get", kind): status})
     api.add_children()
     api.add_pod(ready=False)
@@ -91,7 +91,7 @@ def test_no_pod_starts_before_its_rules_and_its_policy(kind, spec, failure):
 
 @pytest.mark.parametrize("failing", [("list", "Pod"), ("get", "Service"), ("list", "EndpointSlice")])
 @pytest.mark.parametrize("status", [0, 429, 500])
-def test_what_cannot_be_found_out_for_now_changes_no_status(failing, status):
+def test_a_temporary_error_does_not_change_the_status(failing, status):
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {failing: status})
     api.add_children()
     api.add_pod(ready=True)
@@ -100,14 +100,14 @@ def test_what_cannot_be_found_out_for_now_changes_no_status(failing, status):
     assert api.conditions == {}
 
 
-def test_a_pod_that_cannot_be_made_is_told_and_tried_again():
+def test_a_pod_that_cannot_be_created_is_reported_and_retried():
     api = FakeApi(custom_resource(), {("create", "Pod"): 500})
     with pytest.raises(ApiError, match="create pods"):
         run(reconciler(api))
     assert api.conditions["Ready"] == ("False", "PodMissing")
 
 
-def test_a_pod_whose_image_a_webhook_rewrote_is_left_alone():
+def test_a_pod_whose_image_a_webhook_rewrote_is_not_changed():
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
     api.add_children()
     api.add_pod(ready=True)["spec"]["containers"][0]["image"] = "mirror.example/runtime@sha256:abc"
@@ -137,7 +137,7 @@ def serving():
     return api, prober, step
 
 
-def test_a_service_that_was_deleted_is_not_reachable_and_the_next_one_is_asked(serving):
+def test_a_deleted_service_is_not_reachable_and_the_next_one_is_checked(serving):
     api, prober, step = serving
     service = api.objects.pop(("Service", "s"))
     run(step)
@@ -150,7 +150,7 @@ def test_a_service_that_was_deleted_is_not_reachable_and_the_next_one_is_asked(s
     assert api.conditions["EndpointReady"] == ("True", "Reachable")
 
 
-def test_a_service_that_loses_its_endpoints_is_not_ready_and_is_asked_again_once_it_has_them(serving):
+def test_a_service_that_loses_its_endpoints_is_not_ready_and_is_checked_again_later(serving):
     api, prober, step = serving
     (endpoint,) = api.objects["EndpointSlice", "s-1"]["endpoints"]
     endpoint["conditions"]["ready"] = False
@@ -162,21 +162,21 @@ def test_a_service_that_loses_its_endpoints_is_not_ready_and_is_asked_again_once
     assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
 
 
-def test_endpoints_that_may_not_be_read_keep_a_service_from_being_ready(serving):
+def test_unreadable_endpoints_make_a_service_not_ready(serving):
     api, _, step = serving
     api.failures = {("list", "EndpointSlice"): 403}
     run(step)
     assert api.conditions["EndpointReady"] == ("False", "ServiceUnreachable")
 
 
-def test_a_service_that_was_replaced_unseen_is_asked_again(serving):
+def test_a_service_that_was_replaced_unnoticed_is_checked_again(serving):
     api, prober, step = serving
     api.objects["Service", "s"]["metadata"]["uid"] = "another"
     run(step)
     assert prober.through_service == ["10.96.0.1", "10.96.0.1"]
 
 
-def test_a_pod_that_was_not_ready_for_a_while_is_reached_anew(serving):
+def test_a_pod_that_was_not_ready_is_reached_again(serving):
     api, prober, step = serving
     (condition,) = api.objects["Pod", "s-0"]["status"]["conditions"]
     for status in ("False", "True"):
@@ -210,14 +210,14 @@ def test_a_pod_that_must_be_pinned_waits_for_capacity_only_where_every_node_repo
 
 
 @pytest.mark.parametrize("kind", ["Node", "NodeResourceTopology"])
-def test_capacity_that_may_not_be_asked_for_holds_no_pod(told, kind):
+def test_capacity_that_may_not_be_read_blocks_no_pod(told, kind):
     api, step = told
     api.failures = {("list", kind): 403}
     run(step)
     assert len(api.written("create", "Pod")) == 1
 
 
-def test_a_service_that_is_being_deleted_is_written_to_no_more():
+def test_a_service_that_is_being_deleted_is_not_written():
     """Under foreground deletion it is still there while its children go: a pod made now would never be wanted."""
     api = FakeApi(custom_resource())
     step = reconciler(api)
@@ -254,7 +254,7 @@ def test_once_the_namespace_is_being_deleted_nothing_is_written_again(refused):
         (None, False),
     ],
 )
-def test_a_pod_is_replaced_only_where_its_successor_may_be_accepted(refusal, stays):
+def test_a_pod_is_replaced_only_if_its_successor_is_acceptable(refusal, stays):
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}))
     api.add_children()
     api.add_pod(ready=True)
@@ -269,7 +269,7 @@ def test_a_pod_is_replaced_only_where_its_successor_may_be_accepted(refusal, sta
 
 
 @pytest.mark.parametrize("second_look", ["deleting", "gone", "another", "same"])
-def test_an_owner_is_given_back_only_to_what_a_service_that_still_stands_has_left(second_look):
+def test_an_owner_is_restored_only_if_the_service_still_exists(second_look):
     class DeletedMeanwhile(FakeApi):
         looks = 0
 

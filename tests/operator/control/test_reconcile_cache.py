@@ -71,7 +71,7 @@ def test_the_finalizer_comes_before_any_job():
     assert jobs_created(api) == []
 
 
-def test_a_model_is_pulled_and_its_job_is_looked_at_again_soon():
+def test_a_model_is_pulled_and_its_job_is_checked_again_soon():
     api = api_with(cached())
     assert run(api) == 1
     assert len(jobs_created(api)) == 1
@@ -90,7 +90,7 @@ def test_a_cache_that_is_full_waits_for_the_resync():
     assert status_of(api)["places"][0]["used"] == "60Gi"
 
 
-def test_an_eviction_is_announced_before_it_begins():
+def test_an_eviction_is_announced_before_it_starts():
     api = api_with(cached("old"), cached("new"))
     with_model(api, "old")
     name_it(api, "new")
@@ -105,7 +105,7 @@ def test_an_eviction_is_announced_before_it_begins():
 FAILED = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
 
 
-def test_a_pull_that_fails_makes_room_for_a_model_that_a_service_names():
+def test_a_failing_pull_makes_room_for_a_model_that_a_service_uses():
     api = api_with(cached("old"), cached("new"))
     with_model(api, "old", conditions=FAILED)
     name_it(api, "new")
@@ -135,7 +135,7 @@ def test_a_service_that_found_the_model_before_the_announcement_keeps_it():
     assert status_of(api)["conditions"][0]["reason"] == "NoRoom"
 
 
-def test_a_pod_keeps_the_model_that_its_service_no_longer_names():
+def test_a_pod_keeps_the_model_that_its_service_no_longer_uses():
     api = api_with(cached("old"), cached("new"))
     folder = with_model(api, "old")
     name_it(api, "new")
@@ -147,7 +147,7 @@ def test_a_pod_keeps_the_model_that_its_service_no_longer_names():
     assert states(api) == {"old": "Present", "new": "NoRoom"}
 
 
-def test_the_time_of_last_use_is_kept_while_a_model_is_unused():
+def test_the_time_of_last_use_stays_while_a_model_is_unused():
     api = api_with(cached())
     with_model(api, "tiny")
     name_it(api, "tiny")
@@ -164,7 +164,7 @@ def test_the_time_of_last_use_is_kept_while_a_model_is_unused():
     assert status_of(api)["places"][0]["models"][0]["lastUsed"] == "2025-01-01T00:00:00Z"
 
 
-def test_a_node_that_is_gone_is_forgotten():
+def test_a_deleted_node_is_forgotten():
     api = api_with(cached(), nodes=())
     with_model(api, "tiny")
     run(api)
@@ -172,7 +172,7 @@ def test_a_node_that_is_gone_is_forgotten():
     assert status_of(api)["conditions"][0]["reason"] == "NoNodes"
 
 
-def test_a_refused_directory_stays_as_it_is():
+def test_a_rejected_directory_is_not_changed():
     api = api_with(cached())
     assert run(api, ChildOptions()) is None
     assert status_of(api)["conditions"][0]["reason"] == "NotAllowed"
@@ -188,14 +188,14 @@ def test_a_directory_is_cleaned_even_if_it_is_no_longer_allowed():
 
 
 @pytest.mark.parametrize("finalizers", [[FINALIZER_CACHE], [FINALIZER_CACHE, "other"]])
-def test_a_deleted_cache_without_files_goes(finalizers):
+def test_a_deleted_cache_without_files_is_released(finalizers):
     api = api_with(cached(), deleting=True, finalizers=finalizers)
     assert run(api) is None
     [patch] = api.written("merge", "ModelCache")
     assert patch["metadata"]["finalizers"] == finalizers[1:]
 
 
-def test_a_pod_that_the_api_server_refuses_makes_no_job():
+def test_no_job_is_created_if_the_api_server_rejects_its_pod():
     api = api_with(cached(), failures={("try", "Pod"): 403})
     assert run(api) == WAITS_S
     assert states(api) == {"tiny": "Failed"}

@@ -52,7 +52,7 @@ def test_the_job_and_its_policy_come_first_and_no_pod_before_it_is_done():
     assert api.conditions["Ready"] == ("False", "PullStarting")
 
 
-def test_progress_is_asked_of_the_pod():
+def test_progress_is_read_from_the_pod():
     class Pulling(FakeProber):
         async def readiness(self, host, port=None):
             assert host == "10.0.0.9"
@@ -62,12 +62,12 @@ def test_progress_is_asked_of_the_pod():
     with_job(api)
     assert run(api, Pulling()) == 1
     conditions = api.objects["InferenceService", "s"]["status"]["conditions"]
-    assert "30 % are there" in next(c["message"] for c in conditions if c["type"] == "ModelPulled")
+    assert "30 % done" in next(c["message"] for c in conditions if c["type"] == "ModelPulled")
     assert api.written("create", "Job") == []
 
 
 @pytest.mark.parametrize("answer", [{}, {"progress": "x"}, {"progress": 7}, {"progress": []}, None])
-def test_an_answer_that_is_none_is_no_progress(answer):
+def test_a_malformed_answer_is_no_progress(answer):
     class Odd(FakeProber):
         async def readiness(self, host, port=None):
             if answer is None:
@@ -80,7 +80,7 @@ def test_an_answer_that_is_none_is_no_progress(answer):
     assert api.conditions["ModelPulled"] == ("False", "Pulling")
 
 
-def test_a_pull_that_is_done_starts_the_pods():
+def test_a_completed_pull_starts_the_pods():
     api = api_with()
     with_job(api, done=True)
     run(api)
@@ -100,7 +100,7 @@ def test_a_claim_that_is_being_deleted_does_not_wait_for_its_pull():
     assert api.conditions["Ready"] == ("False", "ClaimMissing")
 
 
-def test_pods_of_an_earlier_spec_go_on_meanwhile():
+def test_pods_of_an_earlier_spec_keep_running_during_a_pull():
     api = api_with()
     earlier = api.add_pod(ready=True)
     earlier["metadata"]["annotations"] = {}
@@ -113,7 +113,7 @@ def test_pods_of_an_earlier_spec_go_on_meanwhile():
     assert api.conditions["Available"] == ("True", "MinimumReplicasAvailable")
 
 
-def test_a_claim_that_is_not_there_is_said():
+def test_a_missing_claim_is_reported():
     api = api_with(claim=False)
     run(api)
     assert api.conditions["Ready"] == ("False", "ClaimMissing")
@@ -130,7 +130,7 @@ def test_a_trouble_is_the_reason_of_ready():
     assert [event["reason"] for event in api.written("create", "Event")] == ["TokenRefused"]
 
 
-def test_a_job_of_another_image_that_gets_nowhere_is_made_anew():
+def test_a_failing_job_with_another_image_is_replaced():
     api = api_with()
     stuck = {"name": "pull", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
     with_job(api, container=stuck, image="made from something else")
@@ -139,20 +139,20 @@ def test_a_job_of_another_image_that_gets_nowhere_is_made_anew():
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("get", "Job"), ("create", "Job"), ("get", "PersistentVolumeClaim")])
-def test_a_permission_that_is_missing_is_said_and_holds_the_pods(verb, kind):
+def test_a_missing_permission_is_reported_and_holds_the_pods(verb, kind):
     api = api_with(failures={(verb, kind): 403})
     run(api)
     assert api.conditions["Ready"] == ("False", "ChildRefused")
     assert api.written("create", "Pod") == []
 
 
-def test_a_service_that_names_the_same_was_first():
+def test_a_job_that_another_service_just_created_is_no_error():
     api = api_with(failures={("create", "Job"): 409})
     run(api)
     assert api.conditions["ModelPulled"] == ("False", "PullStarting")
 
 
-def test_a_job_of_somebody_else_is_left_alone():
+def test_a_foreign_job_is_not_changed():
     api = api_with()
     job = with_job(api, done=True)
     api.objects["Job", job["metadata"]["name"]]["metadata"]["labels"] = {}

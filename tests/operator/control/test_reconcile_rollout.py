@@ -21,12 +21,12 @@ def deleted(step, api):
     return [body["metadata"]["name"] for body in api.written("delete", "Pod")]
 
 
-def test_a_pod_that_was_read_just_now_is_replaced():
+def test_a_pod_that_was_just_read_is_replaced():
     api = serving_an_earlier_spec()
     assert deleted(reconciler(api), api) == ["s-0"]
 
 
-def test_a_pod_that_was_read_long_ago_is_left_alone():
+def test_a_pod_that_was_read_long_ago_is_not_stopped():
     api = serving_an_earlier_spec()
     step = reconciler(api)
     times = iter([0.0, 1.0])

@@ -13,7 +13,7 @@ from ballast_operator.control.state import OperatorState
 from ballast_operator.definitions import DEFINITIONS
 
 
-def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
+def test_a_kind_that_may_not_be_listed_does_not_end_the_resync():
     api, enqueued = FakeApi(custom_resource(), {("list", "PodMonitor"): 403}), []
     look = Resync(api, OperatorState(), Freshness(), enqueued.append, lambda: 0.0)
     assert asyncio.run(look.run_once()) == 1
@@ -23,7 +23,7 @@ def test_a_kind_that_may_not_be_listed_does_not_end_the_look_at_everything():
         asyncio.run(look.run_once())
 
 
-def test_a_definition_that_is_replaced_is_noticed_and_services_are_looked_at_again(caplog):
+def test_a_replaced_definition_is_noticed_and_services_are_reconciled_again(caplog):
     api, enqueued = FakeApi(custom_resource()), []
     state = OperatorState()
     look = Resync(api, state, Freshness(), enqueued.append, lambda: 0.0)

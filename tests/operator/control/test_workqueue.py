@@ -10,7 +10,7 @@ from ballast_operator.control.workqueue import MAX_BACKOFF_S, MAX_HOLD_OFF_S, Wo
 
 
 class FakeTime:
-    """A clock that only jumps to the next timer: hours of back-off pass at once, in order."""
+    """A clock that only jumps to the next timer: hours of back-off pass immediately, in order."""
 
     def __init__(self, loop):
         self.now = loop.time()
@@ -87,7 +87,7 @@ async def test_a_key_enqueued_during_the_work_is_worked_on_once_more_and_never_a
     assert (most["a"], done["a"]) == (1, 2)
 
 
-async def test_no_more_than_the_workers_run_and_the_others_wait_their_turn(clock):
+async def test_at_most_one_key_per_worker_runs_and_the_others_wait(clock):
     running, most, done = 0, 0, []
 
     async def work(key):
@@ -108,7 +108,7 @@ async def test_no_more_than_the_workers_run_and_the_others_wait_their_turn(clock
     assert sorted(done) == list(range(10))
 
 
-async def test_failures_come_back_ever_later_up_to_a_limit_and_success_forgets_them(clock):
+async def test_failures_are_retried_with_growing_delays_up_to_a_limit_and_success_resets_them(clock):
     times = []
 
     async def work(_):
@@ -136,7 +136,7 @@ async def test_jitter_stretches_delays(clock):
     assert times[1] - times[0] == pytest.approx(0.6, abs=0.05)
 
 
-async def test_what_the_server_asks_for_is_waited_whatever_is_enqueued(clock):
+async def test_a_retry_delay_of_the_server_is_respected_despite_new_events(clock):
     times = []
 
     class BusyError(Exception):
@@ -173,7 +173,7 @@ async def test_enqueuing_shortens_a_long_back_off_but_does_not_end_it(clock):
         assert len(times) == seen + 1
 
 
-async def test_work_may_ask_to_be_done_again(clock):
+async def test_work_can_request_another_run(clock):
     times = []
 
     async def work(_):
@@ -186,7 +186,7 @@ async def test_work_may_ask_to_be_done_again(clock):
     assert len(times) == 4
 
 
-async def test_every_end_is_told(clock):
+async def test_every_exit_is_explained(clock):
     told = []
 
     async def work(key):

@@ -49,7 +49,7 @@ def refusal(lists, **spec):
 
 
 @pytest.mark.parametrize("name", CODE_VARIABLES)
-def test_a_variable_that_loads_code_is_refused_unless_it_is_listed(name):
+def test_a_variable_that_loads_code_is_rejected_unless_it_is_listed(name):
     said = f"spec.env {name} is not allowed: --allowed-env of the operator allows none"
     reference = {"valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
     for lists in (ANY_IMAGE, LISTED):
@@ -68,7 +68,7 @@ def test_a_harmless_variable_needs_no_list(name):
     assert refusal(LISTED, sidecars=[{**SIDECAR, **env(name)}]) is None
 
 
-def test_a_variable_that_is_not_known_is_refused_where_images_are_listed():
+def test_an_unknown_variable_is_rejected_if_images_are_listed():
     assert refusal(ANY_IMAGE, **env("SITE")) is None
     assert "spec.env SITE is not allowed" in refusal(LISTED, **env("SITE"))
     assert refusal(AllowLists(images=LISTED.images, env=("SITE",)), **env("SITE")) is None
@@ -110,7 +110,7 @@ def test_keys_of_objects_are_refused_unless_all_names_of_their_prefix_are_listed
         *("/etc/python3", "/etc/passwd", "/proc/self", "/sys/x"),
     ],
 )
-def test_a_mount_over_programs_is_refused_unless_it_is_listed(path):
+def test_a_mount_over_programs_is_rejected_unless_it_is_listed(path):
     said = f"spec.volumeMounts {path} is not allowed: --allowed-mount-path of the operator allows none"
     for lists in (ANY_IMAGE, LISTED):
         assert refusal(lists, **mount(path)) == said
@@ -118,7 +118,7 @@ def test_a_mount_over_programs_is_refused_unless_it_is_listed(path):
     assert refusal(AllowLists(mount_paths=(path,)), **mount(path)) is None
 
 
-def test_a_mount_elsewhere_is_refused_where_images_are_listed_and_it_is_not_known_to_be_harmless():
+def test_an_unknown_mount_path_is_rejected_if_images_are_listed():
     for path in ("/app", "/srvx", "/etc/site", "/home/x", "/dev/x"):
         assert refusal(ANY_IMAGE, **mount(path)) is None
         assert f"spec.volumeMounts {path} is not allowed" in refusal(LISTED, **mount(path))
@@ -136,7 +136,7 @@ def test_a_mount_elsewhere_is_refused_where_images_are_listed_and_it_is_not_know
         ({"volumeMounts": [{"name": "v", "mountPath": "/usr/bin"}]}, "volumeMounts /usr/bin"),
     ],
 )
-def test_a_sidecar_of_a_listed_image_runs_what_the_image_says(change, field):
+def test_a_sidecar_with_a_listed_image_runs_the_images_command(change, field):
     spec = {**VOLUME, "sidecars": [{**SIDECAR, **change}]}
     assert refusal(ANY_IMAGE, **spec) is None
     assert f"spec.sidecars[log].{field} is not allowed" in refusal(LISTED, **spec)
@@ -145,13 +145,13 @@ def test_a_sidecar_of_a_listed_image_runs_what_the_image_says(change, field):
         assert refusal(AllowLists(images=LISTED.images, sidecar_images=(free,)), **spec) is None
 
 
-def test_an_image_of_sidecars_is_no_image_of_engines():
+def test_a_sidecar_image_is_not_allowed_for_engines():
     lists = AllowLists(images=("r.test/team/runtime",), sidecar_images=("r.test/team/log",))
     assert refusal(lists, sidecars=[SIDECAR]) is None
     assert "spec.image r.test/team/log:1 is not allowed" in refusal(lists, image="r.test/team/log:1")
 
 
-def test_kept_kernels_are_of_a_listed_claim_that_nothing_else_mounts():
+def test_cached_kernels_need_a_listed_claim_that_nothing_else_mounts():
     kernels = {"kernelCache": {"claimName": "kernels"}}
     assert refusal(ANY_IMAGE, **kernels) is None
     assert "spec.kernelCache.claimName kernels is not allowed" in refusal(LISTED, **kernels)

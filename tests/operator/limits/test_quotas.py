@@ -22,7 +22,7 @@ def test_a_namespace_has_its_own_quota_or_the_one_of_all():
     assert Quotas({"team": {"gpus": "4"}}).of("other") == {}
 
 
-def test_a_pod_takes_what_all_its_containers_ask_for():
+def test_a_pod_requests_the_sum_of_its_containers():
     sidecar = {"name": "log", "image": "x", "cpu": "500m", "memory": "1Gi"}
     resources = {"cpus": 4, "memory": "10Gi", "gpus": 1, "hugepages1Gi": 2}
     found = usage(pod(resources=resources, sidecars=[sidecar]))
@@ -36,13 +36,13 @@ def test_a_pod_takes_what_all_its_containers_ask_for():
     assert usage(pod(resources={"cpus": 1, "memory": "1Gi", **claims}))["gpus"] == 1
 
 
-def test_what_is_exceeded_is_named_with_its_numbers():
+def test_an_exceeded_quota_is_named_with_its_numbers():
     one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
     assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None
     said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
     assert (
         said
-        == "gpus: 1 of 1 are used and the pod asks for 1; memory: 10.0Gi of 19Gi are used and the pod asks for 10.0Gi"
+        == "gpus: 1 of 1 are used and the pod requests 1; memory: 10.0Gi of 19Gi are used and the pod requests 10.0Gi"
     )
     without = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 0})
     assert why_over_quota({"gpus": "1"}, [one, one], without) is None
@@ -51,13 +51,13 @@ def test_what_is_exceeded_is_named_with_its_numbers():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("team", "'' in 'team' has no quota"),
-        ("team:disks=1", "'disks' in 'team:disks=1' has no quota: pods, cpus, gpus, memory have"),
+        ("team", "'' in 'team' is not a quota"),
+        ("team:disks=1", "'disks' in 'team:disks=1' is not a quota; use pods, cpus, gpus, memory"),
         ("team:gpus=x", "gpus in 'team:gpus=x': 'x' is not a quantity"),
-        ("Team:gpus=1", "'Team' is no name of a namespace"),
+        ("Team:gpus=1", "'Team' is not a valid name of a namespace"),
     ],
 )
-def test_a_quota_that_cannot_be_read_is_refused(text, said, capsys):
+def test_an_invalid_quota_is_rejected(text, said, capsys):
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", "--quota", text])
     assert said in capsys.readouterr().err

@@ -51,7 +51,7 @@ STORE = {"bucket": "models", "pvc": {"claimName": "models"}}
 ARTIFACT = {"reference": "r.test/team/model:1", "pvc": {"claimName": "models"}}
 
 
-def test_an_artifact_is_bounded_as_an_image_is():
+def test_an_artifact_is_limited_like_an_image():
     lists = AllowLists(images=("r.test/team/",))
     assert refusal(lists, model={"source": {"oci": ARTIFACT}}) is None
     other = {**ARTIFACT, "reference": "r.test/other/model:1"}
@@ -108,7 +108,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("field", BESIDE)
-def test_what_stands_beside_the_model_is_held_to_the_same_lists(field):
+def test_other_images_and_host_paths_are_checked_against_the_same_lists(field):
     lists = AllowLists(images=("/srv/ok",), host_paths=("/srv/ok",))
     assert refusal(lists, **BESIDE[field]("/srv/ok/x")) is None
     said = refusal(lists, **BESIDE[field]("/srv/other"))
@@ -135,7 +135,7 @@ def test_a_node_selector_holds_all_labels_of_one_entry():
         assert "allows only pool=models,zone=a, gpu=h100" in said
 
 
-def test_everything_that_is_not_allowed_is_named_at_once():
+def test_all_values_that_are_not_allowed_are_named_together():
     lists = AllowLists(images=("r.test/",), priority_classes=("models",))
     said = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
     assert said is not None

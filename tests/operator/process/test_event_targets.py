@@ -43,7 +43,7 @@ def test_an_event_of_another_object_concerns_no_cache():
     assert set(CacheUsers().caches_of(INFERENCE_SERVICE, {"metadata": body["metadata"]}, gone=False)) == set()
 
 
-def test_a_service_concerns_caches_only_when_the_model_that_it_names_changes():
+def test_a_service_concerns_caches_only_if_its_model_changes():
     users = CacheUsers()
     assert concerned(users, cached("models")) == {MODELS}
     assert concerned(users, cached("models"), resourceVersion="2") == set()
@@ -62,7 +62,7 @@ def test_a_service_that_is_deleted_concerns_its_cache_once():
     assert concerned(users, cached("models"), gone=True) == {MODELS}
 
 
-def test_every_cache_is_concerned_again_after_the_watches_start_anew():
+def test_every_cache_is_reconciled_again_after_the_watches_restart():
     users = CacheUsers()
     concerned(users, cached("models"))
     users.clear()

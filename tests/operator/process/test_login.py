@@ -11,7 +11,7 @@ from kubeconfig import write_credentials
 from ballast_operator.process.login import MAX_DELAY_S, QUIET_S, Backoffs, Login
 
 
-def test_watches_may_try_again_what_was_refused_and_take_what_replaced_it(credentials: Path) -> None:
+def test_watches_retry_rejected_credentials_and_accept_replaced_ones(credentials: Path) -> None:
     times = iter((0.0, 0.0, 1.0, QUIET_S * 3, QUIET_S * 3))
     login = Login(lambda: next(times))
 

@@ -1,4 +1,4 @@
-"""The watches' event loop ends when it is told to, whatever runs in it."""
+"""The watches' event loop ends on request, with any work in it."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ async def stubborn(times):
     await asyncio.sleep(60)
 
 
-def test_work_that_ends_when_asked_is_not_cancelled():
+def test_work_that_ends_on_request_is_not_cancelled():
     ended = []
 
     async def work(leave):
@@ -45,7 +45,7 @@ def test_work_that_ends_when_asked_is_not_cancelled():
     assert ended == ["by itself"]
 
 
-def test_work_that_ignores_being_asked_and_cancelled_ends_and_leaves_no_task():
+def test_work_that_ignores_stop_and_cancellation_ends_and_leaves_no_task():
     left = []
 
     async def work(_):
@@ -56,7 +56,7 @@ def test_work_that_ignores_being_asked_and_cancelled_ends_and_leaves_no_task():
     assert [task.cancelled() for task in left] == [True]
 
 
-def test_a_thread_ends_work_that_runs():
+def test_a_thread_can_end_running_work():
     told, began = threading.Event(), threading.Event()
 
     async def work(_):
@@ -72,7 +72,7 @@ def test_a_thread_ends_work_that_runs():
     assert not running.is_alive()
 
 
-def test_work_that_gives_up_is_heard_though_nobody_told_it_to_end():
+def test_work_that_fails_by_itself_is_reported():
     left = []
 
     async def work(_):

@@ -56,7 +56,7 @@ async def one_request(traces):
 
 
 @pytest.mark.parametrize("status", [None, 503, 302])
-async def test_a_collector_that_takes_nothing_costs_the_spans_and_one_line(status, caplog, monkeypatch):
+async def test_an_unreachable_collector_costs_the_spans_and_one_log_line(status, caplog, monkeypatch):
     monkeypatch.setattr(module, "PAUSE_S", 0.001)
     with contextlib.ExitStack() as stack:
         url = "http://127.0.0.1:9" if status is None else stack.enter_context(Collector(status).serving()).url
@@ -97,7 +97,7 @@ async def test_spans_whose_sending_was_cut_off_at_the_end_are_sent_again(monkeyp
     assert bodies[0] == bodies[1]
 
 
-async def test_what_waits_has_a_bound():
+async def test_waiting_spans_are_bounded():
     traces = Traces("http://127.0.0.1:9", "models", "op-1")
     for _ in range(MAX_WAITING + 5):
         with traces.span("resync", {}):
@@ -111,4 +111,4 @@ async def test_without_an_endpoint_nothing_is_kept():
     with traces.span("resync", {}):
         traces.requested()
     assert not traces._waiting
-    await traces.run()  # ends at once
+    await traces.run()  # ends immediately

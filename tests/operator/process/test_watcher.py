@@ -8,7 +8,7 @@ from ballast_operator.cluster.kinds import POD
 from ballast_operator.process import watcher
 
 
-def test_a_watcher_begins_anew_when_told_and_when_watching_fails_and_leaves_no_thread(monkeypatch):
+def test_a_watcher_restarts_on_request_and_after_a_failure_and_leaves_no_thread(monkeypatch):
     told = queue.Queue()
     failures = [OSError("no way on")]
 

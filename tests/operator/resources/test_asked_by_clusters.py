@@ -17,7 +17,7 @@ def built(**spec):
     return build_pod(service(**spec), ChildOptions(), Attempt(0))["spec"]
 
 
-def test_users_and_groups_are_the_images_the_specs_or_the_clusters():
+def test_users_and_groups_come_from_the_image_the_spec_or_the_cluster():
     ids = ("runAsUser", "runAsGroup", "fsGroup")
     plain = built()["securityContext"]
     assert [plain[name] for name in ids] == [10001, 10001, 10001]
@@ -29,7 +29,7 @@ def test_users_and_groups_are_the_images_the_specs_or_the_clusters():
     for context in (plain, given, left):
         assert context["runAsNonRoot"] is True
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    with pytest.raises(SpecError, match="the cluster's to choose"):
+    with pytest.raises(SpecError, match="must not be set: the cluster chooses them"):
         service(securityContext={"assignedByCluster": True, "fsGroup": 1})
     with pytest.raises(SpecError, match="runAsUser"):
         service(securityContext={"runAsUser": 0})
@@ -44,7 +44,7 @@ def test_a_claim_brings_the_gpu_instead_of_a_device_plugin():
     assert engine["args"][engine["args"].index("--device") + 1] == "cuda"
 
 
-def test_a_claim_of_something_else_stands_beside_the_device_plugin():
+def test_a_claim_without_a_gpu_is_used_together_with_the_device_plugin():
     (engine,) = built(resources={**GPU, "claims": [CLAIM]})["containers"]
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert engine["resources"]["claims"] == [{"name": "gpu"}]
@@ -55,17 +55,17 @@ def test_a_claim_of_something_else_stands_beside_the_device_plugin():
     [
         ({"claims": [CLAIM], "gpuClaim": "other"}, "gpuClaim"),
         ({"claims": [CLAIM], "gpuClaim": "gpu", "gpus": 0}, "gpus must not be 0"),
-        ({"claims": [CLAIM, CLAIM]}, "gpu is there twice"),
+        ({"claims": [CLAIM, CLAIM]}, "gpu is listed twice"),
         ({"claims": [{"name": "gpu"}]}, "exactly one of resourceClaimName and"),
         ({"claims": [{**CLAIM, "resourceClaimName": "x"}]}, "exactly one of resourceClaimName and"),
     ],
 )
-def test_claims_that_cannot_be_are_refused(asked, said):
+def test_invalid_claims_are_rejected(asked, said):
     with pytest.raises(SpecError, match=said):
         service(resources={**GPU, **asked})
 
 
-def test_probes_are_as_patient_as_the_spec_says():
+def test_probes_have_the_timeouts_of_the_spec():
     (engine,) = built(probes={"liveness": {"timeoutSeconds": 30}})["containers"]
     assert engine["livenessProbe"] == {
         "httpGet": {"path": "/livez", "port": "admin"},
@@ -85,7 +85,7 @@ def test_kernels_are_kept_on_a_directory_of_the_node():
             service(kernelCache=asked)
 
 
-def test_a_service_for_the_outside_says_what_else_would_be_filled_in():
+def test_an_external_service_sets_fields_that_the_api_server_would_fill_in():
     made = build_service(service(endpoint={"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}))
     assert made["spec"]["type"] == "LoadBalancer"
     assert made["spec"]["externalTrafficPolicy"] == "Cluster"
@@ -100,7 +100,7 @@ def admin_peers(options, **endpoint):
     return rule["from"][:-1]  # the operator is the last
 
 
-def test_scrapers_are_those_that_the_operator_was_given():
+def test_scrapers_are_those_of_the_operators_options():
     labels = {"app": "vmagent"}
     (anywhere,) = admin_peers(ChildOptions(scraper_labels=labels))
     assert anywhere == {"podSelector": {"matchLabels": labels}, "namespaceSelector": {}}
@@ -111,12 +111,12 @@ def test_scrapers_are_those_that_the_operator_was_given():
     ]
 
 
-def test_an_endpoint_picker_without_labels_is_any_pod_of_the_namespace():
+def test_an_endpoint_picker_without_labels_may_be_any_pod_of_the_namespace():
     (_, picker) = admin_peers(ChildOptions(), inferencePool={"pickerName": "picker"})
     assert picker == {"podSelector": {}}
 
 
-def test_a_pool_is_made_where_it_is_asked_for_and_the_cluster_knows_it():
+def test_a_pool_is_created_if_it_is_requested_and_the_cluster_has_the_kind():
     asked = service(endpoint={"port": 9000, "inferencePool": {"pickerName": "picker"}})
     (pool,) = [it for it in desired_children(asked, ChildOptions()) if it["kind"] == "InferencePool"]
     assert pool["spec"]["targetPorts"] == [{"number": 9000}]

@@ -18,7 +18,7 @@ def built(**spec):
     return build_pod(service(**spec), ChildOptions(), Attempt(0))["spec"]
 
 
-def test_without_variables_of_objects_the_environment_is_the_operators():
+def test_without_env_from_the_environment_is_the_operators():
     (engine,) = built(env=[{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}])["containers"]
     assert engine["env"][0] == {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
     assert "envFrom" not in engine
@@ -38,18 +38,18 @@ def test_sidecars_start_before_the_engine_and_leave_the_pod_guaranteed():
     ("spec", "said"),
     [
         ({"env": [{"name": "HOME", "value": "/root"}]}, "HOME: env must not set HOME, USER"),
-        ({"env": [{"name": "POD_SPEC_HASH", "value": "x"}]}, "which are the operator's"),
-        ({"env": [{"name": "BALLAST_PORT", "value": "1"}]}, "which engine.extraArgs sets"),
-        ({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "A is there twice"),
+        ({"env": [{"name": "POD_SPEC_HASH", "value": "x"}]}, "which the operator sets"),
+        ({"env": [{"name": "BALLAST_PORT", "value": "1"}]}, "which belong in engine.extraArgs"),
+        ({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "A is listed twice"),
         ({"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}, "at most one of value"),
         ({"env": [{"name": "A", "valueFrom": {}}]}, "exactly one of secretKeyRef"),
         ({"envFrom": [{"prefix": "A_"}]}, "exactly one of secretRef"),
         ({"volumes": [{"name": "model", "emptyDir": {"sizeLimit": "1Gi"}}]}, "names of the operator's own volumes"),
         ({"volumes": [{"name": "a"}]}, "a: exactly one source"),
         ({"volumes": [{**WORK, "secret": {"secretName": "x"}}]}, "work: exactly one source"),
-        ({"volumes": [WORK, WORK]}, "work is there twice"),
+        ({"volumes": [WORK, WORK]}, "work is listed twice"),
         ({"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "0"}}]}, "sizeLimit must be a quantity"),
-        ({"volumes": [WORK], "volumeMounts": [{"name": "other", "mountPath": "/a"}]}, "other is none of them"),
+        ({"volumes": [WORK], "volumeMounts": [{"name": "other", "mountPath": "/a"}]}, "other is not one of them"),
         ({"volumes": [WORK], "volumeMounts": [{"name": "work", "mountPath": "/models/x"}]}, "collides with /models"),
         ({"volumes": [WORK], "volumeMounts": [{"name": "work", "mountPath": "/etc"}]}, "collides with /etc/ballast"),
         ({"volumes": [WORK], "volumeMounts": [{"name": "work", "mountPath": "/a/../models"}]}, "mountPath"),
@@ -57,15 +57,15 @@ def test_sidecars_start_before_the_engine_and_leave_the_pod_guaranteed():
         ({"sidecars": [{**SIDECAR, "name": "engine"}]}, "the engine's own container"),
         ({"sidecars": [{**SIDECAR, "cpu": "much"}]}, "much"),
         ({"sidecars": [{**SIDECAR, "memory": "1"}]}, "from 1Mi to 1Ti"),
-        ({"sidecars": [{**SIDECAR, "volumeMounts": [{"name": "work", "mountPath": "/a"}]}]}, "work is none of them"),
+        ({"sidecars": [{**SIDECAR, "volumeMounts": [{"name": "work", "mountPath": "/a"}]}]}, "work is not one of them"),
     ],
 )
-def test_what_would_take_the_operators_place_is_refused(spec, said):
+def test_settings_that_would_replace_the_operators_are_rejected(spec, said):
     with pytest.raises(SpecError, match=said):
         service(**spec)
 
 
-def test_a_path_beside_the_operators_folders_is_taken():
+def test_a_path_outside_the_operators_folders_is_accepted():
     mounts = [{"name": "work", "mountPath": path} for path in ("/models2", "/etc/certs", "/opt/.cache")]
     (engine,) = built(volumes=[WORK], volumeMounts=mounts)["containers"]
     assert [mount["mountPath"] for mount in engine["volumeMounts"]][-3:] == ["/models2", "/etc/certs", "/opt/.cache"]

@@ -13,12 +13,12 @@ KERNEL_FOLDERS = {"TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"}
 
 @pytest.mark.parametrize("attempt", [Attempt(0), Attempt(12), Attempt(0, 1), Attempt(3, 20)])
 @pytest.mark.parametrize("name", ["s", "s-1", "s-0-r1"])
-def test_the_name_of_a_pod_says_which_replica_and_attempt_it_is(name, attempt):
+def test_the_name_of_a_pod_contains_its_replica_and_attempt(name, attempt):
     assert parse_pod_name(pod_name(name, attempt)) == (name, attempt)
 
 
 @pytest.mark.parametrize("name", ["s", "s-x", "s-01", "s-0-r0", "s-0-r1-x", "-0"])
-def test_other_names_are_none_of_a_pod(name):
+def test_other_names_are_not_names_of_a_pod(name):
     assert parse_pod_name(name) is None
 
 
@@ -31,7 +31,7 @@ def test_other_names_are_none_of_a_pod(name):
         (0, None, ChildOptions(runtime_image="runtime:1"), "runtime:1"),
     ],
 )
-def test_a_pod_without_gpus_takes_the_image_without_their_libraries(gpus, own, options, image):
+def test_a_pod_without_gpus_uses_the_image_without_cuda(gpus, own, options, image):
     spec = service(resources={"cpus": 1, "memory": "1Gi", "gpus": gpus}, image=own).spec
     assert runtime_image(spec, options) == image
 
@@ -57,7 +57,7 @@ def test_kernels_are_kept_on_the_claimed_volume():
         ({"memory": {}}, {"emptyDir": {"medium": "Memory", "sizeLimit": "24Gi"}}),
     ],
 )
-def test_packed_weights_are_kept_where_the_spec_says(asked, source):
+def test_packed_weights_are_stored_on_the_volume_of_the_spec(asked, source):
     resources = {"cpus": 2, "memory": "24Gi"}
     pod = build_pod(service(packedWeights=asked, resources=resources), ChildOptions(), Attempt(0))["spec"]
     (engine,) = pod["containers"]
@@ -69,12 +69,12 @@ def test_packed_weights_are_kept_where_the_spec_says(asked, source):
     assert engine["resources"]["limits"]["memory"] == engine["resources"]["requests"]["memory"] == "24Gi"
 
 
-def test_packed_weights_are_not_kept_unasked():
+def test_packed_weights_are_not_stored_by_default():
     (engine,) = build_pod(service(), ChildOptions(), Attempt(0))["spec"]["containers"]
     assert "--packed_dir" not in engine["args"]
 
 
-def test_conversations_are_kept_where_the_spec_says():
+def test_kv_blocks_are_stored_on_the_claim_of_the_spec():
     pod = build_pod(service(kvDisk={"claimName": "conversations"}), ChildOptions(), Attempt(0))["spec"]
     (engine,) = pod["containers"]
     (mount,) = [mount for mount in engine["volumeMounts"] if mount["name"] == "kv"]
@@ -86,6 +86,6 @@ def test_conversations_are_kept_where_the_spec_says():
 
 
 @pytest.mark.parametrize("asked", [{}, {"memory": {}, "pvc": {"claimName": "packed"}}])
-def test_packed_weights_have_exactly_one_place(asked):
+def test_packed_weights_need_exactly_one_volume(asked):
     with pytest.raises(SpecError, match="exactly one of memory and pvc"):
         service(packedWeights=asked)

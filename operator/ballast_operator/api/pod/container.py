@@ -1,4 +1,4 @@
-"""What containers get from outside, which is variables and volumes of the spec; and sidecars."""
+"""Variables and volume mounts of containers, and sidecars."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Word = Annotated[str, StringConstraints(max_length=4096)]
 
 
 def by_key(*keys: str, **more: Any) -> dict[str, Any]:
-    """The mark of a list whose items are told apart by these fields: the API server refuses two of one key."""
+    """Marks a list whose items have these fields as key: the API server rejects two items with the same key."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys), **more}
 
 
 def no_two(items: list[Any], field: str) -> None:
-    """Raises ValueError where two items have the same value of this field."""
+    """Raises ValueError if two items have the same value in this field."""
     values = [getattr(item, field) for item in items]
     if twice := sorted({value for value in values if values.count(value) > 1}):
-        raise ValueError(f"{twice[0]} is there twice")
+        raise ValueError(f"{twice[0]} is listed twice")
 
 
 class KeyRef(ApiType):
     """One key of a Secret or ConfigMap."""
 
     name: ObjectName = Field(description="Name of the object, in the namespace of the InferenceService.")
-    key: ConfigKey = Field(description="Key whose value is taken.")
+    key: ConfigKey = Field(description="Key whose value is used.")
     optional: bool = Field(default=False, description="Whether the pod starts without the object or the key.")
 
 
@@ -55,7 +55,7 @@ class FieldRef(ApiType):
 
 
 class EnvSource(ApiType):
-    """Where a value comes from. Exactly one field is set."""
+    """The source of a value. Exactly one field is set."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(cel(exactly_one("secretKeyRef", "configMapKeyRef", "fieldRef"), EXACTLY_ONE_VALUE))
@@ -81,9 +81,9 @@ class EnvVar(ApiType):
 
     name: EnvName = Field(description="Name of the variable.")
     value: Annotated[str, StringConstraints(max_length=32768)] | None = Field(
-        default=None, description="Its value. Default: empty."
+        default=None, description="Value of the variable. Default: empty."
     )
-    value_from: EnvSource | None = Field(default=None, description="Where its value comes from.")
+    value_from: EnvSource | None = Field(default=None, description="Source of the value.")
 
     @model_validator(mode="after")
     def _not_both(self) -> EnvVar:
@@ -106,7 +106,7 @@ class EnvFrom(ApiType):
         json_schema_extra=rules(cel(exactly_one("secretRef", "configMapRef"), EXACTLY_ONE_OBJECT))
     )
 
-    prefix: EnvName | None = Field(default=None, description="What every name gets in front.")
+    prefix: EnvName | None = Field(default=None, description="Prefix of every name.")
     secret_ref: ObjectRef | None = Field(default=None, description="A Secret.")
     config_map_ref: ObjectRef | None = Field(default=None, description="A ConfigMap.")
 
@@ -118,22 +118,26 @@ class EnvFrom(ApiType):
 
 
 class VolumeMount(ApiType):
-    """Where a volume of the spec is seen in a container."""
+    """The path of a volume of the spec in a container."""
 
     name: PartName = Field(description="Name of one of spec.volumes.")
     mount_path: MountPath = Field(description="Absolute path in the container.")
-    sub_path: RelativePath | None = Field(default=None, description="Path inside the volume. Default: all of it.")
+    sub_path: RelativePath | None = Field(
+        default=None, description="Path inside the volume. Default: the whole volume."
+    )
     read_only: bool = Field(default=False, description="Whether the container may only read it.")
 
 
 class Sidecar(ApiType):
-    """A container next to the engine. It starts before and ends after it, and the pod stays of the class Guaranteed."""
+    """A container next to the engine. It starts before the engine and ends after it. The pod stays Guaranteed."""
 
     name: PartName = Field(
         description="Name of the container.",
         json_schema_extra=rules(cel(f"self != '{ENGINE_CONTAINER}'", NOT_THE_ENGINE)),
     )
-    image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(description="Its image.")
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
+        description="Image of the container."
+    )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the image is pulled."
     )
@@ -146,7 +150,7 @@ class Sidecar(ApiType):
         default_factory=list, max_length=16, description="Secrets and ConfigMaps whose keys become variables."
     )
     cpu: Quantity = Field(
-        description="CPU of the container, in addition to resources.cpus, as a quantity such as 100m. It is request "
+        description="CPU of the container, in addition to resources.cpus, as a quantity such as 100m; both request "
         "and limit.",
         json_schema_extra=rules(
             cel(
@@ -157,7 +161,7 @@ class Sidecar(ApiType):
         ),
     )
     memory: Quantity = Field(
-        description="Memory of the container, in addition to resources.memory, as a quantity such as 128Mi. It is "
+        description="Memory of the container, in addition to resources.memory, as a quantity such as 128Mi; both "
         "request and limit.",
         json_schema_extra=rules(
             cel(
@@ -170,7 +174,7 @@ class Sidecar(ApiType):
     volume_mounts: list[VolumeMount] = Field(
         default_factory=list,
         max_length=16,
-        description="Where it sees volumes of spec.volumes.",
+        description="Mounts of volumes of spec.volumes.",
         json_schema_extra=by_key("mountPath"),
     )
 

@@ -1,4 +1,4 @@
-"""The part of the spec that says which nodes the pods may run on."""
+"""The part of the spec for the choice of nodes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pydantic import Field, StringConstraints, field_validator
 
 from ballast_operator.api.base import ApiType, Labels, LabelValue, ObjectName, cel, rules
 
-TWO_OF_ONE_SPREAD = "topologySpreadConstraints must not have two of one topologyKey and whenUnsatisfiable"
+TWO_OF_ONE_SPREAD = "topologySpreadConstraints must not have two items with the same topologyKey and whenUnsatisfiable"
 _IS_SOFT = "(has({0}.whenUnsatisfiable) && {0}.whenUnsatisfiable == 'ScheduleAnyway')"
-"""In CEL: whether a spread is not the default, DoNotSchedule."""
+"""In CEL: whether a spread is ScheduleAnyway instead of the default, DoNotSchedule."""
 
 
 class Toleration(ApiType):
     """A taint that the pods tolerate."""
 
     key: Annotated[str, StringConstraints(max_length=317)] | None = Field(
-        default=None, description="The taint's key; without it, every taint."
+        default=None, description="Key of the taint. Default: every taint."
     )
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How the value is compared.")
-    value: LabelValue | None = Field(default=None, description="The taint's value, for Equal.")
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Comparison of the value.")
+    value: LabelValue | None = Field(default=None, description="Value of the taint, for Equal.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="The taint's effect; without it, every effect."
+        default=None, description="Effect of the taint. Default: every effect."
     )
     toleration_seconds: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated; without it, forever."
+        default=None, ge=0, le=2**31 - 1, description="How long a NoExecute taint is tolerated. Default: forever."
     )
 
 
@@ -33,11 +33,13 @@ class TopologySpread(ApiType):
     """How the service's own pods spread over nodes or zones."""
 
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = Field(
-        description="Label of nodes, such as topology.kubernetes.io/zone: those of one value are one place."
+        description="Label of nodes, such as topology.kubernetes.io/zone. Nodes with the same value are one domain."
     )
-    max_skew: int = Field(default=1, ge=1, le=256, description="How many more pods one place may have than another.")
+    max_skew: int = Field(
+        default=1, ge=1, le=256, description="Maximum difference of the number of pods between two domains."
+    )
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        default="DoNotSchedule", description="What follows where that cannot be kept."
+        default="DoNotSchedule", description="What to do if the constraint cannot be met."
     )
 
 
@@ -69,7 +71,8 @@ class Scheduling(ApiType):
     priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
     runtime_class_name: ObjectName | None = Field(default=None, description="RuntimeClass of the pods, such as nvidia.")
     scheduler_name: ObjectName | None = Field(
-        default=None, description="Scheduler of the pods, such as one that knows NUMA nodes. Default: the cluster's."
+        default=None,
+        description="Scheduler of the pods, such as one that considers NUMA nodes. Default: the cluster's.",
     )
 
     @field_validator("topology_spread_constraints")

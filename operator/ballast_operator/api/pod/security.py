@@ -1,4 +1,4 @@
-"""The part of the spec that says as whom the processes run."""
+"""The part of the spec for user and groups of the processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from ballast_operator.api.base import ApiType, cel, rules
 
 MAX_ID = 2**31 - 1
-NOT_BOTH = "with assignedByCluster, runAsUser, runAsGroup and fsGroup are the cluster's to choose"
+NOT_BOTH = "with assignedByCluster, runAsUser, runAsGroup and fsGroup must not be set: the cluster chooses them"
 
 SELinuxWord = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.,:-]+$")]
 
 
 class SELinux(ApiType):
-    """Label of the processes, where nodes enforce SELinux."""
+    """SELinux label of the processes."""
 
     user: SELinuxWord | None = Field(default=None, description="User of the label.")
     role: SELinuxWord | None = Field(default=None, description="Role of the label.")
@@ -24,7 +24,8 @@ class SELinux(ApiType):
 
 
 class SecurityContext(ApiType):
-    """User and groups of the processes. What is always so is no field: no root, no privileges, a read-only root."""
+    """User and groups of the processes. There are no fields for what never changes: no root, no privileges, a read-only
+    root file system."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -38,20 +39,20 @@ class SecurityContext(ApiType):
 
     assigned_by_cluster: bool = Field(
         default=False,
-        description="Leave out user and groups, as OpenShift gives each namespace its own and refuses others. "
-        "Elsewhere the image's user is taken.",
+        description="Leave out user and groups, for OpenShift, which assigns them per namespace and rejects others. "
+        "Other clusters then use the image's user.",
     )
     run_as_user: int | None = Field(default=None, ge=1, le=MAX_ID, description="User of the processes. Default: 10001.")
     run_as_group: int | None = Field(
         default=None, ge=1, le=MAX_ID, description="Group of the processes. Default: 10001."
     )
     fs_group: int | None = Field(
-        default=None, ge=1, le=MAX_ID, description="Group that volumes are made writable for. Default: 10001."
+        default=None, ge=1, le=MAX_ID, description="Group that may write to volumes. Default: 10001."
     )
     supplemental_groups: list[Annotated[int, Field(ge=1, le=MAX_ID)]] = Field(
-        default_factory=list, max_length=16, description="Further groups, such as the one that a file share belongs to."
+        default_factory=list, max_length=16, description="Additional groups, such as that of a file share."
     )
-    se_linux_options: SELinux | None = Field(default=None, description="Label of the processes.")
+    se_linux_options: SELinux | None = Field(default=None, description="SELinux label of the processes.")
 
     @model_validator(mode="after")
     def _not_both(self) -> SecurityContext:

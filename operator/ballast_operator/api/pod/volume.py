@@ -1,4 +1,4 @@
-"""Further volumes of a pod, as a pod's spec names them."""
+"""Additional volumes of a pod, in the form of a pod's spec."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class SecretVolume(ApiType):
 
 
 class EmptyDirVolume(ApiType):
-    """An empty folder that lasts as long as the pod."""
+    """An empty folder that is deleted with the pod."""
 
-    medium: Literal["Memory"] | None = Field(default=None, description="Memory, or by default the node's disk.")
+    medium: Literal["Memory"] | None = Field(default=None, description="Memory. Default: the node's disk.")
     size_limit: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
-        description="Most that it may hold, as a quantity such as 1Gi. A pod that writes more is evicted.",
+        description="Maximum size, as a quantity such as 1Gi. A pod that writes more is evicted.",
         json_schema_extra=rules(cel("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", A_SIZE)),
     )
 
@@ -60,15 +60,15 @@ class HostPathVolume(ApiType):
 
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
         description="Absolute path on the node. Namespaces that enforce the baseline or restricted pod security "
-        "standard refuse it."
+        "standard reject it."
     )
     type: Literal["Directory", "File", "Socket", "CharDevice"] = Field(
-        default="Directory", description="What must be there, or the pod does not start."
+        default="Directory", description="Type of the existing file; with another type the pod does not start."
     )
 
 
 class CsiVolume(ApiType):
-    """A volume that a driver makes for the pod, such as secrets of a vault."""
+    """A volume that a driver creates for the pod, such as secrets of a vault."""
 
     driver: ObjectName = Field(description="Name of the driver, such as secrets-store.csi.k8s.io.")
     read_only: bool = Field(default=False, description="Whether the pod may only read it.")
@@ -78,20 +78,20 @@ class CsiVolume(ApiType):
 
 
 class Volume(ApiType):
-    """One further volume. Beside its name, exactly one field is set."""
+    """One additional volume. Exactly one field is set in addition to its name."""
 
     model_config = ConfigDict(json_schema_extra=rules(cel(exactly_one(*SOURCES), EXACTLY_ONE_SOURCE)))
 
     name: PartName = Field(
-        description="Name by which volumeMounts refer to it.",
+        description="Name that volumeMounts use.",
         json_schema_extra=rules(cel(f"!(self in {list(OWN_VOLUMES)})", OWN_NAMES)),
     )
     persistent_volume_claim: ClaimVolume | None = Field(default=None, description="A PersistentVolumeClaim.")
     config_map: ConfigMapVolume | None = Field(default=None, description="A ConfigMap, each key a file.")
     secret: SecretVolume | None = Field(default=None, description="A Secret, each key a file.")
-    empty_dir: EmptyDirVolume | None = Field(default=None, description="An empty folder, as long as the pod.")
+    empty_dir: EmptyDirVolume | None = Field(default=None, description="An empty folder, deleted with the pod.")
     host_path: HostPathVolume | None = Field(default=None, description="A file or folder of the node.")
-    csi: CsiVolume | None = Field(default=None, description="A volume that a driver makes for the pod.")
+    csi: CsiVolume | None = Field(default=None, description="A volume that a driver creates for the pod.")
 
     @field_validator("name")
     @classmethod

@@ -1,1 +1,1 @@
-"""Where a model may come from."""
+"""The sources of models."""

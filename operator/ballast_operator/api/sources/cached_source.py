@@ -1,4 +1,4 @@
-"""A model that a ModelCache keeps: how a service names it, and what the operator found of it."""
+"""A model of a ModelCache: its name in a service, and what the operator knows about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ballast_operator.api.pod.container import PartName
 
 
 class CachedSource(ApiType):
-    """Which model of which ModelCache."""
+    """A model of a ModelCache."""
 
     name: ObjectName = Field(description="Name of the ModelCache, in the namespace of the InferenceService.")
     model: PartName = Field(description="Name of the model in the ModelCache's spec.models.")
@@ -31,6 +31,6 @@ class FoundModel:
     volume: Mapping[str, Any]
     """The source of the pod's volume."""
     nodes: tuple[str, ...] | None
-    """The nodes that have it; None for a claim, which any node may mount."""
+    """Nodes that have it; None for a claim, which any node may mount."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables by which an engine finds it in its folder."""
+    """Variables with which an engine finds it in its folder."""

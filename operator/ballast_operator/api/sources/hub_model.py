@@ -1,4 +1,4 @@
-"""Which model of a hub: the fields that every hub shares."""
+"""A model of a hub: the fields that all hubs share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}\.gguf")
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""Variables of the way to a hub, in either case."""
+"""Proxy variables for access to a hub, in upper or lower case."""
 
 QUANT_OR_FILES = "exactly one of quant and files must be set"
 ONE_MODEL = "files must be the shards of one model"
@@ -48,16 +48,16 @@ class HubModel(ApiType):
         default=None, description="Quantisation, such as Q4_K_M, as `ballast pull REPO` lists them."
     )
     files: Annotated[list[GgufFile], Field(min_length=1, max_length=256)] | None = Field(
-        default=None, description="GGUF files of one model by their paths. One shard is enough: the others come along."
+        default=None, description="Paths of the GGUF files of one model. One shard is enough: the others are included."
     )
     revision: Revision = Field(
-        default="main", description="Branch, tag or commit. Only a commit always means the same files."
+        default="main", description="Branch, tag or commit. Only a commit always has the same files."
     )
 
     token_secret_ref: TokenRef | None = Field(
         default=None,
-        description="Secret with the hub's token, for repositories that ask who pulls. It is given to the pulling pod "
-        "alone, and never read by the operator.",
+        description="Secret with the hub's token, for repositories that need one. Only the downloading pod gets it; "
+        "the operator never reads it.",
     )
 
     @property
@@ -74,7 +74,7 @@ class HubModel(ApiType):
     @classmethod
     def _no_way_up(cls, text: str | None) -> str | None:
         if text is not None and (".." in text or not text.isascii()):
-            raise ValueError(f"{text}: dots must not follow each other, and letters are those of ASCII")
+            raise ValueError(f"{text}: it must not contain '..' and must be ASCII")
         return text
 
     @field_validator("files")

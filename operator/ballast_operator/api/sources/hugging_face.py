@@ -1,4 +1,4 @@
-"""A model of a hub, which the operator has pulled onto a volume before engines start."""
+"""A model of a hub, which a Job downloads to a volume before engines start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, End
 
 
 class HuggingFaceModel(HubModel):
-    """Which model of Hugging Face's hub or of a mirror, and who asks for it."""
+    """A model of Hugging Face's hub or of a mirror, with the credentials."""
 
     model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE))
 
@@ -18,6 +18,6 @@ class HuggingFaceModel(HubModel):
 
 
 class HuggingFaceSource(HuggingFaceModel, KeptOnVolume):
-    """Which model of a hub, and where it is kept."""
+    """A model of a hub, and its volume."""
 
     model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE, CLAIM_OR_FOLDER_RULE))

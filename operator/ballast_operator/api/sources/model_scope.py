@@ -12,15 +12,15 @@ from ballast_operator.api.sources.pulled_source import CLAIM_OR_FOLDER_RULE, Kep
 
 
 class ModelScopeModel(HubModel):
-    """Which model of ModelScope, and who asks for it."""
+    """A model of ModelScope, with the credentials."""
 
     model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE))
 
     revision: Revision = Field(
-        default="master", description="Branch, tag or commit. Only a commit always means the same files."
+        default="master", description="Branch, tag or commit. Only a commit always has the same files."
     )
     site: Literal["modelscope.cn", "modelscope.ai"] = Field(
-        default="modelscope.cn", description="Which of the hub's two sites."
+        default="modelscope.cn", description="One of the hub's two sites."
     )
 
     @property
@@ -30,6 +30,6 @@ class ModelScopeModel(HubModel):
 
 
 class ModelScopeSource(ModelScopeModel, KeptOnVolume):
-    """Which model of ModelScope, and where it is kept."""
+    """A model of ModelScope, and its volume."""
 
     model_config = ConfigDict(json_schema_extra=rules(QUANT_OR_FILES_RULE, CLAIM_OR_FOLDER_RULE))

@@ -22,20 +22,20 @@ class PullSecretRef(ApiType):
 
 
 class OciModel(ApiType):
-    """Which artifact, and who asks for it."""
+    """An artifact, with the credentials."""
 
     reference: Annotated[str, StringConstraints(max_length=400, pattern=_REFERENCE)] = Field(
         description="Artifact with GGUF files, as ORAS, Docker Model Runner and ModelPack publish them: "
-        "registry/repository:tag or registry/repository@sha256:…. Only a digest always means the same files. "
-        "Must be allowed by the operator's --allowed-image."
+        "registry/repository:tag or registry/repository@sha256:…. Only a digest always has the same files. "
+        "The operator's --allowed-image must allow it."
     )
     quant: Annotated[str, StringConstraints(max_length=256, pattern=r"^\w[\w.-]*$")] | None = Field(
         default=None, description="Quantisation. Needed if the artifact has several models."
     )
     pull_secret_ref: PullSecretRef | None = Field(
         default=None,
-        description="Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials. It is given to "
-        "the pulling pod alone, and never read by the operator.",
+        description="Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials. Only the "
+        "downloading pod gets it; the operator never reads it.",
     )
 
     @property
@@ -58,6 +58,6 @@ class OciModel(ApiType):
 
 
 class OciSource(OciModel, KeptOnVolume):
-    """Which artifact, and where it is kept."""
+    """An artifact, and its volume."""
 
     model_config = ConfigDict(json_schema_extra=rules(CLAIM_OR_FOLDER_RULE))

@@ -1,4 +1,4 @@
-"""The models that a pod pulls, of any source."""
+"""The models that a Job downloads, from any source."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from ballast_operator.api.sources.s3_model import S3Model, S3Source
 PulledModel = HuggingFaceModel | ModelScopeModel | S3Model | OciModel
 """A model, for a ModelCache or a service."""
 PulledSource = HuggingFaceSource | ModelScopeSource | S3Source | OciSource
-"""A model that a service has pulled, and where it is kept."""
+"""A model that is downloaded for a service, and its volume."""

@@ -1,4 +1,4 @@
-"""The part that all sources share which are pulled onto a volume."""
+"""The fields of all sources that a Job downloads to a volume."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ Endpoint = Annotated[str, StringConstraints(max_length=1024, pattern=r"^https?:/
 
 
 class PulledClaim(ApiType):
-    """A claim that models are pulled onto."""
+    """A claim to which models are downloaded."""
 
     claim_name: ObjectName = Field(
-        description="PersistentVolumeClaim that the model is pulled onto; engines read it. Several models may share it."
+        description="PersistentVolumeClaim to which the model is downloaded; engines read it. Several models may "
+        "share it."
     )
 
 
 class PulledFolder(ApiType):
-    """A directory of one node that models are pulled into."""
+    """A directory of one node to which models are downloaded."""
 
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^:]*$")] = Field(
-        description="Absolute directory on the node, which user 10001 may write to. Needs "
-        "scheduling.nodeSelector with kubernetes.io/hostname, and the operator's --allowed-host-path."
+        description="Absolute directory on the node, writable for user 10001. Needs scheduling.nodeSelector with "
+        "kubernetes.io/hostname, and the operator's --allowed-host-path."
     )
 
 
 class KeptOnVolume(ApiType):
-    """The volume that a model is pulled onto. Exactly one field is set."""
+    """The volume of a downloaded model. Exactly one field is set."""
 
     pvc: PulledClaim | None = Field(default=None, description="A PersistentVolumeClaim.")
     host_path: PulledFolder | None = Field(default=None, description="A directory of one node.")

@@ -19,7 +19,7 @@ class CredentialsRef(ApiType):
 
 
 class S3Model(ApiType):
-    """Which model of an S3-compatible store, and who asks for it."""
+    """A model of an S3-compatible store, with the credentials."""
 
     bucket: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] = Field(
         description="Name of the bucket."
@@ -42,8 +42,8 @@ class S3Model(ApiType):
     )
     credentials_secret_ref: CredentialsRef | None = Field(
         default=None,
-        description="Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and perhaps AWS_SESSION_TOKEN. It is given "
-        "to the pulling pod alone, and never read by the operator. Not needed for public buckets and for pods with an "
+        description="Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if needed, AWS_SESSION_TOKEN. Only the "
+        "downloading pod gets it; the operator never reads it. Not needed for public buckets and for pods with an "
         "identity of the cloud.",
     )
 
@@ -62,11 +62,11 @@ class S3Model(ApiType):
     @classmethod
     def _no_way_up(cls, text: str | None) -> str | None:
         if text is not None and (not text.isascii() or {".", ".."} & set(text.split("/"))):
-            raise ValueError(f"{text}: no part may be . or .., and letters are those of ASCII")
+            raise ValueError(f"{text}: no part may be . or .., and it must be ASCII")
         return text
 
 
 class S3Source(S3Model, KeptOnVolume):
-    """Which model of an S3-compatible store, and where it is kept."""
+    """A model of an S3-compatible store, and its volume."""
 
     model_config = ConfigDict(json_schema_extra=rules(CLAIM_OR_FOLDER_RULE))

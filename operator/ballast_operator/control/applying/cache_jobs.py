@@ -1,4 +1,4 @@
-"""Writes the Jobs of a ModelCache: begins pulls and removals, and takes away what has ended."""
+"""Writes the Jobs of a ModelCache: starts pulls and removals, and deletes completed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def begin_pull(api: Api, cache: ModelCache, model_name: str, place: str, options: ChildOptions) -> str | None:
-    """Create the Job. Returns why the API server would refuse its pod; None if it would not. Raises ApiError."""
+    """Create the Job. Returns why the API server would reject its pod; None if it would not. Raises ApiError."""
     model = cache.model(model_name)
     assert model is not None
     job = build_cache_pull(cache, model, place, options)
@@ -31,7 +31,7 @@ async def begin_pull(api: Api, cache: ModelCache, model_name: str, place: str, o
 
 
 async def renew_pull(api: Api, cache: ModelCache, copy: Copy, options: ChildOptions) -> None:
-    """Delete a Job that gets nowhere and that would be made in another way now; the next pass creates it again."""
+    """Delete a failing Job that would be created in another way now; the next pass creates it again."""
     model = cache.model(copy.model)
     if model is None or copy.job is None or copy.leaving:
         return
@@ -41,7 +41,7 @@ async def renew_pull(api: Api, cache: ModelCache, copy: Copy, options: ChildOpti
 
 
 async def step_removal(api: Api, cache: ModelCache, copy: Copy, options: ChildOptions) -> None:
-    """Take the next step of a removal: stop the pull, start the Job that removes, and delete both when that is done.
+    """Take the next step of a removal: stop the pull, start the removing Job, and delete both when it is done.
 
     The pull's Job goes last but one, so that an operator that ends here knows that the model is there.
     """
@@ -75,7 +75,7 @@ async def put_away(api: Api, copy: Copy) -> None:
 
 
 async def _why_refused(api: Api, cache: ModelCache, job: Mapping[str, Any]) -> str | None:
-    """A Job whose pods are refused only says so in an event."""
+    """A Job whose pods are rejected reports it only in an event."""
     template = job["spec"]["template"]
     pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", **template}
     pod["metadata"] = {**template["metadata"], "name": job["metadata"]["name"]}

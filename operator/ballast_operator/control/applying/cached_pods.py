@@ -1,4 +1,4 @@
-"""Replaces pods that wait for a node while the nodes that have their cached model have changed."""
+"""Replaces waiting pods after the nodes with their cached model have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the children other than pods: applies what is desired and deletes what no longer is."""
+"""Writes the children other than pods: applies the desired ones and deletes the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 async def apply_children(
     api: Api, service: InferenceService, desired: Sequence[dict[str, Any]], seen: Observed, outcome: Outcome
 ) -> None:
-    """Apply children that are missing or changed, delete ours that are not desired. One failure stops no other."""
+    """Apply missing or changed children, and delete ours that are not desired. A failure does not stop the rest."""
     names = set()
     for child in map(stamped, desired):
         kind, name = kind_of(child), child["metadata"]["name"]

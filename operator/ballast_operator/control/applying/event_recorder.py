@@ -1,4 +1,4 @@
-"""Writes Kubernetes events about an InferenceService: one object a reason, counted up when it comes again."""
+"""Writes Kubernetes events about an InferenceService: one object per reason, whose count grows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 async def record(api: Api, service: Mapping[str, Any], events: Sequence[Event], now: datetime) -> None:
-    """Write the events. One that cannot be written is only logged: the status says the same. In a namespace that ends,
-    none can be."""
+    """Write the events. An event that cannot be written is only logged, because the status has the same content. In a
+    namespace that is being deleted, none can be written."""
     for event in events:
         try:
             await _record_one(api, service, event, timestamp(now))
@@ -31,7 +31,7 @@ async def record(api: Api, service: Mapping[str, Any], events: Sequence[Event], 
 
 async def _record_one(api: Api, service: Mapping[str, Any], event: Event, stamp: str) -> None:
     metadata = service["metadata"]
-    # The name follows from the reason, so that a restarted operator goes on counting.
+    # The name is derived from the reason, so that a restarted operator continues to count.
     name = f"{metadata['name']}.{short_hash([metadata['uid'], event.kind, event.reason])}"
     live = await api.get(EVENT, metadata["namespace"], name)
     if live is not None:

@@ -18,7 +18,7 @@ from ballast_operator.names import pod_selector, selector_text
 async def record_revision(
     api: Api, service: InferenceService, spec: Mapping[str, Any], state: ServiceState, outcome: Outcome
 ) -> None:
-    """Write the present spec to the history, once for each change of it."""
+    """Write the current spec to the history, once per change."""
     name, namespace = revision_name(service, spec), service.ref.namespace
     if state.revision == name:
         return

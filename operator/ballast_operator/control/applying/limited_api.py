@@ -1,4 +1,4 @@
-"""The client of the API server, which in addition refuses pods that exceed the operator's quotas.
+"""The client of the API server, which also rejects pods that exceed the operator's quotas.
 
 It refuses as an admission plug-in of the API server would, so a pod beyond its quota is handled like one beyond a
 ResourceQuota: the pods that run stay, and the status says why there are no more.

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 async def apply_rollout(
     api: Api, service: InferenceService, rollout: Rollout, build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
 ) -> None:
-    """Delete and create the pods that the step says. One failure stops no other."""
+    """Delete and create the pods of the step. A failure does not stop the other writes."""
     for pod in (*rollout.forget, *rollout.stop):
         # A pod of an earlier spec may have become ready, or not ready, since it was read.
         if await _try(
@@ -41,13 +41,13 @@ async def apply_rollout(
 async def is_acceptable(
     api: Api, service: InferenceService, pod: Pod, successor: dict[str, Any], outcome: Outcome
 ) -> bool:
-    """Whether the API server would accept the pod that is to follow this one, by a dry run. A refusal is recorded."""
+    """Check by a dry run whether the API server would accept the successor of this pod. A rejection is recorded."""
     try:
         await api.try_create(POD, successor, service.ref.namespace)
     except ApiError as error:
         if is_inconclusive(error.status, error.message):
             return True
-        outcome.failed(f"the pod that would follow {pod.name}, which therefore stays", error)
+        outcome.failed(f"the successor of {pod.name}, which therefore stays", error)
         return False
     return True
 
@@ -55,7 +55,7 @@ async def is_acceptable(
 async def heal_pods(
     api: Api, pods: Sequence[Pod], build: Callable[[Attempt], dict[str, Any]], outcome: Outcome
 ) -> None:
-    """Give running pods back what somebody changed, and what they can take in place. One failure stops no other."""
+    """Restore changed fields of running pods, and apply changes without a restart. A failure does not stop the rest."""
     for pod in pods:
         await _heal(api, pod, build(Attempt(pod.replica, pod.attempt, pod.failures)), outcome)
 
@@ -79,7 +79,7 @@ async def _create(api: Api, service: InferenceService, body: dict[str, Any], out
 
 
 async def _handle_taken_name(api: Api, service: InferenceService, body: dict[str, Any], outcome: Outcome) -> None:
-    """The name is taken: by our own pod that lost its labels, by a foreign pod, or by one that has gone meanwhile."""
+    """The name is taken by our own pod that lost its labels, by a foreign pod, or by one that no longer exists."""
     live = await api.get(POD, service.ref.namespace, body["metadata"]["name"])
     if live is None:
         raise ApiError(f"create Pod {body['metadata']['name']}", 409, "its name was taken a moment ago")
@@ -90,7 +90,7 @@ async def _handle_taken_name(api: Api, service: InferenceService, body: dict[str
 
 
 async def _try(outcome: Outcome, what: str, write: Awaitable[Any], *, optional: bool = False) -> bool:
-    """Whether the write succeeded; a failure goes to the outcome."""
+    """Whether the write succeeded; a failure is recorded in the outcome."""
     try:
         await write
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""Has the model of a hub pulled that a service names: writes the Job and its policy."""
+"""Creates the Job that downloads the model of a service, and its policy."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 async def pull_model(
     api: Api, prober: Prober, service: InferenceService, options: ChildOptions, outcome: Outcome
 ) -> Finding | None:
-    """Bring the pull about, and find how far it is; None where the model is of no hub. Until it is done, no pod is
-    started or stopped: pods of an earlier spec go on meanwhile."""
+    """Create the download and determine its state; None if the model needs no download. Until it is done, no pod is
+    started or stopped: pods of an earlier spec keep running."""
     source = service.spec.model.source.pulled
     if source is None:
         return None
@@ -45,7 +45,7 @@ async def pull_model(
     except ApiError as error:
         outcome.failed(f"Job {name}", error)
         outcome.holds_pods = True
-        return Finding("Unknown", "NotLookedAt", f"Job {name} could not be read or made: {error.message}")
+        return Finding("Unknown", "NotLookedAt", f"Job {name} could not be read or created: {error.message}")
     found = find_pull(source, name, await with_progress(prober, pull))
     outcome.holds_pods |= not found.holds
     return found
@@ -61,12 +61,14 @@ async def _advance(
 ) -> Pull:
     if source.pvc is not None and (seen.claim is None or "deletionTimestamp" in seen.claim["metadata"]):
         how = "does not exist" if seen.claim is None else "is being deleted"
-        if seen.job is not None and is_ours(seen.job) and seen.pods:  # which the claim waits for
+        if seen.job is not None and is_ours(seen.job) and seen.pods:  # they keep the claim from being deleted
             await delete_job(api, seen.job)
         return Pull(trouble=Trouble("ClaimMissing", f"PersistentVolumeClaim {source.pvc.claim_name} {how}"))
     for kind, live in ((JOB.name, seen.job), (NETWORK_POLICY.name, seen.policy)):
         if live is not None and not is_ours(live):
-            outcome.conflicts.append(f"{kind} {live['metadata']['name']} exists already, made by somebody else")
+            outcome.conflicts.append(
+                f"{kind} {live['metadata']['name']} already exists and was not created by an operator"
+            )
             return Pull()
     job, pull = build_pull_job(service, source, options), judge(seen.job, seen.pods)
     if pull.done:
@@ -75,20 +77,20 @@ async def _advance(
     await apply_policy(api, build_pull_policy(service, source, options, seen.claim), seen.policy)
     if seen.job is None:
         if await create_job(api, job):
-            log.info("pull begun", extra={"model": source.name, "service": str(service.ref)})
+            log.info("pull started", extra={"model": source.name, "service": str(service.ref)})
     elif "deletionTimestamp" in seen.job["metadata"]:
-        pass  # the next look makes another
+        pass  # the next look creates another one
     elif is_outdated(seen.job, job, pull):
         await delete_job(api, seen.job)
-        log.info("pull is made anew", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
+        log.info("pull Job replaced", extra={"job": job["metadata"]["name"], "service": str(service.ref)})
     else:
         await _hand_over(api, seen.job, owners(seen.job, owner_service(service), owner_claim(seen.claim)))
     return pull
 
 
 async def _put_away(api: Api, service: InferenceService, pull: Pull, seen: PullObjects) -> None:
-    """Keep what a pull said with its Job, which is the claim's from now on, and delete its pods: as long as one exists,
-    the claim cannot be deleted."""
+    """Store the report of a pull in its Job, make the claim the Job's owner, and delete the Job's pods: while one
+    exists, the claim cannot be deleted."""
     assert seen.job is not None
     if seen.pods:
         note = {"metadata": {"annotations": {ANNOTATION_PULLED: pull.report}}}
@@ -100,7 +102,7 @@ async def _put_away(api: Api, service: InferenceService, pull: Pull, seen: PullO
 
 
 async def _hand_over(api: Api, job: Mapping[str, Any], to: list[Any]) -> None:
-    """Have the Job belong to these owners."""
+    """Set the owners of the Job."""
     metadata = job["metadata"]
     if (metadata.get("ownerReferences") or []) != to:
         await api.merge(JOB, metadata["namespace"], metadata["name"], {"metadata": {"ownerReferences": to}})

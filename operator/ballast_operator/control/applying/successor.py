@@ -1,4 +1,4 @@
-"""Finds out whether the pod that would follow one that serves can start, before that one is stopped."""
+"""Checks that the successor of a serving pod can start, before that pod is stopped."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def why_not_startable(
     state: ServiceState,
     outcome: Outcome,
 ) -> Finding | None:
-    """Why the successor could not start, or is not known to; None where nothing speaks against it.
+    """The reason why the successor could not start, or why this is unknown; None if there is none.
 
-    What may not be read speaks against nothing.
+    Objects that may not be read are no reason.
     """
     if (why := await _why_no_node(api, service, successor)) is not None:
         return Finding("False", "NoNodeMatches", why)
@@ -46,7 +46,7 @@ async def why_not_startable(
     except NamespaceEndsError:
         raise
     except ApiError as error:
-        if error.status in REFUSED:  # a quota or a policy that knows no such pod: not checked
+        if error.status in REFUSED:  # a quota or a policy rejects the check: not checked
             log.warning("images cannot be checked", extra={"service": str(service.ref), "error": str(error)})
             return None
         outcome.errors.append(error)
@@ -55,7 +55,7 @@ async def why_not_startable(
 
 
 async def end_image_check(api: Api, service: InferenceService, state: ServiceState, outcome: Outcome) -> None:
-    """Delete the pod that checks images, where one may be."""
+    """Delete the pod that checks images, if there may be one."""
     if not state.checks_images:
         return
     try:
@@ -72,7 +72,7 @@ async def _why_no_node(api: Api, service: InferenceService, successor: Mapping[s
     try:
         nodes = await api.list_all(NODE)
     except ApiError as error:
-        log.warning("the nodes are not known", extra={"service": str(service.ref), "error": str(error)})
+        log.warning("the nodes cannot be read", extra={"service": str(service.ref), "error": str(error)})
         return None
     return why_no_node(successor, nodes) if nodes else None
 
@@ -84,10 +84,10 @@ async def _missing_claim(api: Api, service: InferenceService, successor: Mapping
                 continue
             live = await api.get(kind, service.ref.namespace, name)
         except ApiError as error:
-            log.warning("a claim is not known", extra={"service": str(service.ref), "error": str(error)})
+            log.warning("a claim cannot be read", extra={"service": str(service.ref), "error": str(error)})
             continue
         if live is None:
-            return f"there is no {kind.name} {name}"
+            return f"{kind.name} {name} does not exist"
         if "deletionTimestamp" in live["metadata"]:
             return f"{kind.name} {name} is being deleted"
         if (live.get("status") or {}).get("phase") == "Lost":
@@ -108,7 +108,7 @@ def _claims(pod: Mapping[str, Any]) -> list[tuple[Kind, str]]:
 
 
 async def _check_images(api: Api, service: InferenceService, want: dict[str, Any]) -> tuple[str, str] | None:
-    """Reason and message of why the images are not known to be there; None where they are. Raises ApiError."""
+    """Reason and message if the images are not proved to be available; None if they are. Raises ApiError."""
     name, namespace = want["metadata"]["name"], service.ref.namespace
     live = await api.get(POD, namespace, name)
     if live is None:

@@ -1,13 +1,13 @@
-"""Whether an answer to a dry run says that the object would not be accepted. Pure."""
+"""Evaluates the answer to a dry run. Pure."""
 
 from __future__ import annotations
 
 NO_DRY_RUN = "does not support dry run"
-"""What the API server says where a webhook with side effects would have to be asked."""
+"""Part of the API server's message if a webhook with side effects would be called."""
 OVER_QUOTA = "exceeded quota"
-"""What it says where a quota is used up, which the pod that would go may be the cause of."""
+"""Part of its message if a quota is used up, possibly by the pod that would be replaced."""
 
 
 def is_inconclusive(status: int, message: str) -> bool:
-    """Whether a refused dry run says nothing of the object: it could not be tried, or another holds its room."""
+    """Whether a rejected dry run is inconclusive: it could not be tried, or another object uses the quota."""
     return (status == 400 and NO_DRY_RUN in message) or (status == 403 and OVER_QUOTA in message)

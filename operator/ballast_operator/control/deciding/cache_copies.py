@@ -1,4 +1,4 @@
-"""Which models are where, by the Jobs of a ModelCache, and which of them are used. Pure."""
+"""The copies of models, from the Jobs of a ModelCache, and their users. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVER = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One model in one place, by the Jobs that pull and remove it; at least one of the two is there."""
+    """One model in one place, with the Jobs that download and remove it; at least one of the two exists."""
 
     place: str
     folder: str
@@ -41,23 +41,23 @@ class Copy:
 
     @property
     def pull(self) -> Pull:
-        """How far its pull is."""
+        """The state of its download."""
         return judge(self.job, self.pods)
 
     @property
     def fails(self) -> bool:
-        """Whether its pull gets nowhere."""
+        """Whether its download fails."""
         pull = self.pull
         return self.job is not None and pull.trouble is not None and not pull.running
 
     @property
     def removed(self) -> Pull:
-        """How far its removal is."""
+        """The state of its removal."""
         return judge(self.removal, self.removal_pods)
 
     @property
     def leaving(self) -> bool:
-        """Whether it is being removed, or its pull was stopped for that."""
+        """Whether it is being removed, or its download was stopped for that."""
         stopped = self.job is not None and ((self.job.get("spec") or {}).get("suspend") or _ends(self.job))
         return bool(self.removal is not None or stopped)
 
@@ -70,7 +70,7 @@ class Copy:
 def copies_of(
     cache: ModelCache, jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
 ) -> dict[tuple[str, str], Copy]:
-    """The copies by place and folder. A Job whose name does not follow from its annotations is not the operator's."""
+    """The copies by place and folder. A Job whose name does not match its annotations is not the operator's."""
     found: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for job in jobs:
         said = job["metadata"].get("annotations") or {}
@@ -92,7 +92,7 @@ def copies_of(
 
 
 def named_folders(cache: ModelCache, services: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The folders that services name, each with the services' names."""
+    """The folders that services use, each with the services' names."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for body in services:
         source = ((body.get("spec") or {}).get("model") or {}).get("source") or {}

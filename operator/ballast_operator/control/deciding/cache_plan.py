@@ -1,4 +1,4 @@
-"""Which models a place keeps, pulls and removes, so that they fit its capacity. Pure.
+"""Decides which models a place keeps, downloads and removes, so that they fit its capacity. Pure.
 
 A place is a node, or the claim. A model that a service names or a pod uses is never removed. The others give way to it,
 the one that was used longest ago first; they never give way to an unused model.
@@ -20,14 +20,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A model that takes room in the place: it is there, is being pulled or is being removed."""
+    """A model that uses room in the place: it is present, is being downloaded or is being removed."""
 
     num_bytes: int
     last_used: str = ""
-    """When it was last used, in a form that sorts by time; empty while it is not there yet, or has been in use."""
+    """Time of last use, in a form that sorts by time; empty while it is not present yet, or is in use."""
     _: KW_ONLY
     fails: bool = False
-    """Its pull gets nowhere: it gives way before all others."""
+    """Its download fails: it is evicted before all others."""
     leaving: bool = False
     """It is being removed."""
 
@@ -39,7 +39,7 @@ class PlacePlan:
     pull: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     wait: tuple[str, ...] = ()
-    """They are pulled once there is room: others are being removed."""
+    """They are downloaded once there is room: others are being removed."""
     no_room: tuple[str, ...] = ()
 
 
@@ -50,7 +50,7 @@ def plan_place(
     named: Collection[str],
     mounted: Collection[str],
 ) -> PlacePlan:
-    """The next step. `named`: folders that services name; `mounted`: those that pods in this place use."""
+    """The next step. `named`: folders that services use; `mounted`: folders that pods in this place mount."""
     used = {*mounted, *(one.folder for one in wanted if one.folder in named)}
     staying = {folder: one for folder, one in held.items() if folder in used and not one.leaving}
     room = capacity - sum(one.num_bytes for one in staying.values())

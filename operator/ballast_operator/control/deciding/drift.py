@@ -1,7 +1,7 @@
-"""Tells what of a live object is not as we want it, and what has to be taken away first. Pure.
+"""Finds the differences of a live object from the desired one, and the fields to remove first. Pure.
 
-The operator owns the content of its children exactly: a key that somebody added to a selector, or a rule beside those
-of a policy, is drift as a changed one is. Others may add labels, annotations and owners, and the API server defaults.
+The operator owns the content of its children exactly: an added key of a selector or an added rule of a policy is drift,
+like a changed one. Others may add labels, annotations and owners, and the API server may add defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ballast_operator.spec_hash import short_hash
 Path = tuple[str, ...]
 
 SHARED_MAPS: frozenset[Path] = frozenset({("metadata",), ("metadata", "labels"), ("metadata", "annotations")})
-"""Maps in which others may have keys of their own."""
+"""Maps that may contain keys of other owners."""
 
 FILLED_IN: Mapping[tuple[str, Path], frozenset[str]] = {
     ("Service", ("spec",)): frozenset(
@@ -32,33 +32,33 @@ FILLED_IN: Mapping[tuple[str, Path], frozenset[str]] = {
     ("Service", ("spec", "ports")): frozenset({"nodePort"}),
     ("PodMonitor", ("spec", "podMetricsEndpoints", "relabelings")): frozenset({"action"}),
 }
-"""Keys that the API server fills in, by kind and by the path of the map that gets them."""
+"""Keys that the API server fills in, by kind and path of the map."""
 
 SHARED_LISTS: Mapping[Path, str] = {("metadata", "ownerReferences"): "uid"}
-"""Lists in which others may have items of their own, each with the key by which items are told apart."""
+"""Lists that may contain items of other owners, each with the key of its items."""
 
 KEYED_LISTS: frozenset[tuple[str, Path]] = frozenset({("Service", ("spec", "ports"))})
-"""Lists of ours that server-side apply merges item by item: an item of others stays in them, or collides with ours."""
+"""Our lists that server-side apply merges item by item: a foreign item stays in them, or conflicts with ours."""
 
 
 def stamped(desired: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with a hash of its content as an annotation, by which a field that is no longer wanted is noticed."""
+    """The object with a hash of its content as an annotation, so that a removed field is noticed."""
     metadata = desired["metadata"]
     annotations = {**metadata.get("annotations", {}), ANNOTATION_APPLIED_HASH: short_hash(desired)}
     return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
 def has_drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether a field that we want is missing or has another value, or the content has one that we do not want."""
+    """Whether a desired field is missing or has another value, or the content has an undesired field."""
     return bool(_surplus(desired, live)) or not all(
         key in live and _is_as_wanted(str(desired["kind"]), value, live[key], (key,)) for key, value in desired.items()
     )
 
 
 def removal_patch(desired: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON merge patch that takes away what server-side apply would leave; None where there is nothing of it.
+    """The JSON merge patch that removes what server-side apply would leave; None if there is nothing to remove.
 
-    Apply removes no key that somebody else added, and merges some lists item by item: these are replaced whole.
+    Apply removes no foreign key, and merges some lists item by item: these are replaced as a whole.
     """
     kind = str(desired["kind"])
     patch: dict[str, Any] = dict.fromkeys(_surplus(desired, live))
@@ -68,12 +68,12 @@ def removal_patch(desired: Mapping[str, Any], live: Mapping[str, Any]) -> dict[s
 
 
 def _surplus(desired: Mapping[str, Any], live: Mapping[str, Any]) -> set[str]:
-    """The parts of the object that it has and should not, such as `binaryData`. What it does is no part of it."""
+    """The undesired top-level fields of the object, such as `binaryData`. The status does not count."""
     return {key for key in live.keys() - desired.keys() - {"status"} if live[key]}
 
 
 def _removals(kind: str, want: Any, have: Any, path: Path) -> dict[str, Any]:
-    """The patch for the field at `path`, under its name; empty where apply brings it about alone."""
+    """The patch for the field at `path`, under its name; empty if apply alone is sufficient."""
     name = path[-1]
     if isinstance(want, list):
         replaced = (kind, path) in KEYED_LISTS and not _is_as_wanted(kind, want, have, path)
@@ -87,7 +87,7 @@ def _removals(kind: str, want: Any, have: Any, path: Path) -> dict[str, Any]:
 
 
 def _added(kind: str, want: Mapping[str, Any], have: Mapping[str, Any], path: Path) -> set[str]:
-    """The keys of a map of ours that neither we nor the API server put there."""
+    """The keys of our map that neither we nor the API server added."""
     if path in SHARED_MAPS:
         return set()
     return set(have) - set(want) - FILLED_IN.get((kind, path), frozenset())

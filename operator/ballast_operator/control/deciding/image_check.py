@@ -1,4 +1,4 @@
-"""Which images have to be checked before a serving pod is replaced, and what a check found. Pure."""
+"""Finds the images to check before a serving pod is replaced, and evaluates a check. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def unproved_images(successor: Mapping[str, Any], pods: Sequence[Pod]) -> list[t
 
 
 def check_result(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Reason and message of why the images are not known to be there; None where they are.
+    """Reason and message if the images are not proved to be available; None if they are.
 
     A pod that ended without a word about its images proves nothing against them.
     """

@@ -27,13 +27,13 @@ from ballast_operator.resources.pod import Attempt, parse_pod_name, restart_of
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
 OF_ITS_MAKING = frozenset({ANNOTATION_SPEC_HASH, ANNOTATION_SETTINGS_HASH, ANNOTATION_ATTEMPT, ANNOTATION_FAILURES})
-"""Annotations that say how a pod was made, which a change of the spec does not change."""
+"""Annotations about the creation of a pod, which a change of the spec does not change."""
 
 EXITS_WHEN_STOPPED = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a container that a kubelet stopped."""
 
 ADMISSION_REFUSALS = frozenset({"TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError"})
-"""Reasons for which a kubelet refuses a pod: it cannot give it CPUs, memory and devices together."""
+"""Reasons with which a kubelet rejects a pod: it cannot provide CPUs, memory and devices together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class ContainerExit:
     reason: str
     message: str
     load_limit_s: int | None = None
-    """The time to load that it exceeded, so that the kubelet ended it; None where it ended otherwise."""
+    """The load timeout that it exceeded, so that the kubelet ended it; None if it ended for another reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a service. Its replica follows from its name, which nobody can change."""
+    """One pod of a service. Its replica is derived from its name, which cannot change."""
 
     body: Mapping[str, Any]
     name: str
@@ -59,9 +59,9 @@ class Pod:
     failures: int
     spec_hash: str
     settings_hash: str
-    """Of all that it was made from; empty in pods of older operators."""
+    """Hash of everything that it was created from; empty in pods of older operators."""
     restart: str
-    """The restart that it was started for; empty where none was asked for."""
+    """The restart that it was started for; empty if none was requested."""
     created: datetime
     phase: str
     reason: str
@@ -70,12 +70,12 @@ class Pod:
     ip: str | None
     terminating: bool
     finalizers: tuple[str, ...]
-    """Of others: the operator has none."""
+    """Foreign finalizers: the operator has none."""
     ready: bool
     served: bool
-    """Whether it was ready before, as its annotation or the kubelet says."""
+    """Whether it was ready before, according to its annotation or the kubelet."""
     unschedulable: str | None
-    """Why the scheduler found no node; None if it did or has not tried."""
+    """The reason why the scheduler found no node; None if it found one or has not tried."""
     waiting: tuple[str, str] | None
     """Reason and message if the engine's container waits to be started."""
     restarts: int
@@ -86,16 +86,16 @@ class Pod:
     volumes: frozenset[str]
     """Names of its volumes. An API server drops those of a kind that it does not know."""
     other_containers: tuple[str, ...]
-    """Containers beside the engine's: sidecars of the spec, and what a webhook put in."""
+    """Containers other than the engine's: sidecars of the spec, and injected ones."""
     blocked: tuple[str, str] | None
-    """A container that has to start before the engine and does not, and why."""
+    """A container that must start before the engine and does not start, and the reason."""
     qos: str
     image: str
-    """The engine's image, as the pod asks for it."""
+    """The engine's image in the pod's spec."""
 
     @classmethod
     def from_api(cls, body: Mapping[str, Any]) -> Pod:
-        """Read it from the API's JSON. Fields that somebody removed read as zero or empty."""
+        """Read it from the API's JSON. Removed fields are zero or empty."""
         metadata, status = body["metadata"], body.get("status") or {}
         annotations = metadata.get("annotations") or {}
         engine = _engine_status(status)
@@ -139,7 +139,7 @@ class Pod:
 
     @property
     def over(self) -> bool:
-        """Whether it will never run again: the kubelet refused or evicted it, or it was lost with its node."""
+        """Whether it will never run again: the kubelet rejected or evicted it, or its node is lost."""
         return self.phase in ("Failed", "Succeeded")
 
     @property
@@ -159,7 +159,7 @@ class Pod:
 
 
 def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Pod]:
-    """The pods that are to stay, by replica."""
+    """Replica → pod that stays."""
     current_hash = spec_hash(service.spec)
     return {
         pod.replica: pod
@@ -172,10 +172,10 @@ def current_pods(service: InferenceService, pods: Sequence[Pod]) -> dict[int, Po
 
 
 def with_current_hash(service: InferenceService, pod: Pod) -> Pod:
-    """The pod with today's spec hash where it was made from this very spec; with none where it is to be replaced.
+    """The pod with the current spec hash if it was created from this spec; without a hash if it must be replaced.
 
-    A pod that was not started for the last restart that was asked for is replaced. One that was stays, also where
-    nobody asks for a restart any more.
+    A pod that was not started for the last requested restart is replaced. A pod that was started for it stays, even
+    after the request is removed.
 
     Older operators hashed more fields. A pod whose engine does not run loses nothing when it is replaced, so that it
     takes also what a running one does without: a pull secret, a longer load timeout, a toleration.
@@ -191,17 +191,17 @@ def with_current_hash(service: InferenceService, pod: Pod) -> Pod:
 
 
 def image_in_use(service: InferenceService, pods: Sequence[Pod]) -> str | None:
-    """The image that the running pods of this spec have, which the others get too; None where none runs.
+    """The image of the running pods of this spec, which the others get too; None if none runs.
 
-    An operator that is upgraded in the middle of a rollout has another default image: without this, replicas of one
-    spec would run several.
+    An operator that is upgraded during a rollout has another default image: without this, replicas of one spec would
+    run different images.
     """
     running = [pod for _, pod in sorted(current_pods(service, pods).items()) if pod.running and pod.image]
     return running[0].image if running else None
 
 
 def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The merge patch for a pod that lacks labels, annotations, tolerations or its owner; None where it lacks nothing.
+    """The merge patch for a pod that lacks labels, annotations, tolerations or its owner; None if it lacks nothing.
 
     `want`: the pod as it would be built. Tolerations are only added: the API allows no more. Images are not compared:
     an admission webhook may have put a mirror or a digest in place of one, and restoring it would restart the engine.
@@ -237,7 +237,7 @@ def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _asked_before(text: str | None) -> dict[str, set[str]]:
-    """What asked_metadata wrote; empty where it did not, or somebody else wrote there."""
+    """The value that asked_metadata wrote; empty if it did not, or if the value was changed."""
     try:
         found = json.loads(text or "{}")
         return {part: {str(key) for key in found.get(part, [])} for part in ("labels", "annotations")}
@@ -246,7 +246,7 @@ def _asked_before(text: str | None) -> dict[str, set[str]]:
 
 
 def _own_variable(spec: Mapping[str, Any], name: str) -> str:
-    """What the operator wrote into the engine's environment under this name; empty in pods of older operators."""
+    """The value that the operator set for this variable of the engine; empty in pods of older operators."""
     environment = _engine_container(spec).get("env") or []
     return next((str(item.get("value", "")) for item in environment if item["name"] == name), "")
 
@@ -276,9 +276,9 @@ def _engine_exit(state: Mapping[str, Any], pod: Mapping[str, Any]) -> ContainerE
 
 
 def _exceeded_limit_s(found: ContainerExit, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
-    """The startup probe's limit, where the container ended as long after its start as a kubelet then ends it.
+    """The startup probe's limit, if the container ended at the time at which a kubelet enforces it.
 
-    No field tells that a kubelet did so: an engine that a signal ended at another time did not exceed it.
+    No field reports this: an engine that a signal ended at another time did not exceed the limit.
     """
     probe = _engine_container(spec).get("startupProbe") or {}
     period_s, failures = probe.get("periodSeconds", 10), probe.get("failureThreshold", 3)

@@ -1,4 +1,4 @@
-"""Whether a pod's node is lost to the cluster, and since when. Pure."""
+"""Checks whether a pod's node no longer reports, and since when. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ballast_operator.control.deciding.live_pod import Pod
 
 
 def doubtful_nodes(pods: Sequence[Pod], loading: frozenset[str]) -> list[str]:
-    """The nodes of pods that leave, or that are not ready and say nothing. `loading`: uids of those that do."""
+    """The nodes of pods that terminate, or are not ready and do not answer. `loading`: uids of pods that answer."""
     doubted = [
         pod.node
         for pod in pods
@@ -21,12 +21,12 @@ def doubtful_nodes(pods: Sequence[Pod], loading: frozenset[str]) -> list[str]:
 
 
 def why_lost(name: str, node: Mapping[str, Any] | None) -> str | None:
-    """What is wrong with the node, None while its kubelet reports. `node`: its object, None where it is deleted."""
+    """The node's fault; None while its kubelet reports. `node`: its object, None if it is deleted."""
     if node is None:
-        return f"node {name} is gone"
+        return f"node {name} no longer exists"
     conditions = (node.get("status") or {}).get("conditions") or []
     ready: Mapping[str, Any] = next((found for found in conditions if found["type"] == "Ready"), {})
     if ready.get("status") == "True":
         return None
     said = ", ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
-    return f"node {name} is not ready since {ready.get('lastTransitionTime', 'it was made')} ({said or 'no report'})"
+    return f"node {name} is not ready since {ready.get('lastTransitionTime', 'its creation')} ({said or 'no report'})"

@@ -1,6 +1,6 @@
-"""Whether a node could ever take a pod, by what the scheduler requires and the pods of others do not change. Pure.
+"""Checks whether a node could run a pod, by the scheduler's requirements that do not depend on other pods. Pure.
 
-Free resources are not compared: the pod that is to be replaced may hold them.
+Free resources are not compared: the pod that will be replaced may use them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PASSING_TAINTS = (
     "node.kubernetes.io/pid-pressure",
     "node.cloudprovider.kubernetes.io/uninitialized",
 )
-"""Taints of a node's present state. They keep a pod out as others do; the message says that they may pass."""
+"""Taints for a node's current state. They exclude a pod like others; the message says that they may be temporary."""
 
 
 def why_no_node(pod: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why none of these nodes could take the pod, counted by reason; None where one could."""
+    """The reasons why none of these nodes could run the pod, counted; None if one could."""
     found: Counter[str] = Counter()
     for node in nodes:
         reason = next(_mismatches(pod["spec"], node), None)
@@ -34,11 +34,11 @@ def why_no_node(pod: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> s
             return None
         found[reason] += 1
     counts = ", ".join(f"{count} {reason}" for reason, count in sorted(found.items()))
-    return f"no node of {len(nodes)} could take the pod: {counts}" if counts else "the cluster has no nodes"
+    return f"none of {len(nodes)} nodes could run the pod: {counts}" if counts else "the cluster has no nodes"
 
 
 def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[str]:
-    """Why the node cannot take the pod. Messages name no node, so that they can be counted."""
+    """The reasons why the node cannot run the pod. Messages do not name the node, so that they can be counted."""
     labels = labels_of(node)
     for key, value in (spec.get("nodeSelector") or {}).items():
         if labels.get(key) != value:
@@ -49,7 +49,7 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
         if taint.get("effect") in HARD_EFFECTS and not any(
             tolerates(toleration, taint) for toleration in spec.get("tolerations") or []
         ):
-            passing = ", which may pass" if taint["key"] in PASSING_TAINTS else ""
+            passing = ", which may be temporary" if taint["key"] in PASSING_TAINTS else ""
             yield f"with the taint {_taint_text(taint)}, which is not tolerated{passing}"
     if (node.get("spec") or {}).get("unschedulable") and not any(
         tolerates(toleration, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
@@ -59,7 +59,7 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     for name, asked in pod_requests(spec).items():
         if parse_count(str(allocatable.get(name, "0"))) < asked:
-            yield f"with less {name} than the pod asks for"
+            yield f"with less {name} than the pod requests"
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Whether any NUMA node has the free capacity for a pod, as far as NodeResourceTopology objects tell. Pure."""
+"""Checks whether any NUMA node has free capacity for a pod, according to NodeResourceTopology objects. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast_operator.resources.pod import requested_resources
 def why_no_capacity(
     spec: InferenceServiceSpec, topologies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Why no NUMA node can take the pod; None when one can, or when that is not known.
+    """The reason why no NUMA node has room for the pod; None if one has, or if this is unknown.
 
     It is not known as long as a node that the selector allows has no topology object, or one that leaves out a resource
     that the node has.
@@ -41,7 +41,7 @@ def why_no_capacity(
     if not closest:
         return None
     requested = ", ".join(f"{text} {name}" for name, text in asked.items())
-    return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of asked)"
+    return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of requested)"
 
 
 def _zones(topology: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Tells whose an object is. Pure."""
+"""Determines the owner of an object. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ballast_operator.names import GROUP, KIND, LABEL_OWNER_UID, LABEL_SERVICE, 
 
 
 def is_ours(live: Mapping[str, Any], service: InferenceService) -> bool:
-    """Whether the object belongs to this service. The labels decide where somebody removed the owner.
+    """Whether the object belongs to this service. If the owner was removed, the labels decide.
 
-    What was left behind when a service of this name was deleted alone (`--cascade=orphan`) has no owner either: it
-    becomes this one's.
+    Objects that a deletion with `--cascade=orphan` of a service with this name left behind have no owner either. This
+    service adopts them.
     """
     controller = controller_of(live)
     if controller is not None:
@@ -24,7 +24,7 @@ def is_ours(live: Mapping[str, Any], service: InferenceService) -> bool:
 
 
 def has_earlier_owner(live: Mapping[str, Any], service: InferenceService) -> bool:
-    """Whether the object belongs to a service of the same name that was deleted before this one was made."""
+    """Whether the object belongs to a service of the same name that was deleted before this one was created."""
     controller = controller_of(live)
     if controller is None or not is_service(controller):
         return False
@@ -32,7 +32,7 @@ def has_earlier_owner(live: Mapping[str, Any], service: InferenceService) -> boo
 
 
 def is_service(owner: Mapping[str, Any]) -> bool:
-    """Whether an owner reference is to an InferenceService of ours: other projects call their kind the same."""
+    """Whether an owner reference names an InferenceService of Ballast; other projects have a kind of this name too."""
     return bool(owner.get("kind") == KIND and str(owner.get("apiVersion")).partition("/")[0] == GROUP)
 
 
@@ -43,21 +43,21 @@ def controller_of(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def conflict(live: Mapping[str, Any], service: InferenceService) -> str:
-    """The sentence about an object that has a child's name and is not ours."""
+    """The message about an object that has a child's name but belongs to something else."""
     name = f"{live['kind']} {live['metadata']['name']}"
     controller = controller_of(live)
     if controller is None:
         whose = "it has no owner"
     elif has_earlier_owner(live, service):
-        whose = f"it belongs to an earlier {KIND} {controller['name']} and is waited for"
+        whose = f"it belongs to an earlier {KIND} {controller['name']}, and the operator waits for its end"
     else:
         group = str(controller.get("apiVersion", "")).rpartition("/")[0]
         whose = f"it belongs to {controller['kind']} {controller['name']}{f' of {group}' if group else ''}"
-    return f"{name} exists already and is not this service's: {whose}; it is left alone"
+    return f"{name} already exists and is not this service's: {whose}; the operator does not change it"
 
 
 def waits_for_finalizers(live: Mapping[str, Any]) -> str:
-    """The sentence about an object of ours that somebody deleted and that does not go."""
+    """The message about an object of the service that is being deleted and still exists."""
     metadata = live["metadata"]
     held = ", ".join(metadata.get("finalizers") or ()) or "its end"
-    return f"{live['kind']} {metadata['name']} is being deleted and waits for {held}; it is made anew when it has gone"
+    return f"{live['kind']} {metadata['name']} is being deleted and waits for {held}; it is created again afterwards"

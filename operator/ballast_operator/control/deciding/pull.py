@@ -1,4 +1,4 @@
-"""What became of a pull, by its Job, the Job's pods and the claim; and whether its Job has to be made anew. Pure."""
+"""Determines the state of a pull from its Job and the Job's pods, and whether its Job must be created again. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ballast_operator.resources.pulling.pull_job import ANNOTATION_PULLED
 
 FIRST_LOOK_S, LAST_LOOK_S = 1.0, 10.0
 LATE_SHARE = 0.25
-"""Of how long a pull took, by which its end may be noticed late."""
+"""Fraction of a pull's duration by which its end may be noticed late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pull gets nowhere: one word for programs, and what whoever noticed it said."""
+    """The reason why a pull fails: one word for programs, and the message of the component that reported it."""
 
     reason: str
     message: str
@@ -26,22 +26,22 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """How far a pull is. It is done, or has a trouble, or neither, while it starts and goes on."""
+    """The state of a pull: done, in trouble, or neither while it starts and runs."""
 
     done: bool = False
     report: str = ""
-    """What it said when it was done: the model with its commit."""
+    """Its final report: the model with its commit."""
     trouble: Trouble | None = None
     running: bool = False
-    """Also beside a trouble: of the attempt before."""
+    """May be true together with a trouble, which is then that of the previous attempt."""
     ip: str | None = None
-    """Where the progress can be asked for, while it runs."""
+    """Address to query the progress, while it runs."""
     progress: float | None = None
-    """Share that is there, 0 to 1; None while it is not known."""
+    """Fraction that is downloaded, 0 to 1; None while unknown."""
 
 
 def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> Pull:
-    """What became of the pull. `pods`: those of the Job, in any order."""
+    """The state of the pull. `pods`: the Job's pods, in any order."""
     if job is None:
         return Pull()
     newest = max(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]), default=None)
@@ -55,7 +55,7 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
     if newest is None:
         return Pull()
     status = newest.get("status") or {}
-    if status.get("phase") == "Failed":  # the Job makes another in a moment
+    if status.get("phase") == "Failed":  # the Job creates another one soon
         return Pull(trouble=_of_a_failed_pod(status))
     container = _container(status)
     state = container.get("state") or {}
@@ -76,28 +76,28 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
 
 
 def next_look_s(since_s: float) -> float:
-    """Seconds until a pull that was first seen `since_s` seconds ago is looked at again. Jobs are not watched; a small
-    model is pulled in seconds, a large one in hours."""
+    """Seconds until the next look at a pull that was first seen `since_s` seconds ago. Jobs are not watched; a small
+    model takes seconds, a large one hours."""
     return min(max(since_s * LATE_SHARE, FIRST_LOOK_S), LAST_LOOK_S)
 
 
 def is_ours(job: Mapping[str, Any]) -> bool:
-    """Whether the Job is one that an operator made."""
+    """Whether an operator created the Job."""
     metadata = job["metadata"]
     return bool((metadata.get("labels") or {}).get(LABEL_PULL) == metadata["name"])
 
 
 def owners(job: Mapping[str, Any], service: Mapping[str, str], claim: Mapping[str, str] | None) -> list[Any]:
-    """The owner references that a live Job is to have while it goes on: the services that name it, `service` too.
-    Not the claim's: what it owned would stay until it has gone, and it cannot go while the Job's pod exists."""
+    """The owner references of a Job while it runs: the services that use it, including `service`, but not the claim.
+    An object owned by the claim would stay until the claim is gone, which the Job's pod prevents."""
     have = job["metadata"].get("ownerReferences") or []
     kept = [owner for owner in have if claim is None or owner["uid"] != claim["uid"]]
     return kept if any(owner["uid"] == service["uid"] for owner in kept) else [*kept, service]
 
 
 def is_outdated(job: Mapping[str, Any], wanted: Mapping[str, Any], pull: Pull) -> bool:
-    """Whether a Job that gets nowhere was made from something else than what is wanted now: another image, say. While
-    an attempt runs it is left alone: another service that shares the pull may have made it."""
+    """Whether a failing Job was created from another template than the wanted one, for example with another image. A
+    running attempt is not replaced: another service that shares the pull may have created it."""
     made_from = (job["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE)
     return (
         not pull.done
@@ -121,7 +121,7 @@ def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_a_failed_pod(status: Mapping[str, Any]) -> Trouble:
-    """Why a pod ended: what its container said, or who ended it, such as a kubelet that evicts."""
+    """The reason why a pod ended: its container's message, or for example an eviction."""
     if (reason := status.get("reason", "")) == "Evicted":
         return Trouble("Evicted", status.get("message", ""))
     said = _said(_container(status).get("state") or {})
@@ -133,7 +133,7 @@ def _report(pod: Mapping[str, Any]) -> Trouble:
 
 
 def _said(state: Mapping[str, Any]) -> Trouble | None:
-    """Why a container ended; None for one that did not, or that was done."""
+    """The reason why a container failed; None if it did not end, or succeeded."""
     ended = state.get("terminated")
     if ended is None or ended.get("exitCode") == 0:
         return None
@@ -141,13 +141,13 @@ def _said(state: Mapping[str, Any]) -> Trouble | None:
 
 
 def _read(ended: Mapping[str, Any]) -> Trouble:
-    """The report of the pull, which comes from a container and may be anything."""
+    """The report of the pull. It comes from a container and may be malformed."""
     text = str(ended.get("message") or "")
     try:
         said = json.loads(text)
         return Trouble(str(said["reason"])[:64], str(said["message"])[:2000])
     except (ValueError, KeyError, TypeError, RecursionError):
         if ended.get("reason") == "OOMKilled":
-            return Trouble("OutOfMemory", "the kernel ended it")
+            return Trouble("OutOfMemory", "the kernel killed the process")
         last = text.strip().splitlines()[-1][:2000] if text.strip() else f"exit code {ended.get('exitCode')}"
         return Trouble("PullFailed", last)

@@ -1,9 +1,9 @@
 """Decides which pods to start and which to stop. Pure.
 
-A replica has one pod at a time: the next starts when the one before has gone, so that two never need memory at once.
+A replica has one pod at a time: the next one starts when the previous one has ended, so that two never need memory.
 With `rollout.maxSurge`, a rollout uses further replica numbers, from `replicas` on, until it ends.
-Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that refused one replica
-would refuse the others too: then only one replica tries.
+Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that rejected one replica
+would reject the others too, so only one replica tries then.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_FAILED_KEPT = 3
 FIRST_RETRY_S = 10.0
 MAX_RETRY_S = 300.0
 MAX_HOLD_S = 60.0
-"""How long the other replicas wait for the kubelet's answer to the one that tries."""
+"""Time that the other replicas wait for the kubelet's answer to the first attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One step of the rollout: what to do now, and what is waited for."""
+    """One step of the rollout: the actions now, and what the next step waits for."""
 
     start: tuple[Attempt, ...] = ()
     stop: tuple[Pod, ...] = ()
@@ -43,7 +43,7 @@ class Rollout:
     earlier_owner_pods: tuple[Pod, ...] = ()
     """Pods of an earlier service of the same name that replicas wait for."""
     foreign_pods: tuple[Pod, ...] = ()
-    """Pods that have the name of a replica and belong to nobody or to somebody else."""
+    """Pods with the name of a replica that have no owner or another one."""
 
 
 def plan_rollout(
@@ -58,7 +58,7 @@ def plan_rollout(
 ) -> Rollout:
     """The step to take for these pods.
 
-    `earlier_owner_pods` and `foreign_pods`: pods that have the name of a replica and are not this service's. While one
+    `earlier_owner_pods` and `foreign_pods`: pods with the name of a replica that belong to something else. While one
     runs, its replica gets no pod.
     """
     ages_s = observation.ages_s
@@ -87,7 +87,7 @@ def plan_rollout(
     waits_s = {number: _wait_s(history[number], ages_s, observation.nodes_changed_s) for number in missing}
     due = [number for number in missing if waits_s[number] <= 0]
     if refused and any(_is_tried(pod, spec_hash, ages_s) for pod in present):
-        due = []  # its result decides for the others
+        due = []  # the others wait for its result
     start = [_attempt(number, pods, history[number]) for number in due]
     current = [pod for pod in single if pod.spec_hash == spec_hash and pod not in surplus]
     dropped = choose_surplus(surplus, [*outdated, *current], replicas, policy)
@@ -106,7 +106,7 @@ def plan_rollout(
 
 
 def next_attempt(replica: int, pods: Sequence[Pod]) -> Attempt:
-    """The replica's next pod where none of its pods failed, with a name that none of its pods has."""
+    """The replica's next pod if none of its pods failed, with an unused name."""
     return _attempt(replica, pods, ())
 
 
@@ -123,19 +123,19 @@ def _doubled(present: Sequence[Pod], spec_hash: str) -> list[Pod]:
 
 
 def _is_tried(pod: Pod, spec_hash: str, ages_s: Mapping[str, float]) -> bool:
-    """Whether a kubelet may still refuse the pod. One that stays Pending for long waits for something else."""
+    """Whether a kubelet may still reject the pod. A pod that is Pending for long waits for something else."""
     young = ages_s.get(pod.uid, 0.0) < MAX_HOLD_S
     return pod.phase == "Pending" and pod.spec_hash == spec_hash and young
 
 
 def _attempt(replica: int, pods: Sequence[Pod], failed: Sequence[Pod]) -> Attempt:
-    """The replica's next pod, with a name that none of its pods has."""
+    """The replica's next pod, with an unused name."""
     number = 1 + max((pod.attempt for pod in pods if pod.replica == replica), default=-1)
     return Attempt(replica, number, 1 + max((pod.failures for pod in failed), default=-1))
 
 
 def _wait_s(failed: Sequence[Pod], ages_s: Mapping[str, float], nodes_changed_s: float | None) -> float:
-    """Seconds until another attempt may be made; zero or less if it may be made now."""
+    """Seconds until another attempt is allowed; zero or less if it is allowed now."""
     if not failed:
         return 0.0
     last = max(failed, key=lambda pod: (pod.created, pod.attempt))

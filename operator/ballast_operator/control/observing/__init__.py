@@ -1,1 +1,1 @@
-"""Reads what is there: objects from the API server, and reports of the running processes. Nothing here writes."""
+"""Reads objects from the API server, and reports of the running processes. Nothing here writes."""

@@ -1,4 +1,4 @@
-"""Reads what a ModelCache consists of and who uses it."""
+"""Reads the objects of a ModelCache and its users."""
 
 from __future__ import annotations
 

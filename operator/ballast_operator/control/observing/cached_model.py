@@ -1,4 +1,4 @@
-"""Finds the cached model that a service names, and the nodes that have it."""
+"""Finds the cached model of a service, and the nodes that have it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ async def with_cached_model(
             "Unknown", "NotLookedAt", f"ModelCache {source.name} could not be read: {error.message}"
         )
     if body is None:
-        return service, Finding("False", "CacheMissing", f"ModelCache {source.name} does not exist: make it")
+        return service, Finding("False", "CacheMissing", f"ModelCache {source.name} does not exist: create it")
     try:
         cache = ModelCache.from_api(body)
     except SpecError as error:
         return service, Finding("False", "CacheMissing", f"ModelCache {source.name} cannot be read: {error}")
     if (refusal := why_cache_not_allowed(cache.spec, allowed)) is not None:
-        return service, Finding("False", "CacheMissing", f"ModelCache {source.name} is not acted on: {refusal}")
+        return service, Finding(
+            "False", "CacheMissing", f"the operator does not act on ModelCache {source.name}: {refusal}"
+        )
     places = _places_with(body.get("status") or {}, source.model)
     there = [name for name, state, _ in places if state == "Present"]
     finding = find_cached(source, cache, places)

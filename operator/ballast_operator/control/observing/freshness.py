@@ -1,4 +1,4 @@
-"""Whether the watches deliver: a version that a LIST shows must come through a watch within GRACE_S."""
+"""Checks that the watches deliver: a watch must deliver each version that a LIST shows within GRACE_S."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_operator.control.state import version_of
 log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""Longest time that a watch may lag behind a LIST."""
+"""Maximum lag of a watch behind a LIST."""
 
 
 class Freshness:
@@ -39,13 +39,13 @@ class Freshness:
         self._stale_since = None
 
     def compare(self, listed: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Take in what a LIST shows at `now`.
+        """Record the content of a LIST at `now`.
 
         The watches have missed a version that they did not deliver within GRACE_S, unless a list showed a newer one
         meanwhile.
         """
         versions = dict(version_of(body) for body in listed)
-        # A missed deletion does not count: the list itself heals it. An object that one list lacks may be newer than
+        # A missed deletion does not count: the list itself repairs it. An object that one list lacks may be newer than
         # the list; one that two lists lack is gone.
         absent = self._watched.keys() - versions.keys()
         for uid in absent & self._absent:
@@ -59,7 +59,8 @@ class Freshness:
             elif now - since > GRACE_S:
                 missed = True
                 log.warning(
-                    "no watch brought this", extra={"uid": uid, "version": version, "has": self._watched.get(uid)}
+                    "no watch delivered this object",
+                    extra={"uid": uid, "version": version, "has": self._watched.get(uid)},
                 )
         for uid, version in behind.items():
             self._owed.setdefault(uid, (version, now))

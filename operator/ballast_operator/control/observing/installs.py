@@ -1,4 +1,4 @@
-"""Finds out which other installs of the operator are alive, by their Leases."""
+"""Finds the other installs of the operator that are running, by their Leases."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL, Ref, la
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-"""Age to which a Lease that was read is believed."""
+"""Maximum age of a Lease that was read."""
 PATIENCE_S = 40.0
-"""A Lease that was not renewed for this long is nobody's. By our own clock: others' clocks are not trusted."""
+"""A Lease that was not renewed for this long has no holder. Measured by our own clock, because clocks may differ."""
 HANDOVER_S = 10.0
-"""How long an install that begins to lead leaves services to the others: by then each has read its Lease."""
+"""How long an install that starts to lead leaves services to the others: after this, each has read its Lease."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Sight:
 
 @dataclass(slots=True)
 class Installs:
-    """What one install knows of the others. `own`: namespace and name of its Lease."""
+    """The knowledge of one install about the others. `own`: namespace and name of its Lease."""
 
     api: Api
     own: Ref
@@ -43,11 +43,11 @@ class Installs:
     _led_since: float = field(default=float("-inf"))
 
     def begin(self) -> None:
-        """This install begins to lead: where there are others, it acts only after HANDOVER_S."""
+        """This install starts to lead: if there are others, it acts only after HANDOVER_S."""
         self._led_since = self.clock()
 
     async def look(self, body: Mapping[str, Any]) -> Rivalry:
-        """Which other installs look after this service, and who is to act. Raises ApiError.
+        """Find the other installs that watch this service, and decide which one acts. Raises ApiError.
 
         Others are known by their Leases before they write anything, so that a new service has one writer.
         """
@@ -58,14 +58,14 @@ class Installs:
         if not alive:
             return Rivalry(gone=tuple(gone))
         if new := alive.keys() - self._logged:
-            log.warning("another operator looks after our services", extra={"lease": ", ".join(map(str, sorted(new)))})
+            log.warning("another operator watches our services", extra={"lease": ", ".join(map(str, sorted(new)))})
         self._logged = self._logged | alive.keys()
         mine = await self._created(self.own)
         found = rivalry(self.own, alive if mine is None else {**alive, self.own: mine}, gone)
         return replace(found, acts=found.acts and self.clock() - self._led_since >= HANDOVER_S)
 
     async def _watching(self, namespace: str) -> list[Ref]:
-        """The other installs that have a Lease and watch this namespace. Empty where Leases may not be listed."""
+        """The other installs that have a Lease and watch this namespace. Empty if Leases may not be listed."""
         if self._may_list and self.clock() - self._listed_at >= LOOK_AGAIN_S:
             await self._list()
         return [ref for ref, sight in self._seen.items() if ref != self.own and watches(sight.lease, namespace)]
@@ -86,7 +86,7 @@ class Installs:
                 self._saw(ref, found.get(ref))
 
     async def _created(self, ref: Ref) -> str | None:
-        """When the Lease was made; None where it is not there, or nobody holds it any more."""
+        """The creation time of the Lease; None if it does not exist or has no holder."""
         sight = await self._sight(ref)
         if sight.lease is None or not (sight.lease.get("spec") or {}).get("holderIdentity"):
             return None
@@ -120,7 +120,7 @@ def _is_marked(lease: Mapping[str, Any] | None) -> bool:
 
 
 def watches(lease: Mapping[str, Any] | None, namespace: str) -> bool:
-    """Whether the install of this Lease says that it watches the namespace."""
+    """Whether the install of this Lease watches the namespace."""
     if lease is None or not _is_marked(lease):
         return False
     watched = (lease["metadata"].get("annotations") or {}).get(ANNOTATION_NAMESPACES, "")

@@ -27,24 +27,24 @@ class Observed:
     earlier_owner_pods: tuple[Pod, ...] = ()
     """Pods of a deleted service of the same name."""
     foreign_pods: tuple[Pod, ...] = ()
-    """Pods that have the name of a replica and belong to nobody or to somebody else."""
+    """Pods with the name of a replica that have no owner or another one."""
     slices: tuple[Mapping[str, Any], ...] | ApiError = ()
-    """The Service's EndpointSlices, or why they could not be read."""
+    """The Service's EndpointSlices, or the error of reading them."""
     unread: Mapping[tuple[Kind, str], ApiError] = field(default_factory=dict)
     """Children that could not be read, each with the error."""
     read_at: float = 0.0
     """The loop time before the pods were read."""
 
     def misses_owner(self, service: InferenceService) -> bool:
-        """Whether something of the service's names no owner: a user or the garbage collector removed it."""
+        """Whether an object of the service has no owner: a user or the garbage collector removed it."""
         bodies = (*self.children.values(), *(pod.body for pod in self.pods))
         return any(controller_of(body) is None and is_ours(body, service) for body in bodies)
 
 
 async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) -> Observed:
-    """Read the service's objects, never from a cache: what is decided from them is written at once.
+    """Read the service's objects, never from a cache, because decisions are written immediately.
 
-    `kinds`: those of the children beside pods. Raises ApiError where the pods cannot be read, because then nothing can
+    `kinds`: the kinds of children other than pods. Raises ApiError if the pods cannot be read, because then nothing can
     be decided.
     """
     namespace = service.ref.namespace
@@ -67,9 +67,9 @@ async def observe(api: Api, service: InferenceService, kinds: Sequence[Kind]) ->
 
 
 async def observe_pods(api: Api, ref: Ref, uid: str) -> tuple[tuple[Pod, ...], frozenset[str] | None]:
-    """The pods of a service whose spec may not be readable, and those that its Service leads to, as in Evidence.
+    """The pods of a service whose spec may be invalid, and the endpoints of its Service, as in Evidence.
 
-    Raises ApiError where the pods cannot be read.
+    Raises ApiError if the pods cannot be read.
     """
     bodies, slices = await asyncio.gather(
         api.list_all(POD, ref.namespace, selector_text(pod_selector(ref.name))), _list_slices(api, ref)

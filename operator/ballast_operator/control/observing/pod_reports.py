@@ -1,4 +1,4 @@
-"""Asks the running pods for reports, and not again while the last ones hold."""
+"""Queries the running pods for reports, and caches them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def reach_service(
     behind: frozenset[str],
     state: ServiceState,
 ) -> str | None:
-    """Why the engine cannot be reached through the Service; None if it was reached with these processes behind it.
+    """The reason why the engine cannot be reached through the Service; None if it was reached with these processes.
 
-    `live`: the Service, None where it does not exist. `behind`: the uids of the pods among its endpoints.
+    `live`: the Service, None if it does not exist. `behind`: the uids of the pods among its endpoints.
     """
     address = (live.get("spec") or {}).get("clusterIP") if live is not None else None
     if live is None or not address or address == "None":
@@ -58,7 +58,7 @@ async def reach_service(
     except ProbeError as error:
         return str(error)
     if not ready:
-        return f"through the Service, /readyz says {answer.get('status', 'no')}"
+        return f"through the Service, /readyz answers {answer.get('status', 'no')}"
     state.reached, state.unreached = reach, 0
     return None
 
@@ -83,7 +83,7 @@ async def _loading(prober: Prober, ip: str) -> PodReport:
         ready, answer = await prober.readiness(ip)
         progress = 1.0 if ready else float(answer.get("progress", 0.0))
     except (ProbeError, *MALFORMED):
-        return PodReport()  # an empty report says that it does not answer
+        return PodReport()  # an empty report means that it does not answer
     return PodReport(progress=progress if 0 <= progress <= 1 else None)
 
 

@@ -13,16 +13,16 @@ from ballast_operator.names import ADMIN_PORT
 
 QUICK_TIMEOUT_S = 3.0
 NUMA_TIMEOUT_S = 20.0
-"""To find out where its memory lies, a process walks all its pages, which takes seconds for hundreds of gigabytes."""
+"""A process walks all its pages to find their nodes, which takes seconds for hundreds of gigabytes."""
 MAX_ANSWER_BYTES = 4 * 2**20
 
 
 class ProbeError(Exception):
-    """No usable answer. The message says what came instead."""
+    """There was no usable answer. The message has the reason."""
 
 
 class Prober:
-    """Asks pods and Services. `proxy`: the HTTP proxy that leads to them, for an operator outside the cluster."""
+    """Sends requests to pods and Services. `proxy`: the HTTP proxy to them, for an operator outside the cluster."""
 
     def __init__(self, proxy: str | None = None) -> None:
         self._proxy = proxy
@@ -34,7 +34,7 @@ class Prober:
             await self._session.close()
 
     async def readiness(self, host: str, port: int = ADMIN_PORT) -> tuple[bool, Mapping[str, Any]]:
-        """Whether /readyz says that it is ready, and its JSON. Raises ProbeError."""
+        """Whether /readyz reports that it is ready, and its JSON. Raises ProbeError."""
         status, answer = await self._get(host, port, "/readyz", QUICK_TIMEOUT_S)
         if status not in (200, 503):
             raise ProbeError(f"/readyz answered {status}")

@@ -1,4 +1,4 @@
-"""Reads what a pull of a model consists of: its Job, the Job's pods, its policy, and the claim that it fills."""
+"""Reads the objects of a pull: its Job, the Job's pods, its policy, and the claim that it fills."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def observe_pull(api: Api, service: InferenceService, source: PulledSource
 
 
 async def with_progress(prober: Prober, pull: Pull) -> Pull:
-    """The pull with the share that it says is there, where it runs and says so."""
+    """The pull with its reported progress, if it runs and reports one."""
     if not pull.running or pull.ip is None:
         return pull
     try:

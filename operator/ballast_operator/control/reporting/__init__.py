@@ -1,1 +1,1 @@
-"""Turns the evidence of one pass into what the user sees: conditions, status and events. Pure."""
+"""Turns the evidence of one pass into conditions, status and events. Pure."""

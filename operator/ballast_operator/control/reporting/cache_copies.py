@@ -1,4 +1,4 @@
-"""What is known of each model in each place after a pass over a ModelCache. Pure."""
+"""The state of each model in each place after a pass over a ModelCache. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CopyReport:
     model: str
     folder: str
     wanted: bool
-    """Whether the spec asks for it here."""
+    """Whether the spec requests it here."""
     users: tuple[str, ...] = ()
-    """Services that name it."""
+    """Services that use it."""
     mounted: bool = False
     """Whether a pod here uses it."""
     state: ModelState = "Waiting"
     reason: str = ""
-    """The reason of Ready, where this keeps the cache from it."""
+    """The reason of Ready, if this copy keeps the cache from being ready."""
     message: str = ""
 
     @property
@@ -36,7 +36,7 @@ class CopyReport:
 
     @property
     def lacks_room(self) -> bool:
-        """Whether a service waits for room that other models in use take."""
+        """Whether a service waits for room that other models occupy."""
         return self.wanted and self.in_use and self.state == "NoRoom"
 
 
@@ -50,19 +50,19 @@ class PlaceReport:
 
 
 def report_absent(found: CopyReport, plan: PlacePlan, refusal: str | None) -> CopyReport:
-    """The report of a model that has no Job here yet. `refusal`: why the API server refuses the pod of its Job."""
+    """The report of a model that has no Job here yet. `refusal`: the reason why the API server rejects its pod."""
     if refusal is not None:
-        message = f"the API server refuses the pod that would pull it: {refusal}"
+        message = f"the API server rejects the pod that downloads it: {refusal}"
         return replace(found, state="Failed", reason="PullRefused", message=message)
     if found.folder in plan.no_room:
-        return replace(found, state="NoRoom", message="models in use, or that were here before, fill the capacity")
+        return replace(found, state="NoRoom", message="models that are in use or were here before fill the capacity")
     if found.folder in plan.wait:
-        return replace(found, message="it is pulled when others have been removed")
-    return replace(found, message="its Job is being made")
+        return replace(found, message="it is downloaded after other models have been removed")
+    return replace(found, message="its Job is being created")
 
 
 def report_copy(found: CopyReport, copy: Copy, plan: PlacePlan, pull: Pull) -> CopyReport:
-    """The report of a model that has Jobs here. `pull`: how far its pull is."""
+    """The report of a model that has Jobs here. `pull`: the state of its download."""
     if copy.leaving or found.folder in plan.remove:
         trouble = copy.removed.trouble
         return replace(found, state="Removing", message="" if trouble is None else trouble.message)
@@ -74,5 +74,5 @@ def report_copy(found: CopyReport, copy: Copy, plan: PlacePlan, pull: Pull) -> C
         message = f"{job}: {described(pull.trouble)}"
         return replace(found, state="Failed", reason=reason_of(pull.trouble), message=message)
     if pull.running:
-        return replace(found, state="Pulling", message=f"{job} pulls it{how_far(pull)}")
+        return replace(found, state="Pulling", message=f"{job} downloads it{how_far(pull)}")
     return replace(found, message=f"{job} is being started")

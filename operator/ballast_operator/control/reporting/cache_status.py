@@ -1,4 +1,4 @@
-"""Makes the status of a ModelCache. Pure."""
+"""Builds the status of a ModelCache. Pure."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def build_cache_status(
 def refused_cache_status(
     reason: str, message: str, generation: int, before: Mapping[str, Any], now: datetime
 ) -> dict[str, Any]:
-    """The status for a spec that is not acted on: models that are there stay."""
+    """The status for a spec that the operator does not act on. Existing models stay."""
     conditions = merge({READY: Finding("False", reason, message)}, before.get("conditions") or [], generation, now)
-    told_now = {"observedGeneration": generation, "conditions": [found.to_api() for found in conditions]}
-    return {**before, **told_now}
+    current = {"observedGeneration": generation, "conditions": [found.to_api() for found in conditions]}
+    return {**before, **current}
 
 
 def last_used(status: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -89,31 +89,31 @@ def _ready(cache: ModelCache, places: Sequence[PlaceReport]) -> Finding:
     if not places:
         claim = cache.spec.storage.pvc
         if claim is not None:
-            message = f"PersistentVolumeClaim {claim.claim_name} does not exist or is being deleted: make it"
+            message = f"PersistentVolumeClaim {claim.claim_name} does not exist or is being deleted: create it"
             return Finding("False", "ClaimMissing", message)
-        return Finding("False", "NoNodes", "no node has the labels of nodeSelector and no taint beyond tolerations")
+        return Finding("False", "NoNodes", "no node has the labels of nodeSelector and only tolerated taints")
     for place, copy in _in_order(places):
         if copy.wanted and copy.state == "Failed":
             return Finding("False", copy.reason, f"{copy.model} on {place.name}: {copy.message}")
     for place, copy in _in_order(places):
         if copy.lacks_room:
-            message = f"{copy.model} on {place.name}, which {', '.join(copy.users)} names: {copy.message}"
+            message = f"{copy.model} on {place.name}, used by {', '.join(copy.users)}: {copy.message}"
             return Finding("False", "NoRoom", message)
     filling = [copy.model for _, copy in _in_order(places) if copy.wanted and copy.state in ("Pulling", "Waiting")]
     if filling:
-        return Finding("False", "Filling", f"{', '.join(sorted(set(filling)))}: on the way")
+        return Finding("False", "Filling", f"{', '.join(sorted(set(filling)))}: being downloaded")
     left_out = sorted({copy.model for _, copy in _in_order(places) if copy.wanted and copy.state != "Present"})
     if left_out:
         return Finding("True", "Full", f"{', '.join(left_out)}: no room, and no service uses it")
-    return Finding("True", "Filled", "every model is in every place")
+    return Finding("True", "Filled", "every model is present in every place")
 
 
 def _why_not_gone(places: Sequence[PlaceReport]) -> str:
     users = sorted({user for _, copy in _in_order(places) for user in copy.users})
     if users:
-        return f"services {', '.join(users)} name its models: it goes when they are deleted or changed"
+        return f"services {', '.join(users)} use its models: it is removed when they are deleted or changed"
     held = sorted({place.name for place, copy in _in_order(places)})
-    return f"models are removed from {', '.join(held)}" if held else "nothing of it is left"
+    return f"models are removed from {', '.join(held)}" if held else "all its models are removed"
 
 
 def _in_order(places: Sequence[PlaceReport]) -> list[tuple[PlaceReport, CopyReport]]:

@@ -1,4 +1,4 @@
-"""The condition ModelPulled of a service whose model a ModelCache keeps. Pure."""
+"""The condition ModelPulled of a service with a model of a ModelCache. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ballast_operator.control.reporting.conditions import Finding
 
 
 def find_cached(source: CachedSource, cache: ModelCache, places: Sequence[tuple[str, str, str]]) -> Finding:
-    """The finding. `places`: name, state and message of each place where the cache reports the model."""
+    """The finding. `places`: name, state and message of each place for which the cache reports the model."""
     where = f"ModelCache {source.name}"
     model = cache.model(source.model)
     if model is None:
         listed = ", ".join(found.name for found in cache.spec.models) or "none"
         return Finding("False", "NotCached", f"{where} has no model {source.model}; its models: {listed}")
     if cache.deleting:
-        return Finding("False", "CacheMissing", f"{where} is being deleted: name another source")
+        return Finding("False", "CacheMissing", f"{where} is being deleted: use another source")
     if there := [name for name, state, _ in places if state == "Present"]:
         return Finding("True", "Pulled", f"{model.source.model.name}: in {where} on {', '.join(there)}")
     for reason, states in (("CacheFailed", ("Failed",)), ("CacheFull", ("NoRoom",))):

@@ -12,16 +12,16 @@ from ballast_operator.api.status import MAX_MESSAGE, Condition, ConditionStatus
 READY = "Ready"
 AVAILABLE = "Available"
 MODEL_PULLED = "ModelPulled"
-"""Only there for a model of a hub."""
+"""Present only for a model that is downloaded."""
 SCHEDULED = "Scheduled"
 MODEL_LOADED = "ModelLoaded"
 NUMA_PINNED = "NUMAPinned"
 ENDPOINT_READY = "EndpointReady"
 PROGRESSING = "Progressing"
 STALLED = "Stalled"
-"""Only there, and then true, while the service is not ready and makes no progress: kstatus takes it for a failure."""
+"""Present, and then true, only while the service is not ready and makes no progress. kstatus treats it as a failure."""
 SOLE_OPERATOR = "SoleOperator"
-"""Only there, and then false, while several installs of the operator look after the service."""
+"""Present, and then false, only while several installs of the operator watch the service."""
 
 ON_THE_WAY = frozenset(
     (
@@ -40,7 +40,7 @@ ON_THE_WAY = frozenset(
         *("ScaledToZero", "NotRunning", "NotProbed", "NotLookedAt"),
     )
 )
-"""Reasons that come with every start, change and stop. They are no trouble as long as they pass."""
+"""Reasons that occur in every start, change and stop. They are no fault unless they last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def troubles(self) -> bool:
-        """Whether it does not hold for a reason that does not come with every start."""
+        """Whether the condition is false for a reason that does not occur in every start."""
         return self.status == "False" and self.reason not in ON_THE_WAY
 
     @property
@@ -65,7 +65,7 @@ class Finding:
 def merge(
     findings: Mapping[str, Finding], before: Sequence[Mapping[str, Any]], generation: int, now: datetime
 ) -> list[Condition]:
-    """The findings as conditions. Those whose status is as before keep their time."""
+    """The findings as conditions. Conditions whose status did not change keep their time."""
     known = {condition["type"]: condition for condition in before}
     return [
         Condition(

@@ -1,4 +1,4 @@
-"""Which changes of conditions become Kubernetes events. Pure."""
+"""Selects the changes of conditions that become Kubernetes events. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Event:
 
 
 def events_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """The events for a change from the conditions `before` to those `after`.
+    """The events for a change of the conditions from `before` to `after`.
 
-    There is one where a condition becomes true, where Ready is lost, and for each new reason for trouble; none for the
-    steps of a normal start or stop.
+    There is one event when a condition becomes true, when Ready is lost, and for each new fault, but none for the steps
+    of a normal start or stop.
     """
     known = {condition["type"]: condition for condition in before}
     found: dict[str, Event] = {}

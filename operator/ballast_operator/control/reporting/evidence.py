@@ -1,4 +1,4 @@
-"""The evidence of one pass of the control loop: everything that the status is made from."""
+"""The evidence of one pass of the control loop: everything that the status is derived from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast_operator.control.reporting.numa_findings import NumaVerdict
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """What one running pod reports about itself."""
+    """The report of one running pod about itself."""
 
     progress: float | None = None
     """Share of the model that is loaded, while it loads."""
@@ -22,42 +22,42 @@ class PodReport:
     verdict: NumaVerdict | None = None
     effective: Effective | None = None
     device: str | None = None
-    """Where it computes; None where an older runtime does not say."""
+    """The device that it computes on; None for older runtimes, which do not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one pass observed and did."""
+    """The observations and actions of one pass."""
 
     pods: tuple[Pod, ...] = ()
     rollout: Rollout = field(default_factory=Rollout)
     reports: Mapping[str, PodReport] = field(default_factory=dict)
     """By the pod's uid."""
     conflicts: tuple[str, ...] = ()
-    """Sentences about objects that have a child's name and are not ours."""
+    """Messages about objects that have a child's name but belong to something else."""
     refusals: tuple[str, ...] = ()
-    """Sentences about children that the API server does not accept."""
+    """Messages about children that the API server rejects."""
     delays: tuple[str, ...] = ()
-    """Sentences about what is not done yet and does not keep the service from being ready."""
+    """Messages about pending work that does not affect readiness."""
     behind: frozenset[str] | None = None
-    """Uids of the pods that the Service leads to; None where that could not be read."""
+    """Uids of the pods that are endpoints of the Service; None if they could not be read."""
     unserved: str | None = None
-    """Which ready pods no client reaches, as they are no endpoints of the Service."""
+    """The ready pods that are no endpoints of the Service, so that no client reaches them."""
     service_failure: str | None = None
-    """Why the engine was not reached through the Service; None if it was."""
+    """The reason why the engine was not reached through the Service; None if it was reached."""
     addresses: tuple[str, ...] = ()
-    """Addresses of the Service's load balancer: IP addresses or names of hosts."""
+    """Addresses of the Service's load balancer: IP addresses or host names."""
     lost_nodes: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with nodes that report no more, by name."""
+    """Name → fault of each node that no longer reports."""
     rivals: str | None = None
-    """Which other installs of the operator look after the service, as a sentence; None: none does."""
+    """Message about other installs of the operator that watch the service; None if there are none."""
     no_capacity: str | None = None
-    """Why no NUMA node has capacity for a pod, where the cluster tells."""
+    """The reason why no NUMA node has capacity for a pod, if the cluster reports it."""
     held: Finding | None = None
-    """Why no further pod that serves is replaced: the pod that would follow could not start."""
+    """The reason why no further serving pod is replaced: its successor could not start."""
     idle_s: float = 0.0
     """Seconds without progress."""
     failed: bool = False
     """Whether the service was reported as failed since it last made progress."""
     pulled: Finding | None = None
-    """Whether the model was pulled from its hub; None where it comes from none."""
+    """Whether the model was downloaded; None if it needs no download."""

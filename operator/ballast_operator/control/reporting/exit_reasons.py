@@ -1,4 +1,4 @@
-"""The condition reason and message for each way in which an engine's container may exit. Pure."""
+"""Reason and message of a condition for each kind of exit of an engine's container. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ballast_operator.control.deciding.live_pod import ContainerExit
 
 REASONS = {2: "ConfigInvalid", 3: "ModelUnusable", 4: "OutOfMemory", 70: "EngineFault"}
 MEANINGS = {
-    "ConfigInvalid": "a setting cannot work",
+    "ConfigInvalid": "a setting is invalid",
     "ModelUnusable": "the model cannot be served",
-    "OutOfMemory": "there is not enough memory; raise resources.memory or lower cacheLens",
-    "EngineFault": "the engine stopped on a fault of its own",
-    "LoadTimeout": "it was not ready in time and was ended; raise engine.loadTimeoutSeconds, or see why it is slow",
-    "EngineStopped": "the engine ended by itself",
+    "OutOfMemory": "it ran out of memory; raise resources.memory or lower cacheLens",
+    "EngineFault": "an internal error stopped the engine",
+    "LoadTimeout": "it was not ready in time and was stopped; raise engine.loadTimeoutSeconds, or see why it is slow",
+    "EngineStopped": "the engine exited by itself",
     "EngineKilled": "the engine was killed",
     "EngineCrashed": "the engine crashed",
-    "EngineExited": "the engine ended",
+    "EngineExited": "the engine exited",
 }
 
 
@@ -24,7 +24,7 @@ def explain(ended: ContainerExit) -> tuple[str, str]:
     """Reason and message for a condition. `ended`: how the engine's container exited."""
     reason = _reason(ended)
     if ended.load_limit_s is not None:
-        return reason, f"{MEANINGS[reason]} ({ended.load_limit_s} s since its start)"
+        return reason, f"{MEANINGS[reason]} ({ended.load_limit_s} s after its start)"
     how = f"exit code {ended.exit_code}"
     if ended.exit_code > 128 and (name := _signal_name(ended.exit_code - 128)):
         how = f"{how}, {name}"

@@ -1,4 +1,4 @@
-"""Finds the conditions that the evidence supports. Pure."""
+"""Derives the conditions from the evidence. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ballast_operator.resources.command import asked_device
 from ballast_operator.spec_hash import spec_hash
 
 STOPPED = Finding("Unknown", "ScaledToZero", "replicas is 0")
-"""The finding about pods where none is asked for."""
+"""The finding about pods if the spec requests none."""
 
 REFUSAL_HINTS = {
-    "TopologyAffinityError": "no NUMA node of it has that much free together: ask for less, free what else runs there, "
-    "or let numa.policy AllNodes divide the model, on a node whose topologyManagerPolicy is best-effort",
-    "SMTAlignmentError": "ask for a multiple of the threads a core has: its CPU manager gives whole cores only",
-    "UnexpectedAdmissionError": "its device or CPU manager could not give what was asked",
+    "TopologyAffinityError": "none of its NUMA nodes has all of this free: request less, free resources there, or "
+    "use numa.policy AllNodes on a node whose topologyManagerPolicy is best-effort",
+    "SMTAlignmentError": "request a multiple of the threads per core: its CPU manager assigns only whole cores",
+    "UnexpectedAdmissionError": "its device or CPU manager could not provide the requested resources",
 }
 
 SEVERAL_NODES_REFUSED = (
-    "its topologyManagerPolicy does not let the pod have CPUs and memory of several NUMA nodes: that takes "
-    "best-effort, or ask for what one NUMA node has free"
+    "its topologyManagerPolicy admits no pod with CPUs and memory of several NUMA nodes: set it to best-effort, or "
+    "request what one NUMA node has free"
 )
-"""The hint for TopologyAffinityError where the spec asks for several NUMA nodes."""
+"""The hint for TopologyAffinityError if the spec requests several NUMA nodes."""
 
 NO_GPU_SEEN = "finds no CUDA device here"
-"""Words of the runtime's message where it was told to use a GPU and finds none."""
+"""Part of the runtime's message if it must use a GPU and finds none."""
 
 
 def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
@@ -72,13 +72,13 @@ def find(service: InferenceService, seen: Evidence) -> dict[str, Finding]:
 
 
 def find_rivals(message: str | None) -> dict[str, Finding]:
-    """The condition for other installs that look after the service, with this sentence; empty without any."""
+    """The condition for other installs that watch the service, with this message; empty without any."""
     return {} if message is None else {names.SOLE_OPERATOR: Finding("False", "SeveralOperators", message)}
 
 
 def spec_refused(reason: str, message: str, available: Finding, rivals: str | None) -> dict[str, Finding]:
-    """The conditions for a spec that is not acted on. Pods of an earlier spec may still be available."""
-    unknown = Finding("Unknown", reason, "the spec is not acted on")
+    """The conditions for a spec that the operator does not act on. Pods of an earlier spec may still be available."""
+    unknown = Finding("Unknown", reason, "the operator does not act on this spec")
     others = (names.SCHEDULED, names.MODEL_LOADED, names.NUMA_PINNED, names.ENDPOINT_READY)
     return {
         names.READY: Finding("False", reason, message),
@@ -106,9 +106,9 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
 def find_available(
     pods: Iterable[Pod], behind: Set[str] | None, service_failure: str | None, wanted: int | None
 ) -> Finding:
-    """Whether the service answers now, by a pod of any spec: also while others start, drain or fail.
+    """Whether the service answers now, with a pod of any spec, even while others start, drain or fail.
 
-    `behind` and `service_failure` as in Evidence; `wanted`: replicas, or None where the spec is refused.
+    `behind` and `service_failure` as in Evidence; `wanted`: replicas, or None if the spec is rejected.
     """
     if behind is None:
         return Finding("Unknown", "NotLookedAt", "the endpoints of the Service could not be read")
@@ -120,7 +120,7 @@ def find_available(
         return Finding("False", STOPPED.reason, STOPPED.message)
     if answering and service_failure is not None:
         return Finding("False", "ServiceUnreachable", service_failure)
-    return Finding("False", "MinimumReplicasUnavailable", "no pod is ready and an endpoint of the Service")
+    return Finding("False", "MinimumReplicasUnavailable", "no pod is both ready and an endpoint of the Service")
 
 
 def _outdated(seen: Evidence) -> set[int]:
@@ -130,8 +130,10 @@ def _outdated(seen: Evidence) -> set[int]:
 
 def _rolling_out(service: InferenceService, seen: Evidence) -> Finding:
     outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
-    before = " or from before the restart that was asked for" if service.restarted_at else ""
-    return Finding("False", "RollingOut", f"{outdated}: of an earlier spec{before}, replaced one after the other")
+    before = " or from before the requested restart" if service.restarted_at else ""
+    return Finding(
+        "False", "RollingOut", f"{outdated}: of an earlier spec{before}; they are replaced one after the other"
+    )
 
 
 def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
@@ -167,21 +169,22 @@ def _missing(seen: Evidence) -> Finding:
 def _why_missing(seen: Evidence) -> str:
     if seen.rollout.earlier_owner_pods:
         return (
-            f"{_where(seen.rollout.earlier_owner_pods)}: of a deleted {KIND} of this name; the replica starts when it "
-            "has gone, so that two never hold memory at once"
+            f"{_where(seen.rollout.earlier_owner_pods)}: of a deleted {KIND} with this name; the replica starts when "
+            "it has ended, so that two pods never use the memory at the same time"
         )
     if stuck := [pod for pod in seen.rollout.leaving if pod.node in seen.lost_nodes]:
         nodes = "; ".join(sorted({seen.lost_nodes[str(pod.node)] for pod in stuck}))
         pods = " ".join(pod.name for pod in stuck)
         return (
-            f"{_where(stuck)}: cannot end, as {nodes}; the next pod waits, so that two never hold memory at once. Once "
-            f"the machine is known to be off, delete the Node, or free it with `kubectl delete pod {pods} --force`"
+            f"{_where(stuck)}: cannot end, because {nodes}; the next pod waits, so that two never use the memory at "
+            "the same time. If the machine is certainly off, delete the Node, or run "
+            f"`kubectl delete pod {pods} --force`"
         )
     if held := [pod for pod in seen.rollout.leaving if pod.finalizers and not pod.running]:
         waits = "; ".join(f"{pod.name} waits for {', '.join(pod.finalizers)}" for pod in held)
-        return f"{waits}: a finalizer that somebody else put there and has to take away before the next pod starts"
+        return f"{waits}: a foreign finalizer, which its owner must remove before the next pod starts"
     if seen.rollout.leaving:
-        return f"{_where(seen.rollout.leaving)}: drains and ends before the next pod starts"
+        return f"{_where(seen.rollout.leaving)}: drains and then ends; the next pod starts after that"
     return "pods are being started"
 
 
@@ -196,9 +199,9 @@ def _refusal(service: InferenceService, pod: Pod) -> str:
     if pod.reason == "TopologyAffinityError" and service.spec.numa.policy != "SingleNode":
         hint = SEVERAL_NODES_REFUSED
     return (
-        f"node {pod.node} refused {pod.name}, which asks for {asked.cpus} CPUs, {asked.memory} of memory{gpus}: "
-        f"{pod.message or pod.reason}{f' ({hint})' if hint else ''}; refused {pod.failures + 1} times in a row, tried "
-        "again after a growing delay, or when nodes or the spec change"
+        f"node {pod.node} rejected {pod.name}, which requests {asked.cpus} CPUs, {asked.memory} of memory{gpus}: "
+        f"{pod.message or pod.reason}{f' ({hint})' if hint else ''}; rejected {pod.failures + 1} times in a row, "
+        "retried after an increasing delay, or when nodes or the spec change"
     )
 
 
@@ -207,15 +210,15 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
         return STOPPED
     found = [_loading(service, pod, seen) for _, pod in sorted(current.items())]
     if (trouble := next((finding for finding in found if finding.troubles), None)) is not None:
-        return trouble  # it may be why the others are missing still
+        return trouble  # it may be the reason why the others are still missing
     if len(current.keys() | _outdated(seen)) < service.spec.replicas:
         return _missing(seen)
     if service.spec.model.source.image is not None and any(MODEL_VOLUME not in pod.volumes for pod in current.values()):
         return Finding(
             "False",
             "ImageVolumeUnsupported",
-            "the API server dropped the volume that model.source.image asks for: up to Kubernetes 1.34 it needs the "
-            "feature gate ImageVolume of API server and kubelets; use pvc or hostPath here",
+            "the API server dropped the volume of model.source.image: up to Kubernetes 1.34 it needs the feature gate "
+            "ImageVolume of API server and kubelets; use pvc or hostPath here",
         )
     done = Finding("True", "Loaded", "every replica has computed a token")
     return worst(found, _rolling_out(service, seen) if _outdated(seen) else done)
@@ -244,25 +247,26 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", "NodeNotReady", f"{pod.name}: {seen.lost_nodes[pod.node]}")
     report = seen.reports.get(pod.uid)
     if pod.last_exit is not None and pod.last_exit.load_limit_s is not None:
-        reason, message = explain(pod.last_exit)  # it may end so again, for ever
+        reason, message = explain(pod.last_exit)  # the next attempts may fail in the same way
         now = "" if report is None or report.progress is None else f"; {int(report.progress * 10) * 10} % loaded again"
         return Finding("False", reason, f"{pod.name}: {message}{now}")
     again = f", after {explain(pod.last_exit)[1]}" if pod.last_exit is not None else ""
     if report is None or report.progress is None:
-        return Finding("False", "NotAnswering", f"{pod.name}: runs and does not answer yet{again}")
+        return Finding("False", "NotAnswering", f"{pod.name}: runs, but does not answer yet{again}")
     if report.progress >= 1:
-        return Finding("False", "NotReady", f"{pod.name}: loaded, and not ready{again}")
+        return Finding("False", "NotReady", f"{pod.name}: loaded, but not ready{again}")
     # In steps of ten, so that the status is not written for every percent.
     return Finding("False", "Loading", f"{pod.name}: {int(report.progress * 10) * 10} % loaded{again}")
 
 
 def _runtime_class_hint(service: InferenceService, ended: ContainerExit) -> str:
-    """What helps where an engine with a GPU found none, as nodes mostly show GPUs in a runtime class of their own."""
+    """The hint for an engine with a GPU that found none: many nodes show GPUs only in a separate runtime class."""
     asks = service.spec.resources.gpus and service.spec.scheduling.runtime_class_name is None
     if not asks or NO_GPU_SEEN not in ended.message:
         return ""
     return (
-        "; the container sees no GPU: set scheduling.runtimeClassName where the cluster has one for GPUs, often nvidia"
+        "; the container sees no GPU: if the cluster has a runtime class for GPUs, often nvidia, set "
+        "scheduling.runtimeClassName"
     )
 
 
@@ -274,7 +278,7 @@ def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None
         "False",
         "GPUNotUsed",
         f"{pod.name}: computes on the CPU, although it has {service.spec.resources.gpus} "
-        f"{service.spec.resources.gpu_resource_name}; its log says why, resources.cpuFallback allows it",
+        f"{service.spec.resources.gpu_resource_name}; its log has the reason; resources.cpuFallback allows it",
     )
 
 
@@ -285,12 +289,12 @@ def _numa_pinned(service: InferenceService, seen: Evidence, current: Mapping[int
         return STOPPED
     running = [pod for _, pod in sorted(current.items()) if pod.ready]
     if len(running) < service.spec.replicas:
-        return Finding("Unknown", "NotRunning", "a replica that does not run yet cannot tell")
+        return Finding("Unknown", "NotRunning", "not every replica runs yet")
     findings, messages = [], []
     for pod in running:
         report = seen.reports.get(pod.uid)
         if report is None or report.verdict is None:
-            findings.append(Finding("Unknown", "NotProbed", f"{pod.name}: not asked yet"))
+            findings.append(Finding("Unknown", "NotProbed", f"{pod.name}: not checked yet"))
             continue
         verdict = report.verdict
         status = {True: "True", False: "False", None: "Unknown"}[verdict.pinned]
@@ -313,9 +317,9 @@ def _endpoint_ready(service: InferenceService, seen: Evidence, current: Mapping[
         return Finding("False", "ServiceUnreachable", seen.service_failure)
     if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding(
-            "False", "AddressPending", "the cluster has not given the load balancer of the Service an address"
+            "False", "AddressPending", "the cluster has not assigned an address to the load balancer of the Service"
         )
-    return Finding("True", "Reachable", "/readyz was reached through this Service since these pods are ready")
+    return Finding("True", "Reachable", "/readyz answered through this Service after these pods became ready")
 
 
 def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
@@ -331,11 +335,11 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
     if seen.rollout.outdated:
         return Finding("True", "RollingOut", _rolling_out(service, seen).message)
     if seen.rollout.retry_in_s is not None:
-        return Finding("True", "WaitingToRetry", "pods were refused; the next attempt comes after a delay")
+        return Finding("True", "WaitingToRetry", "pods were rejected; the next attempt follows after a delay")
     if len(current) < service.spec.replicas:
         return Finding("True", "StartingPods", "pods are being started")
     if not all(pod.ready for pod in current.values()):
         return Finding("True", "Loading", "pods have not computed a token yet")
     if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding("True", "AddressPending", "the load balancer of the Service has no address yet")
-    return Finding("False", UP_TO_DATE, "the pods are those that the spec asks for")
+    return Finding("False", UP_TO_DATE, "all pods are those of the newest spec")

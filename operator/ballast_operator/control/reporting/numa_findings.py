@@ -1,4 +1,4 @@
-"""Whether a process runs on the NUMA nodes that its spec asks for, and what is wrong where it does not. Pure.
+"""Checks whether a process runs on the NUMA nodes that its spec requests, and finds the fault if it does not. Pure.
 
 A report is the runtime's /debug/numa: the kernel's lists of CPUs and nodes, and bytes by node.
 """
@@ -15,15 +15,15 @@ from ballast_operator.control.deciding.live_pod import Pod
 
 MIN_LOCAL_PERCENT = 99
 MAX_NUMBER = 2**16
-"""Highest number of a CPU or node that is accepted, so that a false report cannot use up memory."""
+"""Highest accepted number of a CPU or node, so that a false report cannot exhaust the memory."""
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What reading a malformed report may raise."""
+"""The exceptions of reading a malformed report."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumaVerdict:
-    """Whether one pod is pinned; `pinned` is None where that is not known."""
+    """Whether one pod is pinned; `pinned` is None if that is unknown."""
 
     pinned: bool | None
     reason: str
@@ -31,7 +31,7 @@ class NumaVerdict:
 
 
 def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
-    """The pod's entry in `status.placement`. Raises MALFORMED where the report is malformed."""
+    """The pod's entry in `status.placement`. Raises MALFORMED if the report is malformed."""
     share = report["share_local"]
     return PodPlacement(
         pod=pod.name,
@@ -44,9 +44,9 @@ def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
 
 
 def judge_pinning(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> NumaVerdict:
-    """Whether the process has the CPUs, memory and GPU that the spec asks for. The verdict names the first fault.
+    """Checks that the process has the CPUs, memory and GPU that the spec requests. The verdict names the first fault.
 
-    Raises MALFORMED where the report is malformed.
+    Raises MALFORMED if the report is malformed.
     """
     cpus, memory = parse_list(report["cpus"]), parse_list(report["memory_nodes"])
     nodes = {node["node"]: parse_list(node["cpus"]) for node in report["nodes"]}
@@ -69,7 +69,7 @@ def judge_pinning(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any
 
 
 def unknown(pod: Pod, why: str) -> NumaVerdict:
-    """The verdict for a pod that could not be asked."""
+    """The verdict for a pod that could not be queried."""
     return NumaVerdict(None, "ProbeFailed", f"{pod.name}: /debug/numa could not be read: {why}")
 
 
@@ -79,7 +79,7 @@ def parse_list(text: str) -> set[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not 0 <= int(first) <= int(last or first) <= MAX_NUMBER:
-            raise ValueError(f"{part!r} is no range of CPUs or nodes")
+            raise ValueError(f"{part!r} is not a range of CPUs or nodes")
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
 
@@ -92,15 +92,14 @@ def _exclusive(
         own = {sidecar.name for sidecar in spec.sidecars}
         if names := ", ".join(name for name in pod.other_containers if name not in own):
             return "SidecarInjected", (
-                f"the containers {names} were put into the pod and make it {pod.qos}, so that the kubelet gives it no "
-                "CPUs of its own; give them whole requests equal to their limits, or keep them out with "
-                "spec.podMetadata"
+                f"the containers {names} were injected into the pod and make it {pod.qos}, so the kubelet assigns no "
+                "exclusive CPUs; give them whole requests equal to their limits, or exclude them with spec.podMetadata"
             )
         return "NotGuaranteed", f"the pod is {pod.qos}, not Guaranteed; look for a LimitRange or a mutating webhook"
     everything = set().union(*nodes.values()) if nodes else set()
     if len(cpus) != asked or (everything and cpus == everything):
         return "SharedCPUPool", (
-            f"the process may use {len(cpus)} CPUs where {asked} were asked for: they are shared with other pods; the "
+            f"the process may use {len(cpus)} CPUs, but {asked} were requested: they are shared with other pods; the "
             f"kubelet of {pod.node} needs cpuManagerPolicy static"
         )
     return None
@@ -109,24 +108,24 @@ def _exclusive(
 def _on_one_node(spec: InferenceServiceSpec, cpus: set[int], used: set[int]) -> tuple[str, str] | None:
     if spec.numa.policy == "SingleNode" and len(used) > 1:
         return "CPUsSpanNodes", (
-            f"its CPUs are of the NUMA nodes {_text(used)}; ask for fewer, or let numa.policy AllNodes divide the "
-            "model; topologyManagerPolicy single-numa-node or restricted keeps them together, or refuses the pod"
+            f"its CPUs belong to the NUMA nodes {_text(used)}; request fewer, or use numa.policy AllNodes; "
+            "topologyManagerPolicy single-numa-node or restricted keeps them together or rejects the pod"
         )
     if not used:
-        return "NodesUnknown", "the process cannot tell which NUMA nodes its CPUs belong to"
+        return "NodesUnknown", "the process cannot determine the NUMA nodes of its CPUs"
     return None
 
 
 def _memory(memory: set[int], used: set[int]) -> tuple[str, str] | None:
     if memory < used:
         return "MemoryNotPinned", (
-            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)} alone; "
-            "topologyManagerPolicy best-effort, and what is stricter, gives both of the same nodes"
+            f"its CPUs belong to NUMA node {_text(used)}, but its memory may come only from {_text(memory)}; "
+            "topologyManagerPolicy best-effort or stricter assigns both from the same nodes"
         )
     if memory != used:
         return "MemoryNotPinned", (
-            f"its CPUs are of NUMA node {_text(used)} and its memory may come from {_text(memory)}; the kubelet needs "
-            "memoryManagerPolicy Static"
+            f"its CPUs belong to NUMA node {_text(used)}, but its memory may come from {_text(memory)}; the kubelet "
+            "needs memoryManagerPolicy Static"
         )
     return None
 
@@ -137,7 +136,7 @@ def _gpu(spec: InferenceServiceSpec, gpu_node: int | None, used: set[int]) -> tu
     if gpu_node is None:
         return (
             "GPUNodeUnknown",
-            "the system does not say which NUMA node the GPU belongs to, or the GPUs are of several",
+            "the system does not report the NUMA node of the GPU, or the GPUs belong to several nodes",
         )
     if gpu_node not in used:
         return "GPURemote", f"the GPU belongs to NUMA node {gpu_node}, its CPUs to {_text(used)}"
@@ -145,17 +144,17 @@ def _gpu(spec: InferenceServiceSpec, gpu_node: int | None, used: set[int]) -> tu
 
 
 def _pages(spec: InferenceServiceSpec, share_local: float | None) -> tuple[str, str] | None:
-    # On several nodes, parts of the weights are read by threads of any node, so the local share is never near one.
+    # With several nodes, threads of any node read some of the weights, so the local share is never near one.
     if spec.numa.policy == "SingleNode" and share_local is not None and 100 * share_local < MIN_LOCAL_PERCENT:
-        return "RemotePages", f"only {int(100 * share_local)} % of the weights lie on the node of the CPUs"
+        return "RemotePages", f"only {int(100 * share_local)} % of the weights are on the node of the CPUs"
     return None
 
 
 def _cores(pod: Pod, shared: set[int]) -> tuple[str, str] | None:
     if shared:
         return "SMTSiblingsShared", (
-            f"the cores of its CPUs {_text(shared)} have threads that other pods may use; ask for a multiple of the "
-            f"threads that a core has, and give the kubelet of {pod.node} the CPU manager option full-pcpus-only"
+            f"other pods may use hardware threads of the cores of its CPUs {_text(shared)}; request a multiple of the "
+            f"threads per core, and set the CPU manager option full-pcpus-only in the kubelet of {pod.node}"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Whether a service that is not as its spec asks still makes progress. Pure."""
+"""Checks whether a service that does not match its spec yet makes progress. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ballast_operator.resources.pod import load_timeout_s
 DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 UP_TO_DATE = "UpToDate"
 FINAL = frozenset({"ConfigInvalid", "ModelUnusable", "ImageVolumeUnsupported"})
-"""Reasons that no further attempt with the same spec can change."""
+"""Reasons that another attempt with the same spec cannot change."""
 INVALID_IMAGE = "InvalidImageName"
 
 
 def judge_progress(
     service: InferenceService, seen: Evidence, current: Mapping[int, Pod], step: Finding, found: Iterable[Finding]
 ) -> Finding:
-    """The step that is under way, or why the service makes no progress.
+    """The current step, or the reason why the service makes no progress.
 
-    `step`: Progressing as the step alone tells. `found`: the findings that Ready follows from.
+    `step`: Progressing derived from the step alone. `found`: the findings that Ready is derived from.
     """
     if not step.holds and not _is_delayed(seen, step):
         return step
@@ -38,23 +38,23 @@ def judge_progress(
     if not seen.failed and seen.idle_s < limit_s:
         return step
     last = trouble or step
-    said = f"no progress within rollout.progressDeadlineSeconds; {last.reason}: {last.message}"
-    return Finding("False", DEADLINE_EXCEEDED, said)
+    message = f"no progress within rollout.progressDeadlineSeconds; {last.reason}: {last.message}"
+    return Finding("False", DEADLINE_EXCEEDED, message)
 
 
 def find_stalled(seen: Evidence, ready: Finding, progressing: Finding) -> Finding | None:
-    """The condition that tools by the conventions of kstatus take for a failure; None where there is none."""
+    """The condition that tools with kstatus conventions treat as a failure; None if there is none."""
     if ready.holds or ready.reason == "ScaledToZero" or progressing.status != "False":
         return None
     if _is_delayed(seen, progressing):
         return None
     if progressing.reason == UP_TO_DATE and not ready.troubles:
-        return None  # as between the readiness of a pod and its endpoint
+        return None  # for example between the readiness of a pod and its endpoint
     return Finding("True", progressing.reason, progressing.message)
 
 
 def _is_delayed(seen: Evidence, step: Finding) -> bool:
-    """Whether the step is blocked by nothing but what the service can be ready without."""
+    """Whether the step is blocked only by objects that readiness does not need."""
     pull_fails = seen.pulled is not None and seen.pulled.troubles
     return step.reason == "Blocked" and bool(seen.delays) and not (seen.conflicts or seen.refusals or pull_fails)
 
@@ -70,7 +70,7 @@ def was_reported_as_failed(status: Mapping[str, Any], generation: int) -> bool:
 
 
 def _final(current: Mapping[int, Pod], trouble: Finding | None) -> Finding | None:
-    """The reason that ends all attempts. An engine that was started again may run for a moment."""
+    """The reason that makes further attempts useless. An engine that was restarted may run for a moment."""
     for pod in current.values():
         if pod.ready:
             continue

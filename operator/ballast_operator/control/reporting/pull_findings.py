@@ -1,4 +1,4 @@
-"""The condition ModelPulled: what became of a pull, and the way out where it gets nowhere. Pure."""
+"""The condition ModelPulled: the state of a download, and the fix if it fails. Pure."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from ballast_operator.control.deciding.pull import Pull, Trouble
 from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES
 from ballast_operator.control.reporting.conditions import Finding
 
-WAYS_OUT = {
-    "HubUnreachable": "let pods of this namespace out to it, or name another endpoint in the source, or a proxy by "
+FIXES = {
+    "HubUnreachable": "allow outbound connections from this namespace, or set another endpoint in the source, or "
     "HTTPS_PROXY in spec.env",
-    "TokenRefused": "put credentials that may read the model into the Secret that the source names (tokenSecretRef, "
+    "TokenRefused": "put credentials that may read the model into the Secret of the source (tokenSecretRef, "
     "credentialsSecretRef or pullSecretRef)",
     "ModelNotFound": "correct the names in the source: repository, bucket, prefix or reference, quant, files, revision",
-    "VolumeFull": "enlarge the volume, or take from it what is no longer needed",
-    "VolumeNotWritable": "let user 10001 write to it; a claim that is read-only will not do",
-    "WrongBytes": "it is pulled anew; if it stays so, the mirror is wrong",
-    "PulledElsewhere": "it goes on when that one has ended",
-    "Evicted": "it is started again and goes on where it was; free the node of what it lacks",
-    "OutOfMemory": "it is started again and goes on where it was",
-    "Unschedulable": "its nodes are those of the engines: look at spec.scheduling, and at the claim's own node",
-    "CreateContainerConfigError": "make the Secret that the source names, with that key",
-    "ClaimMissing": "make the PersistentVolumeClaim",
+    "VolumeFull": "enlarge the volume, or delete files that are no longer needed",
+    "VolumeNotWritable": "make it writable for user 10001; a read-only claim does not work",
+    "WrongBytes": "it is downloaded again; if this repeats, the mirror is wrong",
+    "PulledElsewhere": "it continues when that one has ended",
+    "Evicted": "it restarts and resumes; free the resource that the node lacks",
+    "OutOfMemory": "it restarts and resumes",
+    "Unschedulable": "it runs on the nodes of the engines: check spec.scheduling, and the claim's node",
+    "CreateContainerConfigError": "create the Secret of the source, with that key",
+    "ClaimMissing": "create the PersistentVolumeClaim",
 }
 REASONS = {
-    **{word: word for word in WAYS_OUT},
+    **{word: word for word in FIXES},
     "Evicted": "PullEvicted",
     "OutOfMemory": "PullOutOfMemory",
     "Unschedulable": "PullUnschedulable",
     "CreateContainerConfigError": "TokenMissing",
     **dict.fromkeys(PULL_FAILURES, "ImagePullFailed"),
 }
-"""What is seen → the condition's reason. Whatever else is seen is PullFailed."""
+"""Observed reason → reason of the condition. All others become PullFailed."""
 
 
 def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
@@ -44,12 +44,12 @@ def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
     before = "" if pull.trouble is None else f", after {described(pull.trouble)}"
     if not pull.running:
         return Finding("False", "PullStarting", f"{source.name}: Job {job} is being started")
-    return Finding("False", "Pulling", f"{source.name}: Job {job} pulls it onto {where}{how_far(pull)}{before}")
+    return Finding("False", "Pulling", f"{source.name}: Job {job} downloads it to {where}{how_far(pull)}{before}")
 
 
 def how_far(pull: Pull) -> str:
-    """The share that is there, in steps of ten percent, so that the status is not written for every percent."""
-    return "" if pull.progress is None else f", {int(pull.progress * 10) * 10} % are there"
+    """The progress in steps of ten percent, so that the status is not written for every percent."""
+    return "" if pull.progress is None else f", {int(pull.progress * 10) * 10} % done"
 
 
 def reason_of(trouble: Trouble) -> str:
@@ -58,6 +58,6 @@ def reason_of(trouble: Trouble) -> str:
 
 
 def described(trouble: Trouble) -> str:
-    """What was seen, and the way out."""
-    way_out = WAYS_OUT.get(trouble.reason)
-    return f"{trouble.message or trouble.reason}{f' ({way_out})' if way_out else ''}"
+    """The problem and its fix."""
+    fix = FIXES.get(trouble.reason)
+    return f"{trouble.message or trouble.reason}{f' ({fix})' if fix else ''}"

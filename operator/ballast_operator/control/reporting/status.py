@@ -1,4 +1,4 @@
-"""Makes the status of a service from the evidence. Pure."""
+"""Builds the status of a service from the evidence. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_status(
 def _last_failure(
     found: Mapping[str, Finding], present: str, before: Mapping[str, Any] | None, now: datetime
 ) -> RolloutFailure | None:
-    """The failure of the spec with the hash `present` if it has failed, else the one that is known."""
+    """The failure of the spec with the hash `present` if it has failed, otherwise the known one."""
     known = None if before is None else RolloutFailure.model_validate(before)
     if STALLED not in found:
         return known
@@ -70,7 +70,7 @@ def _of_pods(pods: Iterable[Pod]) -> dict[str, Any]:
 def refused_status(
     refused: Mapping[str, Finding], pods: Iterable[Pod], generation: int, before: Mapping[str, Any], now: datetime
 ) -> dict[str, Any]:
-    """The status for a spec that is not acted on: the conditions and what the pods are. The rest stays as `before`."""
+    """The status for a spec that the operator does not act on: conditions and pods. The rest stays as in `before`."""
     conditions = merge(refused, before.get("conditions") or [], generation, now)
     found = InferenceServiceStatus(**_of_pods(pods)).to_api()
     of_pods = ("replicas", "readyReplicas", "images", "image", "nodes")
@@ -83,7 +83,7 @@ def refused_status(
 
 
 def yielded_status(rivals: str, generation: int, before: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The part of the status that an install writes which leaves the service to another."""
+    """The part of the status that an install writes if it leaves the service to another install."""
     conditions = merge(find_rivals(rivals), before.get("conditions") or [], generation, now)
     return {"conditions": [condition.to_api() for condition in conditions]}
 
@@ -93,13 +93,13 @@ def _device(service: InferenceService, used: list[str]) -> Device:
 
 
 def read_device(state: Mapping[str, Any]) -> str | None:
-    """Where the engine computes, by the runtime's /debug/state; None where an older one does not say."""
+    """The engine's device from the runtime's /debug/state; None for older runtimes, which do not report it."""
     device = state.get("device")
     return device[:MAX_DEVICE] if isinstance(device, str) else None
 
 
 def _mebibytes(state: Mapping[str, Any], where: str) -> str | None:
-    """What the plan needs there, rounded up; None where an older runtime does not say."""
+    """The planned memory there, rounded up; None for older runtimes, which do not report it."""
     planned = (state.get("planned_bytes") or {}).get(where)
     return None if planned is None else f"{-(-int(planned) // 2**20)}Mi"
 

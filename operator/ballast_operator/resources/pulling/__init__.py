@@ -1,1 +1,1 @@
-"""The Jobs that pull and remove models, and their policies; pure."""
+"""The Jobs that download and remove models, and their policies. Pure."""

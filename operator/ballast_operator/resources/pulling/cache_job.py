@@ -1,6 +1,6 @@
-"""The Jobs of a ModelCache, which pull models to places and remove them, and the policy of their pods. Pure.
+"""The Jobs of a ModelCache, which download models to places and remove them, and the policy of their pods. Pure.
 
-A place is a node, or the claim. The Job that pulled a model stays: it is the record that the place has the model.
+A place is a node, or the claim. The Job that downloaded a model stays: it records that the place has the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def folder_of(cache: ModelCache, model: CachedModel) -> str:
 
 
 def is_folder_of(cache: ModelCache, folder: str) -> bool:
-    """Whether a folder is one that this cache makes."""
+    """Whether this cache creates a folder of this name."""
     rest = folder.removeprefix(_prefix(cache))
     return rest != folder and re.fullmatch(rf"[a-z0-9-]+-[0-9a-f]{{{HASH_CHARS}}}", rest) is not None
 
@@ -47,17 +47,17 @@ def _prefix(cache: ModelCache) -> str:
 
 
 def pull_job_name(cache: ModelCache, place: str, folder: str) -> str:
-    """The name of the Job that pulls."""
+    """The name of the downloading Job."""
     return f"ballast-cache-{short_hash([cache.uid, place, folder])}"
 
 
 def removal_job_name(cache: ModelCache, place: str, folder: str) -> str:
-    """The name of the Job that removes."""
+    """The name of the removing Job."""
     return f"{pull_job_name(cache, place, folder)}{REMOVAL_SUFFIX}"
 
 
 def cache_volume(cache: ModelCache, *, read_only: bool) -> dict[str, Any]:
-    """The source of the volume that holds the models."""
+    """The source of the volume with the models."""
     storage = cache.spec.storage
     if storage.host_path is not None:
         return {"hostPath": {"path": storage.host_path.path, "type": "Directory"}}
@@ -67,7 +67,7 @@ def cache_volume(cache: ModelCache, *, read_only: bool) -> dict[str, Any]:
 
 
 def found_model(cache: ModelCache, model: CachedModel, places: tuple[str, ...]) -> FoundModel:
-    """The model as a service uses it that finds it in these places."""
+    """The model for a service that uses it in these places."""
     return FoundModel(
         name=model.source.model.name,
         served_name=model.source.model.served_name,
@@ -79,7 +79,7 @@ def found_model(cache: ModelCache, model: CachedModel, places: tuple[str, ...]) 
 
 
 def build_cache_pull(cache: ModelCache, model: CachedModel, place: str, options: ChildOptions) -> dict[str, Any]:
-    """The Job that pulls a model to a place."""
+    """The Job that downloads a model to a place."""
     source, folder = model.source.model, folder_of(cache, model)
     name = pull_job_name(cache, place, folder)
     container = hub_container(

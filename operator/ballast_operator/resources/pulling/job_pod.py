@@ -11,16 +11,16 @@ from ballast_operator.resources.pulling.source import REPORT
 from ballast_operator.resources.security import USER, container_security, pod_security
 
 LABEL_PULL = f"{GROUP}/pull"
-"""Of a Job, its pods and its policy: the Job's name."""
+"""Label of a Job, its pods and its policy: the Job's name."""
 ANNOTATION_TEMPLATE = f"{GROUP}/pull-template"
-"""Hash of the spec that the Job was made from. A failing Job is replaced if the hash changes."""
+"""Hash of the template of the Job. A failing Job is replaced if the hash changes."""
 
 PULL_CONTAINER = "pull"
 LOGIN_VOLUME = "registry"
 RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-"""Never a Guaranteed pod's whole CPUs: those are for engines. Most of the memory is pages of files."""
-FOR_EVER = 2**31 - 1
-"""Attempts, which come at most six minutes apart: a Secret or a network that is fixed later is noticed."""
+"""Less than a whole CPU: exclusive CPUs are for engines. Most of the memory is page cache."""
+MAX_ATTEMPTS = 2**31 - 1
+"""Attempts are at most six minutes apart, so a Secret or a network that is fixed later is noticed."""
 
 
 def hub_job_spec(
@@ -53,7 +53,7 @@ def hub_job_spec(
             ],
         },
     }
-    return {"backoffLimit": FOR_EVER, "completions": 1, "parallelism": 1, "template": template}
+    return {"backoffLimit": MAX_ATTEMPTS, "completions": 1, "parallelism": 1, "template": template}
 
 
 def hub_container(

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of pods that pull models. Pure."""
+"""The NetworkPolicy of pods that download models. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def pull_policy(
     proxies: Mapping[str, str],
     options: ChildOptions,
 ) -> dict[str, Any]:
-    """The NetworkPolicy of pods that pull: out to names and to sources of models, in for the operator, which reads the
-    progress.
+    """The NetworkPolicy of pods that download: they may connect to DNS and to sources of models, and the operator may
+    connect to them to read the progress.
 
-    A source may send its pods on to other hosts, so hosts are not named; ports are.
+    A source may redirect to other hosts, so the policy limits ports, not hosts.
     """
     endpoints = {url for model in models if (url := _address(model)) is not None}
     ways = (*endpoints, *(url for url in proxies.values() if "://" in url))
@@ -50,7 +50,7 @@ def pull_policy(
 
 
 def _address(model: PulledModel) -> str | None:
-    """The URL that the model's source is asked at, where that is not the port of HTTPS."""
+    """The URL of the model's source if its port is not that of HTTPS."""
     if isinstance(model, HuggingFaceModel | S3Model):
         return model.endpoint
     return f"https://{model.registry}" if isinstance(model, OciModel) else None

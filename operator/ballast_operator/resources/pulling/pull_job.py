@@ -1,8 +1,8 @@
-"""The Job that pulls a model of a hub onto a volume, and the policy that lets its pod out. Pure.
+"""The Job that downloads a model to a volume, and the network policy of its pod. Pure.
 
-Services that ask for the same share one: its name follows from what is pulled, from where, and onto what. It belongs to
-those services while it goes on, so that a pull that nobody wants any more ends. Then it belongs to the claim: it stays,
-as what it pulled does, until the claim goes.
+Services with the same source and volume share one Job: its name is derived from both. The services own it while it
+runs, so that a download that no service needs any more ends. Afterwards the claim owns it: the Job stays, like the
+files, until the claim is deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ballast_operator.resources.volumes import pulled_volume
 from ballast_operator.spec_hash import short_hash
 
 ANNOTATION_PULLED = f"{GROUP}/pulled"
-"""What a pull said when it was done. Its pods go then: they would hold up whoever deletes the claim."""
+"""The final report of a pull. Its pods are deleted then, because they would block the deletion of the claim."""
 
 
 def pull_name(spec: InferenceServiceSpec, source: PulledSource) -> str:
@@ -34,7 +34,7 @@ def pull_name(spec: InferenceServiceSpec, source: PulledSource) -> str:
 
 
 def build_pull_job(service: InferenceService, source: PulledSource, options: ChildOptions) -> dict[str, Any]:
-    """The Job as the first service that asks for it makes it."""
+    """The Job as the first service that needs it creates it."""
     spec, name = service.spec, pull_name(service.spec, source)
     job_spec = hub_job_spec(
         _labels(name),
@@ -59,14 +59,14 @@ def build_pull_job(service: InferenceService, source: PulledSource, options: Chi
 def build_pull_policy(
     service: InferenceService, source: PulledSource, options: ChildOptions, claim: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The NetworkPolicy of the pulling pod."""
+    """The NetworkPolicy of the downloading pod."""
     name = pull_name(service.spec, source)
     metadata = _metadata(service, name, owner_claim(claim))
     return pull_policy(metadata, {LABEL_PULL: name}, [source], proxies_of(service.spec.env), options)
 
 
 def owner_service(service: InferenceService) -> dict[str, str]:
-    """The reference to one of several owners, of which none controls the object."""
+    """The reference to one of several owners, none of which is the controller."""
     owner = service.owner_reference()
     return {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}
 
@@ -91,7 +91,7 @@ def _metadata(service: InferenceService, name: str, owner: Mapping[str, str] | N
 
 
 def _scheduling(spec: InferenceServiceSpec) -> dict[str, Any]:
-    """Where engines may run, so that a volume that is made for the first pod is made where the others can reach it."""
+    """The nodes where engines may run, so that a volume created for the first pod is reachable for the others."""
     asked = spec.scheduling
     fields = {
         "nodeSelector": asked.node_selector or None,

@@ -1,4 +1,4 @@
-"""How a pull finds its source, and where a pull and an engine keep the model. Pure."""
+"""The source of a download, and the folder of the model in downloads and engines. Pure."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ballast_operator.folders import LOGIN_DIRECTORY, SCRATCH_DIRECTORY
 from ballast_operator.names import ADMIN_PORT
 
 REPORT = "/dev/termination-log"
-"""A file whose content the kubelet puts into the container's status."""
+"""A file whose content the kubelet copies into the container's status."""
 
 
 def registry_login(model: PulledModel) -> dict[str, Any] | None:
-    """The source of the volume with the registry's credentials, a Docker configuration; None where there are none."""
+    """The source of the volume with the registry's credentials, a Docker configuration; None if there are none."""
     if not isinstance(model, OciModel) or model.pull_secret_ref is None:
         return None
     items = [{"key": ".dockerconfigjson", "path": "config.json"}]
-    # A pod without its Secret would wait without a message. An anonymous pull reports that it was refused.
+    # A pod without its Secret would wait without a message. An anonymous download reports that it was rejected.
     return {"secret": {"secretName": model.pull_secret_ref.name, "items": items, "optional": True}}
 
 
 def pull_arguments(model: PulledModel) -> list[str]:
-    """The arguments that pull the model."""
+    """The arguments that download the model."""
     return ["pull", model.name, "--skip_plan", "--report", REPORT, "--progress_port", str(ADMIN_PORT)]
 
 
 def store_env(model: PulledModel, directory: str) -> dict[str, str]:
-    """The variables by which a pull keeps the model in `directory`, and an engine finds it there."""
+    """The variables with which a download stores the model in `directory`, and an engine finds it there."""
     if isinstance(model, S3Model):
         endpoint = {} if model.endpoint is None else {"AWS_ENDPOINT_URL_S3": model.endpoint}
         return {"BALLAST_MODEL_CACHE": directory, "AWS_REGION": model.region, **endpoint}
@@ -44,7 +44,7 @@ def store_env(model: PulledModel, directory: str) -> dict[str, str]:
 
 
 def pull_env(model: PulledModel, directory: str, proxies: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The variables by which the pull finds the source, and keeps the model in `directory`."""
+    """The variables with which a download finds the source, and stores the model in `directory`."""
     places = store_env(model, directory)
     if isinstance(model, HuggingFaceModel):
         places = {"HF_ENDPOINT": model.endpoint, **places}
@@ -57,7 +57,7 @@ def pull_env(model: PulledModel, directory: str, proxies: Mapping[str, str]) -> 
 
 
 def _credentials(model: PulledModel) -> Iterator[dict[str, Any]]:
-    """Variables that say who asks. A node's own identity in its cloud is not for pods."""
+    """Variables with the credentials. Pods do not use a node's own identity in its cloud."""
     if isinstance(model, HubModel):
         token = model.token_secret_ref
         if token is not None:
@@ -75,5 +75,5 @@ def _credentials(model: PulledModel) -> Iterator[dict[str, Any]]:
 
 
 def proxies_of(env: Iterable[EnvVar | Proxy]) -> dict[str, str]:
-    """The variables that name proxies."""
+    """The proxy variables."""
     return {found.name: found.value for found in env if found.name.upper() in PROXY_VARIABLES and found.value}

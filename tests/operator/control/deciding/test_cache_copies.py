@@ -23,7 +23,7 @@ def removal_job():
     return build_removal(CACHE, "n1", FOLDER, "tiny", "60Gi", OPTIONS)
 
 
-def test_a_pull_that_is_done_is_the_record_of_a_copy():
+def test_a_completed_pull_records_a_copy():
     [(key, copy)] = copies_of(CACHE, [pull_job()], []).items()
     assert key == ("n1", FOLDER)
     assert copy.present
@@ -40,26 +40,26 @@ def test_a_pull_that_is_done_is_the_record_of_a_copy():
     ],
     ids=["removal begun", "pull forgotten", "pull stopped", "pull being deleted"],
 )
-def test_a_copy_that_leaves_is_of_no_use(jobs):
+def test_a_copy_that_is_being_removed_is_not_used(jobs):
     [copy] = copies_of(CACHE, jobs, []).values()
     assert copy.leaving
     assert not copy.present
 
 
 @pytest.mark.parametrize("folder", ["../x", "other.models.tiny-01234567", f"{FOLDER}/..", ""])
-def test_a_job_that_names_a_folder_of_others_is_left_alone(folder):
+def test_a_job_with_a_foreign_folder_is_not_changed(folder):
     job = pull_job()
     job["metadata"]["annotations"]["serving.ballast.dev/folder"] = folder
     assert copies_of(CACHE, [job], []) == {}
 
 
-def test_a_job_under_another_name_is_left_alone():
+def test_a_job_with_another_name_is_not_changed():
     job = pull_job()
     job["metadata"]["name"] = "mine"
     assert copies_of(CACHE, [job], []) == {}
 
 
-def test_services_name_folders():
+def test_folders_are_derived_from_services():
     def service(name, cache, model, **metadata):
         return {
             "metadata": {"name": name, **metadata},

@@ -14,32 +14,32 @@ def plan(wanted=(), held=None, named=(), mounted=(), capacity=100):
     return plan_place(capacity, wanted, held or {}, named, mounted)
 
 
-def test_what_fits_is_pulled_in_the_order_of_the_spec():
+def test_models_that_fit_are_pulled_in_the_order_of_the_spec():
     assert plan((A, B, C)) == PlacePlan(pull=("a", "b"), no_room=("c",))
 
 
-def test_a_smaller_model_takes_the_room_that_a_larger_one_cannot_take():
+def test_a_smaller_model_uses_room_that_is_too_small_for_a_larger_one():
     assert plan((A, Wanted("large", 70), Wanted("small", 10))) == PlacePlan(pull=("a", "small"), no_room=("large",))
 
 
-def test_an_unused_model_takes_no_room_from_one_that_is_present():
+def test_an_unused_model_does_not_evict_a_present_one():
     held = {"b": Held(40, "2026-01-02"), "c": Held(40, "2026-01-01")}
     assert plan((A, B, C), held) == PlacePlan(no_room=("a",))
 
 
-def test_the_model_that_was_used_longest_ago_gives_way():
+def test_the_least_recently_used_model_is_evicted():
     held = {"b": Held(40, "2026-01-02"), "c": Held(40, "2026-01-01")}
     assert plan((A, B, C), held, named=("a",)) == PlacePlan(remove=("c",), wait=("a",), no_room=("c",))
     held = {"b": Held(40, "2026-01-01"), "c": Held(40, "2026-01-02")}
     assert plan((A, B, C), held, named=("a",)) == PlacePlan(remove=("b",), wait=("a",), no_room=("b",))
 
 
-def test_a_model_on_its_way_gives_way_after_those_that_are_there():
+def test_a_model_that_is_being_pulled_is_evicted_after_present_ones():
     held = {"b": Held(40), "c": Held(40, "2026-01-01")}
     assert plan((A, B, C), held, named=("a",)).remove == ("c",)
 
 
-def test_a_model_whose_pull_fails_gives_way_first():
+def test_a_model_whose_pull_fails_is_evicted_first():
     held = {"b": Held(40, fails=True), "c": Held(40, "2026-01-01")}
     assert plan((A, B, C), held, named=("a",)).remove == ("b",)
     assert plan((A, B, C), held) == PlacePlan(no_room=("a",)), "it is tried again while the room is not needed"
@@ -60,7 +60,7 @@ def test_a_model_in_use_is_never_removed():
     assert plan((), held, mounted=("b",)) == PlacePlan(remove=("c",)), "a pod outlives the entry of its model"
 
 
-def test_a_place_that_is_no_longer_meant_is_emptied():
+def test_a_place_that_the_spec_no_longer_selects_is_emptied():
     assert plan((), {"a": Held(40), "b": Held(40, leaving=True)}) == PlacePlan(remove=("a",))
 
 

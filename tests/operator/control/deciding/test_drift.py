@@ -32,7 +32,7 @@ def live(kind):
 
 
 @pytest.mark.parametrize("kind", CHILDREN)
-def test_defaults_and_bookkeeping_are_no_drift(kind):
+def test_defaults_and_metadata_of_the_api_server_are_no_drift(kind):
     assert not has_drifted(CHILDREN[kind], live(kind))
 
 
@@ -58,7 +58,7 @@ def test_defaults_and_bookkeeping_are_no_drift(kind):
         ("NetworkPolicy", lambda body: body["spec"]["ingress"][0]["from"].append({"ipBlock": {"cidr": "0.0.0.0/0"}})),
     ],
 )
-def test_a_changed_field_of_ours_is_drift(kind, change):
+def test_a_changed_desired_field_is_drift(kind, change):
     body = live(kind)
     change(body)
     assert has_drifted(CHILDREN[kind], body)
@@ -72,13 +72,13 @@ def test_a_changed_field_of_ours_is_drift(kind, change):
         lambda body: body["metadata"]["ownerReferences"].append({"uid": "other", "kind": "Thing"}),
     ],
 )
-def test_what_others_add_beside_our_fields_is_theirs(change):
+def test_foreign_metadata_is_no_drift(change):
     body = live("Service")
     change(body)
     assert not has_drifted(CHILDREN["Service"], body)
 
 
-def test_added_keys_are_taken_away_by_name_and_keyed_lists_are_replaced_whole():
+def test_added_keys_are_removed_by_name_and_keyed_lists_are_replaced_whole():
     body = live("Service")
     assert removal_patch(CHILDREN["Service"], body) is None
     body["spec"]["selector"]["foo"] = "bar"
@@ -88,7 +88,7 @@ def test_added_keys_are_taken_away_by_name_and_keyed_lists_are_replaced_whole():
     assert removal_patch(CHILDREN["Service"], body) == {"spec": wanted}
 
 
-def test_a_part_that_somebody_adds_beside_the_content_is_taken_away():
+def test_a_foreign_top_level_field_is_removed():
     rules = {"kind": "ConfigMap", "metadata": {"name": "r"}, "data": {"rules.yaml": "a: 1"}}
     body = {**rules, "data": {**rules["data"], "more": "x"}, "binaryData": {"b": "eA=="}}
     assert has_drifted(rules, body)
@@ -96,7 +96,7 @@ def test_a_part_that_somebody_adds_beside_the_content_is_taken_away():
     assert not has_drifted(rules, copy.deepcopy(rules))
 
 
-def test_a_field_that_is_no_longer_wanted_is_drift():
+def test_an_undesired_field_is_drift():
     less = copy.deepcopy(CHILDREN["Service"])
     less["metadata"].pop("annotations")
     less["spec"].pop("type")

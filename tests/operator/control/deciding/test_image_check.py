@@ -30,12 +30,12 @@ def test_an_image_that_a_pod_of_the_service_has_run_needs_no_check():
     assert len(unproved_images(successor(), [never])) == 1
 
 
-def test_an_image_of_a_sidecar_is_checked_too():
+def test_images_of_sidecars_are_checked_too():
     sidecar = {"name": "logger", "image": "logger:1", "cpu": "1", "memory": "1Gi"}
     assert unproved_images(successor(sidecars=[sidecar]), [pod(0, body=live_pod())]) == [("logger:1", "IfNotPresent")]
 
 
-def test_the_checks_pod_goes_where_the_engine_would_and_is_none_of_the_services():
+def test_the_image_check_runs_where_the_engine_would_and_is_not_a_pod_of_the_service():
     scheduling = {
         "nodeSelector": {"pool": "a"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -70,12 +70,12 @@ def test_an_image_that_cannot_be_pulled_is_named(reason):
     ],
     ids=str,
 )
-def test_a_container_that_got_beyond_its_image_shows_that_it_is_there(status):
+def test_a_container_that_started_proves_its_image(status):
     assert check(status) is None
 
 
 @pytest.mark.parametrize("status", [{}, waits("ContainerCreating"), waits("")], ids=str)
-def test_a_pull_that_goes_on_is_waited_for(status):
+def test_a_running_pull_is_awaited(status):
     assert check(status) == ("CheckingImage", "s-image-check pulls new:1")
 
 

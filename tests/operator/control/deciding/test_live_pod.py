@@ -1,4 +1,4 @@
-"""What is read from a live pod, and which metadata is restored."""
+"""Reading of live pods, and restoring of their metadata."""
 
 import pytest
 from builders import live_pod, pod, service
@@ -10,17 +10,17 @@ from ballast_operator.resources.pod import Attempt, build_pod
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
 
-def test_a_pod_as_it_was_made_needs_no_healing():
+def test_an_unchanged_pod_needs_no_patch():
     assert pod_patch(Pod.from_api(live_pod()), build_pod(service(), ChildOptions(), Attempt(0))) is None
 
 
-def test_an_operator_with_another_runtime_image_leaves_running_pods_alone():
+def test_another_default_image_does_not_change_running_pods():
     newer = build_pod(service(), ChildOptions(runtime_image="runtime:2"), Attempt(0))
     assert pod_patch(Pod.from_api(live_pod()), newer) is None
     assert newer["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == Pod.from_api(live_pod()).spec_hash
 
 
-def test_labels_and_owner_of_a_pod_are_given_back_and_its_images_left_alone():
+def test_labels_and_owner_of_a_pod_are_restored_and_its_images_are_not_changed():
     body, want = live_pod(), build_pod(service(), ChildOptions(), Attempt(0))
     del body["metadata"]["labels"]["serving.ballast.dev/service"]
     body["metadata"]["ownerReferences"] = []
@@ -40,7 +40,7 @@ def without_own_hash(body):
 
 
 @pytest.mark.parametrize("edited", [{}, {ANNOTATION_SPEC_HASH: "other"}])
-def test_a_spec_hash_that_somebody_edits_replaces_nothing_and_is_given_back(edited):
+def test_an_edited_spec_hash_replaces_nothing_and_is_restored(edited):
     body, want = live_pod(), build_pod(service(), ChildOptions(), Attempt(0))
     body["metadata"]["annotations"] = edited
     found = Pod.from_api(body)
@@ -59,7 +59,7 @@ def test_a_pod_of_an_earlier_spec_keeps_its_own_hash():
     assert pod_patch(found, build_pod(service(image="other"), ChildOptions(), Attempt(0))) is None
 
 
-def test_a_pod_is_read_from_what_the_api_says():
+def test_a_pod_is_read_from_the_apis_json():
     body = live_pod()
     body["spec"]["initContainers"] = [{"name": "mesh-init"}]
     body["spec"]["nodeName"] = "n1"
@@ -85,7 +85,7 @@ def test_a_pod_is_read_from_what_the_api_says():
     assert found.incarnation != pod().incarnation
 
 
-def test_a_replica_label_that_is_changed_or_lost_makes_no_other_replica_of_a_pod():
+def test_a_changed_or_lost_replica_label_does_not_change_the_replica():
     assert Pod.from_api(live_pod(Attempt(1, 2), without=[LABEL_REPLICA])).replica == 1
     changed = live_pod(Attempt(1, 2))
     changed["metadata"]["labels"][LABEL_REPLICA] = "5"
@@ -93,7 +93,7 @@ def test_a_replica_label_that_is_changed_or_lost_makes_no_other_replica_of_a_pod
     assert (Pod.from_api(changed).replica, Pod.from_api(changed).attempt) == (1, 2)
 
 
-def test_a_running_pod_takes_labels_annotations_and_tolerations_in_place():
+def test_a_running_pod_gets_labels_annotations_and_tolerations_in_place():
     asked = {"labels": {"team": "a", "old": "x"}, "annotations": {"note": "1", "gone": "y"}}
     body = live_pod_of(service(podMetadata=asked))
     body["metadata"]["labels"]["theirs"] = "yes"
@@ -113,7 +113,7 @@ def test_a_running_pod_takes_labels_annotations_and_tolerations_in_place():
     assert patch["spec"] == {"tolerations": [{"key": "node.kubernetes.io/not-ready"}, toleration]}
 
 
-def test_a_pod_whose_engine_does_not_run_is_replaced_for_what_a_running_one_does_without():
+def test_a_pod_whose_engine_does_not_run_is_replaced_for_any_change():
     made, changed = service(), service(imagePullSecrets=[{"name": "registry"}])
     waiting = Pod.from_api(live_pod_of(made))
     assert with_current_hash(changed, waiting).spec_hash != spec_hash(changed.spec)
@@ -141,7 +141,7 @@ def running(body):
     return {**body, "status": {"containerStatuses": [{"name": "engine", "state": {"running": {}}}]}}
 
 
-def test_replicas_of_one_spec_take_the_image_of_those_that_run():
+def test_replicas_of_one_spec_use_the_image_of_running_ones():
     of = service(replicas=2)
     assert image_in_use(of, [pod(0, image="runtime:1")]) == "runtime:1"
     assert image_in_use(of, []) is None
@@ -154,7 +154,7 @@ def test_replicas_of_one_spec_take_the_image_of_those_that_run():
     assert [image_in_use(of, [other]) for other in others] == [None] * 4
 
 
-def test_a_restart_that_is_asked_for_replaces_each_pod_once():
+def test_a_requested_restart_replaces_each_pod_once():
     def asked(at):
         return service(annotations={ANNOTATION_RESTARTED_AT: at})
 

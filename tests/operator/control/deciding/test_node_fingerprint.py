@@ -13,7 +13,7 @@ NODE = {
 }
 
 
-def test_a_heartbeat_is_no_change_of_a_node():
+def test_a_heartbeat_does_not_change_a_node():
     status = {**NODE["status"], "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2"}]}
     later = {**NODE, "metadata": {**NODE["metadata"], "resourceVersion": "2"}, "status": status}
     assert fingerprint(later) == fingerprint(NODE)
@@ -29,5 +29,5 @@ def test_a_heartbeat_is_no_change_of_a_node():
         {"spec": {"unschedulable": True}},
     ],
 )
-def test_what_a_node_offers_is_a_change(change):
+def test_a_change_of_a_nodes_resources_is_a_change(change):
     assert fingerprint({**NODE, **change}) != fingerprint(NODE)

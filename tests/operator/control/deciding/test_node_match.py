@@ -45,14 +45,14 @@ def expression(operator, *values, key="pool"):
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
-def test_a_node_that_has_everything_takes_the_pod():
+def test_a_node_with_all_resources_can_run_the_pod():
     assert why(node(cpu="1"), node()) is None
     assert why(node(), **on(nodeSelector={"pool": "models"})) is None
 
 
-def test_a_selector_that_no_node_has_is_named_and_counted():
+def test_a_selector_without_a_matching_node_is_named_and_counted():
     found = why(node(), node("n2"), **on(nodeSelector={"pool": "nope"}))
-    assert found == "no node of 2 could take the pod: 2 without the label pool=nope"
+    assert found == "none of 2 nodes could run the pod: 2 without the label pool=nope"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_selector_that_no_node_has_is_named_and_counted():
     ],
     ids=str,
 )
-def test_required_node_affinity_goes_by_the_schedulers_rules(match, matches):
+def test_required_node_affinity_follows_the_schedulers_rules(match, matches):
     assert (why(node(), **required(match)) is None) is matches
 
 
@@ -106,7 +106,7 @@ def test_a_taint_needs_a_toleration(toleration, tolerated):
     assert (why(node(taints=[TAINT]), **on(tolerations=[toleration])) is None) is tolerated
 
 
-def test_a_soft_taint_keeps_nobody_out_and_a_cordon_does():
+def test_a_soft_taint_excludes_no_pod_and_a_cordon_does():
     assert why(node(taints=[{**TAINT, "effect": "PreferNoSchedule"}])) is None
     assert "cordoned" in str(why(node(cordoned=True)))
 
@@ -120,8 +120,8 @@ def test_a_soft_taint_keeps_nobody_out_and_a_cordon_does():
         ({"cpus": 1, "memory": "1Gi", "gpus": 0, "hugepages1Gi": 2}, "hugepages-1Gi"),
     ],
 )
-def test_a_node_has_to_have_what_the_pod_asks_for(resources, lacking):
-    assert f"with less {lacking} than the pod asks for" in str(why(node(), resources=resources))
+def test_a_node_must_have_the_requested_resources(resources, lacking):
+    assert f"with less {lacking} than the pod requests" in str(why(node(), resources=resources))
     large = node(cpu="16", memory="128Gi", **GPU, **{"hugepages-1Gi": "4Gi"})
     assert why(node(), large, resources=resources) is None
 
@@ -135,8 +135,8 @@ def test_sidecars_count_with_the_engine():
     assert pod_requests({"initContainers": [once], "containers": [engine]})["cpu"] == 4
 
 
-def test_several_reasons_are_counted_apart():
+def test_several_reasons_are_counted_separately():
     found = why(node(), node("n2", labels={"pool": "nope"}, cpu="1"), **on(nodeSelector={"pool": "nope"}))
     assert found == (
-        "no node of 2 could take the pod: 1 with less cpu than the pod asks for, 1 without the label pool=nope"
+        "none of 2 nodes could run the pod: 1 with less cpu than the pod requests, 1 without the label pool=nope"
     )

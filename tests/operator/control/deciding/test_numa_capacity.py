@@ -40,7 +40,7 @@ def test_capacity_on_one_numa_node_anywhere_is_enough():
     assert why_no_capacity(ASKED, [], A_AND_B) is None
 
 
-def test_memory_of_two_nodes_is_no_capacity_of_one_and_the_closest_is_named():
+def test_memory_of_two_nodes_is_not_capacity_of_one_and_the_closest_is_named():
     told = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
     assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_capacity(ASKED, told, A_AND_B)
     both = service(resources=RESOURCES, numa={"policy": "AllNodes"}).spec
@@ -55,7 +55,7 @@ def test_a_node_that_reports_nothing_may_have_capacity():
     assert why_no_capacity(ASKED, told, []) is None
 
 
-def test_a_resource_that_no_zone_of_its_node_names_may_be_free():
+def test_a_resource_that_no_zone_reports_may_be_free():
     unnamed = {name: free for name, free in BIG.items() if name != "nvidia.com/gpu"}
     assert why_no_capacity(ASKED, [topology("a", unnamed)], [node("a")]) is None
     without = node("a", allocatable=("cpu", "memory"))

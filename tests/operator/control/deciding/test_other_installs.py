@@ -16,21 +16,21 @@ def test_others_are_known_by_the_names_under_which_they_apply_the_status():
     assert other_installs({"metadata": {}}, OWN) == ([], [])
 
 
-def test_other_parts_and_other_ways_of_writing_do_not_count():
+def test_other_subresources_and_operations_do_not_count():
     assert status_managers(written(str(OTHER), subresource="")) == frozenset()
     assert status_managers(written(str(OTHER), operation="Update")) == frozenset()
 
 
-def test_the_older_lease_wins_whoever_asks_and_both_find_the_same_words():
+def test_the_older_lease_wins_for_both_installs_with_the_same_message():
     created = {OWN: "2026-01-02T00:00:00Z", OTHER: "2026-01-01T00:00:00Z"}
     mine, theirs = rivalry(OWN, created, []), rivalry(OTHER, created, [])
     assert (mine.acts, theirs.acts) == (False, True)
     assert mine.message == theirs.message
-    assert "b/ballast-operator, which was there first" in str(mine.message)
+    assert "only b/ballast-operator, the oldest, acts" in str(mine.message)
     same = dict.fromkeys(created, "2026-01-01T00:00:00Z")
     assert (rivalry(OWN, same, []).acts, rivalry(OTHER, same, []).acts) == (True, False)
 
 
-def test_alone_it_acts_and_takes_over_from_those_that_are_gone():
+def test_a_single_install_acts_and_takes_over_from_former_ones():
     found = rivalry(OWN, {OWN: "2026-01-01T00:00:00Z"}, [str(OTHER)])
     assert (found.acts, found.message, found.gone) == (True, None, (str(OTHER),))

@@ -10,7 +10,7 @@ def owned(owners, labels=None):
     return {"kind": "Service", "metadata": {"name": "s", "ownerReferences": owners, "labels": labels or {}}}
 
 
-def test_ours_is_what_the_service_controls_or_what_lost_its_owner():
+def test_objects_belong_to_the_service_by_owner_or_by_label():
     ours = {**service().owner_reference(), "uid": UID}
     other = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "x", "controller": True}
     left = {LABEL_OWNER_UID: "before", LABEL_SERVICE: "s"}

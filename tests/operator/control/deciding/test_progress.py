@@ -11,7 +11,7 @@ def test_time_without_progress_counts_from_a_new_target_or_more_ready_pods():
     assert clock.idle_s("b", 1, 3, 170.0) == 0
 
 
-def test_the_time_at_zero_replicas_is_no_time_without_progress():
+def test_time_at_zero_replicas_does_not_count_as_time_without_progress():
     clock = ProgressClock()
     clock.idle_s(("a", 0), 0, 0, 0.0)
     assert clock.idle_s(("a", 0), 0, 0, 90_000.0) == 0
@@ -25,14 +25,14 @@ def test_a_pod_that_flaps_is_no_progress():
     assert clock.idle_s("a", 2, 3, 20.0) == 20
 
 
-def test_a_complete_service_is_never_idle_and_what_fails_later_is_measured_from_then():
+def test_a_complete_service_is_never_idle_and_a_later_failure_starts_the_clock():
     clock = ProgressClock()
     clock.idle_s("a", 3, 3, 0.0)
     assert clock.idle_s("a", 3, 3, 500.0) == 0
     assert clock.idle_s("a", 2, 3, 510.0) == 10
 
 
-def test_a_failure_is_forgotten_with_progress_and_kept_over_a_restart_of_the_operator():
+def test_progress_clears_a_failure_and_a_restart_of_the_operator_keeps_it():
     clock = ProgressClock(failed=True)
     clock.idle_s("a", 0, 1, 0.0)
     assert clock.failed
@@ -43,7 +43,7 @@ def test_a_failure_is_forgotten_with_progress_and_kept_over_a_restart_of_the_ope
     assert not clock.failed
 
 
-def test_the_time_of_a_pull_without_trouble_does_not_count():
+def test_a_pull_without_trouble_does_not_count_as_time_without_progress():
     clock = ProgressClock()
     clock.idle_s("a", 0, 1, 0.0)
     assert clock.idle_s("a", 0, 1, 5000.0, is_pulling=True) == 0

@@ -1,4 +1,4 @@
-"""What became of a pull, by its Job and the Job's pods, whatever the container said."""
+"""The state of a pull, from its Job and the Job's pods, with any message of the container."""
 
 import json
 
@@ -26,7 +26,7 @@ def said(reason, message="why"):
     return ended(json.dumps({"reason": reason, "message": message}))
 
 
-def test_a_pull_that_goes_on_belongs_to_the_services_alone():
+def test_a_running_pull_belongs_only_to_the_services():
     claim, first, second = ({"kind": "k", "name": uid, "uid": uid} for uid in ("claim", "first", "second"))
     for have, service, wanted in (
         ([], first, [first]),
@@ -42,7 +42,7 @@ def finished(kind, **more):
     return {**JOB, "status": {"conditions": [{"type": kind, "status": "True", **more}]}}
 
 
-def test_the_end_of_a_pull_is_noticed_soon_and_a_long_one_is_seldom_asked():
+def test_the_end_of_a_pull_is_noticed_soon_and_a_long_one_is_checked_rarely():
     at_s, looks = 0.0, 0
     while at_s < 3600:
         wait_s = next_look_s(at_s)
@@ -51,7 +51,7 @@ def test_the_end_of_a_pull_is_noticed_soon_and_a_long_one_is_seldom_asked():
     assert looks < 400
 
 
-def test_a_pull_begins():
+def test_a_pull_starts():
     for job, pods in (
         (None, []),
         (JOB, []),
@@ -72,7 +72,7 @@ def test_a_pull_runs_and_is_done():
 
 
 @pytest.mark.parametrize("reason", ["HubUnreachable", "TokenRefused", "VolumeFull"])
-def test_what_the_pull_said_is_told_until_it_goes_on(reason):
+def test_the_trouble_of_a_pull_is_known_before_and_while_it_runs_again(reason):
     trouble = Trouble(reason, "why")
     assert judge(JOB, [container(said(reason))]).trouble == trouble
     waits = container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, said(reason))
@@ -85,7 +85,7 @@ def test_what_the_pull_said_is_told_until_it_goes_on(reason):
     ("state", "reason", "message"),
     [
         (ended("line\nballast: internal error\n", 70), "PullFailed", "ballast: internal error"),
-        (ended("", 137, "OOMKilled"), "OutOfMemory", "the kernel ended it"),
+        (ended("", 137, "OOMKilled"), "OutOfMemory", "the kernel killed the process"),
         (ended("", 9), "PullFailed", "exit code 9"),
         (ended("[" * 100_000), "PullFailed", "[" * 2000),
         (ended('{"reason": 5}'), "PullFailed", '{"reason": 5}'),
@@ -94,11 +94,11 @@ def test_what_the_pull_said_is_told_until_it_goes_on(reason):
         ({"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}, "CreateContainerConfigError", "no"),
     ],
 )
-def test_a_container_that_gets_nowhere(state, reason, message):
+def test_a_failing_container_is_a_trouble(state, reason, message):
     assert judge(JOB, [container(state, phase="Pending")]).trouble == Trouble(reason, message)
 
 
-def test_an_evicted_pod_is_told_until_the_next_one_runs_and_with_it():
+def test_an_eviction_is_reported_until_and_while_the_next_pod_runs():
     evicted = pod(phase="Failed", reason="Evicted", message="low on ephemeral-storage")
     trouble = Trouble("Evicted", "low on ephemeral-storage")
     assert judge(JOB, [evicted]).trouble == trouble
@@ -106,17 +106,17 @@ def test_an_evicted_pod_is_told_until_the_next_one_runs_and_with_it():
     assert judge(JOB, [later, evicted]) == Pull(running=True, ip="10.0.0.9", trouble=trouble)
 
 
-def test_a_pod_that_finds_no_node():
+def test_a_pod_without_a_matching_node_is_unschedulable():
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     assert judge(JOB, [pod(phase="Pending", conditions=[scheduled])]).trouble == Trouble("Unschedulable", "0/3 nodes")
 
 
-def test_a_job_that_was_ended_is_told():
+def test_an_ended_job_is_reported():
     found = judge(finished("Failed", reason="DeadlineExceeded", message="too long"), [])
     assert found.trouble == Trouble("PullFailed", "DeadlineExceeded: too long")
 
 
-def test_only_a_job_that_gets_nowhere_is_made_anew():
+def test_only_a_failing_job_is_replaced():
     same = {"metadata": {"annotations": {"serving.ballast.dev/pull-template": "a"}}}
     other = {"metadata": {"annotations": {"serving.ballast.dev/pull-template": "b"}}}
     stuck = Pull(trouble=Trouble("ImagePullBackOff", ""))

@@ -34,10 +34,10 @@ def test_replicas_and_rollout_are_no_part_of_the_history():
     assert numbers(revisions(spec(), spec(replicas=3, rollout={"paused": True}))) == [1]
 
 
-def test_a_spec_that_comes_back_is_the_newest_revision():
+def test_a_restored_spec_is_the_newest_revision():
     assert numbers(revisions(spec(), spec(image="a"), spec())) == [2, 3]
 
 
-def test_the_history_is_bounded_and_keeps_the_present_spec():
+def test_the_history_is_bounded_and_keeps_the_current_spec():
     live = revisions(*(spec(image=f"i{number}") for number in range(HISTORY_LIMIT + 5)))
     assert numbers(live) == list(range(6, HISTORY_LIMIT + 6))

@@ -1,4 +1,4 @@
-"""Which pods are started and stopped: at most one a replica, drained one by one, a growing delay after refusals."""
+"""Start and stop of pods: at most one per replica, drained one by one, an increasing delay after rejections."""
 
 import pytest
 from builders import NOW, pod, refused, service
@@ -27,22 +27,22 @@ def names(pods):
     return [pod.name for pod in pods]
 
 
-def test_missing_replicas_are_started_at_once():
+def test_missing_replicas_are_started_immediately():
     assert plan(3, pod(1)).start == (Attempt(0), Attempt(2))
 
 
-def test_a_pod_that_is_as_wanted_is_left_alone():
+def test_a_pod_that_matches_its_spec_is_not_changed():
     rollout = plan(1, pod(0))
     assert (rollout.start, rollout.stop, rollout.forget, rollout.retry_in_s) == ((), (), (), None)
 
 
-def test_the_next_pod_starts_only_when_the_one_before_has_gone():
+def test_the_next_pod_starts_only_after_the_previous_one_has_ended():
     assert plan(1, pod(0, spec_hash="old", terminating=True)).start == ()
     assert plan(1).start == (Attempt(0),)
 
 
 @pytest.mark.parametrize("whose", ["earlier_owner_pods", "foreign_pods"])
-def test_a_pod_of_somebody_else_under_a_replicas_name_keeps_that_replica_back(whose):
+def test_a_foreign_pod_with_a_replicas_name_blocks_that_replica(whose):
     there = (pod(0, attempt=1, terminating=True), refused(1), pod(5))
     found = plan_rollout(2, HASH, [], Observation(), RolloutPolicy(), **{whose: there})
     assert (found.start, names(getattr(found, whose))) == ((Attempt(1),), ["s-0-r1"])
@@ -63,18 +63,18 @@ def test_a_new_spec_takes_serving_replicas_one_after_the_other():
     assert plan(3, old[0], old[1], pod(2, spec_hash="old", terminating=True)).stop == ()
 
 
-def test_old_pods_that_serve_nobody_are_all_stopped_first():
+def test_old_pods_that_do_not_serve_are_all_stopped_first():
     old = [pod(number, spec_hash="old", ready=number == 0) for number in range(3)]
     assert names(plan(3, *old).stop) == ["s-1", "s-2"]
 
 
-def test_should_two_pods_of_a_replica_ever_run_one_is_stopped():
+def test_one_of_two_running_pods_of_a_replica_is_stopped():
     assert names(plan(1, pod(0, age_s=50), pod(0, attempt=1, age_s=10)).stop) == ["s-0-r1"]
     assert names(plan(1, pod(0, age_s=50, spec_hash="old"), pod(0, attempt=1, age_s=10)).stop) == ["s-0"]
 
 
 @pytest.mark.parametrize(("failures", "delay_s"), [(0, 10), (1, 20), (2, 40), (4, 160), (5, 300), (50, 300)])
-def test_after_a_refusal_the_next_attempt_waits_longer_each_time(failures, delay_s):
+def test_each_rejection_lengthens_the_delay_of_the_next_attempt(failures, delay_s):
     waiting = plan(1, refused(0, attempt=7, failures=failures, age_s=delay_s - 1))
     assert (waiting.start, waiting.retry_in_s) == ((), pytest.approx(1))
     due = plan(1, refused(0, attempt=7, failures=failures, age_s=delay_s))
@@ -82,7 +82,7 @@ def test_after_a_refusal_the_next_attempt_waits_longer_each_time(failures, delay
     assert due.retry_in_s is None
 
 
-def test_after_a_refusal_one_replica_tries_for_all():
+def test_after_a_rejection_only_one_replica_retries():
     pods = [refused(number, age_s=60) for number in range(3)]
     assert plan(3, *pods).start == (Attempt(0, 1, 1),)
     trying = {"attempt": 1, "failures": 1, "phase": "Pending", "ready": False, "running": False}
@@ -92,7 +92,7 @@ def test_after_a_refusal_one_replica_tries_for_all():
 
 
 @pytest.mark.parametrize("reason", ["Evicted", "Terminated", "NodeLost"])
-def test_a_replica_that_was_evicted_holds_no_other_back(reason):
+def test_an_evicted_replica_blocks_no_other(reason):
     evicted = refused(0, age_s=500, failures=6, reason=reason)
     pending = pod(0, attempt=1, failures=7, age_s=1, phase="Pending", ready=False, running=False)
     assert plan(3, evicted, pending).start == (Attempt(1), Attempt(2))
@@ -119,14 +119,14 @@ def test_a_changed_node_or_spec_ends_a_long_wait():
     assert names(other.forget) == ["s-0-r5"]
 
 
-def test_the_newest_refused_pods_are_kept_and_forgotten_when_the_replica_serves():
+def test_the_newest_rejected_pods_are_kept_until_the_replica_serves():
     pods = [refused(0, attempt=number, failures=number, age_s=500 - number) for number in range(6)]
     assert names(plan(1, *pods).forget) == ["s-0-r2", "s-0-r1", "s-0"]
     serving = pod(0, attempt=6, failures=6)
     assert set(names(plan(1, *pods, serving).forget)) == set(names(pods))
 
 
-def test_a_pod_that_was_seen_just_now_is_young_whatever_its_timestamp_says():
+def test_the_age_of_a_pod_does_not_depend_on_its_timestamp():
     last = refused(0, attempt=3, failures=3, age_s=3600)
     assert plan_rollout(1, HASH, [last], Observation(), RolloutPolicy()).retry_in_s == pytest.approx(80)
     future = refused(0, attempt=3, failures=3, age_s=-3600)
@@ -152,7 +152,7 @@ def some_pods(draw):
 
 
 @given(replicas=st.integers(0, 4), pods=some_pods())
-def test_whatever_is_there_no_replica_gets_a_second_pod_and_evidence_is_bounded(replicas, pods):
+def test_no_replica_ever_gets_a_second_pod_and_evidence_is_bounded(replicas, pods):
     rollout = plan(replicas, *pods)
     alive = {pod.replica for pod in pods if not pod.over}
     started = [attempt.replica for attempt in rollout.start]

@@ -46,17 +46,17 @@ def test_a_pod_that_flaps_is_the_first_to_be_replaced():
     assert stopped(3, old(0), flapped(1), old(2)) == ["s-1"]
 
 
-def test_of_pods_that_are_all_not_ready_one_is_replaced():
+def test_one_of_several_pods_that_are_not_ready_is_replaced():
     assert stopped(3, flapped(0), flapped(1), flapped(2)) == ["s-0"]
     assert stopped(3, flapped(0), flapped(1), pod(2)) == ["s-0"]
 
 
-def test_a_pod_that_never_served_is_replaced_at_once_and_counts_as_down():
+def test_a_pod_that_never_served_is_replaced_immediately_and_counts_as_down():
     assert stopped(3, old(0, ready=False), old(1, ready=False), old(2, ready=False)) == ["s-0", "s-1", "s-2"]
     assert stopped(3, old(0), flapped(1), old(2, ready=False)) == ["s-2"]
 
 
-def test_a_state_that_did_not_last_decides_nothing():
+def test_a_short_state_decides_nothing():
     just_now = Observation(unready_s={"s-1": SETTLE_S - 1})
     assert stopped(2, old(0), flapped(1), observation=just_now) == []
     assert stopped(2, old(0), flapped(1), observation=Observation()) == []
@@ -82,7 +82,7 @@ def test_a_paused_rollout_replaces_nothing():
     assert started(2, old(0), old(1), paused=True, max_surge=1) == []
 
 
-def test_a_surge_pod_starts_first_and_goes_last():
+def test_a_surge_pod_starts_first_and_stops_last():
     surge = {"max_unavailable": 0, "max_surge": 1}
     assert started(2, old(0), old(1), **surge) == [2]
     assert stopped(2, old(0), old(1), **surge) == []
@@ -100,7 +100,7 @@ def test_a_service_that_is_scaled_down_keeps_a_pod_that_serves_until_the_others_
     assert stopped(0, pod(0)) == ["s-0"]
 
 
-def test_of_two_pods_of_a_replica_the_one_that_serves_stays():
+def test_the_serving_one_of_two_pods_of_a_replica_stays():
     assert stopped(2, old(0), pod(0, attempt=1, ready=False), pod(1, ready=False)) == ["s-0-r1"]
 
 
@@ -176,7 +176,7 @@ POLICIES = st.tuples(st.integers(0, 3), st.integers(0, 2)).filter(any)
 
 @settings(max_examples=400)
 @given(replicas=st.integers(1, 5), policy=POLICIES, events=st.lists(EVENTS, max_size=60))
-def test_whatever_happens_the_operator_keeps_within_the_limit(replicas, policy, events):
+def test_the_operator_never_exceeds_max_unavailable(replicas, policy, events):
     world = World(replicas, RolloutPolicy(max_unavailable=policy[0], max_surge=policy[1]))
     for name, argument in events:
         getattr(world, name)(argument)
@@ -185,7 +185,7 @@ def test_whatever_happens_the_operator_keeps_within_the_limit(replicas, policy, 
 
 
 @given(replicas=st.integers(1, 5), policy=POLICIES, events=st.lists(EVENTS, max_size=20))
-def test_a_good_spec_reaches_every_replica_in_the_end(replicas, policy, events):
+def test_a_valid_spec_finally_reaches_every_replica(replicas, policy, events):
     world = World(replicas, RolloutPolicy(max_unavailable=policy[0], max_surge=policy[1]))
     for name, argument in events:
         getattr(world, name)(argument)

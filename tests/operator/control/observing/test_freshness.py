@@ -7,7 +7,7 @@ def body(uid, version):
     return {"metadata": {"uid": uid, "resourceVersion": str(version)}}
 
 
-def test_watches_that_bring_what_lists_show_are_fresh():
+def test_watches_that_deliver_listed_objects_are_fresh():
     freshness = Freshness()
     for version in range(5):
         freshness.watched(body("a", version), gone=False)
@@ -15,7 +15,7 @@ def test_watches_that_bring_what_lists_show_are_fresh():
         assert freshness.stale_s(version * 60.0) == 0
 
 
-def test_a_version_that_no_watch_ever_brings_makes_them_stale_until_it_comes():
+def test_watches_are_stale_until_a_missing_version_is_delivered():
     freshness = Freshness()
     freshness.compare([body("a", 1)], 0.0)
     assert freshness.stale_s(0.0) == 0
@@ -26,7 +26,7 @@ def test_a_version_that_no_watch_ever_brings_makes_them_stale_until_it_comes():
     assert freshness.stale_s(GRACE_S + 20) == 0
 
 
-def test_objects_that_change_between_lists_and_objects_that_go_are_not_held_against_the_watches():
+def test_objects_that_change_or_disappear_between_lists_do_not_make_watches_stale():
     freshness = Freshness()
     for number in range(10):
         freshness.compare([body("a", number)], number * 60.0)

@@ -68,7 +68,7 @@ def looked(api, at_s=(0.0,), body=BODY):
     return found
 
 
-def test_the_older_one_acts_while_it_is_alive():
+def test_the_older_install_acts_while_it_is_alive():
     found = looked(Leases(b=lease("2026-01-01T00:00:00Z")))
     assert (found.acts, found.gone) == (False, ())
     assert found.message is not None
@@ -79,12 +79,12 @@ def test_the_older_one_acts_while_it_is_alive():
     [None, lease("2026-01-01T00:00:00Z", holder=""), ApiError("get", 403, "no")],
     ids=["none", "released", "403"],
 )
-def test_what_nobody_holds_is_gone(gone):
+def test_a_lease_without_a_holder_does_not_count(gone):
     found = looked(Leases(b=gone))
     assert (found.acts, found.message, found.gone) == (True, None, (str(OTHER),))
 
 
-def test_a_lease_that_is_no_longer_renewed_is_nobody_s_by_our_own_clock():
+def test_a_lease_that_is_not_renewed_expires_by_our_own_clock():
     api = Leases(b=lease("2026-01-01T00:00:00Z"))
     api.found["a"] = lease("2026-01-02T00:00:00Z", version="2")
     assert not looked(api, (0.0, PATIENCE_S)).acts
@@ -96,7 +96,7 @@ def test_a_lease_that_is_no_longer_renewed_is_nobody_s_by_our_own_clock():
     assert (found.acts, found.gone) == (True, (str(OTHER),))
 
 
-def test_a_failure_that_may_pass_is_raised_and_leases_are_not_read_for_every_service():
+def test_a_temporary_failure_is_raised_and_leases_are_not_read_per_service():
     with pytest.raises(ApiError):
         looked(Leases(b=ApiError("get", 500, "down")))
     api = Leases(b=lease("2026-01-01T00:00:00Z"))
@@ -106,7 +106,7 @@ def test_a_failure_that_may_pass_is_raised_and_leases_are_not_read_for_every_ser
     assert api.reads == 2 + 4
 
 
-def test_alone_the_leases_are_listed_and_not_for_every_service():
+def test_leases_are_listed_at_an_interval_and_not_per_service():
     api = Leases(a=marked(lease("2026-01-02T00:00:00Z")))
     found = looked(api, (0.0, LOOK_AGAIN_S / 2), NEW)
     assert (found.acts, found.message, api.reads, api.lists) == (True, None, 0, 1)
@@ -115,16 +115,16 @@ def test_alone_the_leases_are_listed_and_not_for_every_service():
 def test_an_older_install_is_known_before_it_writes_anything():
     found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"))), body=NEW)
     assert (found.acts, found.gone) == (False, ())
-    assert "b/ballast-operator, which was there first" in str(found.message)
+    assert "only b/ballast-operator, the oldest, acts" in str(found.message)
 
 
 @pytest.mark.parametrize(("namespaces", "acts"), [("", False), ("team", False), ("x,team", False), ("x", True)])
-def test_an_install_of_other_namespaces_is_no_rival(namespaces, acts):
+def test_an_install_for_other_namespaces_is_no_rival(namespaces, acts):
     found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"), namespaces)), body=NEW)
     assert found.acts == acts
 
 
-def test_a_labelled_lease_that_is_not_renewed_is_nobody_s():
+def test_a_labelled_lease_that_is_not_renewed_has_no_holder():
     api = Leases(b=marked(lease("2026-01-01T00:00:00Z")))
     now = [0.0]
     installs = Installs(api, OWN, lambda: now[0])
@@ -135,14 +135,14 @@ def test_a_labelled_lease_that_is_not_renewed_is_nobody_s():
     assert acts == [False, False, True]
 
 
-def test_where_leases_may_not_be_listed_others_are_known_by_what_they_wrote():
+def test_other_installs_are_known_by_their_writes_if_leases_may_not_be_listed():
     api = Leases(may_list=False, b=marked(lease("2026-01-01T00:00:00Z")))
     assert looked(api, body=NEW).acts
     assert not looked(api, (0.0, LOOK_AGAIN_S)).acts
     assert api.lists == 2  # once for each process
 
 
-def test_an_older_install_that_comes_back_waits_until_the_younger_one_has_seen_it():
+def test_an_older_install_that_returns_waits_until_the_younger_one_has_seen_it():
     api = Leases(a=lease("2026-01-01T00:00:00Z"), b=marked(lease("2026-01-02T00:00:00Z")))
     now = [100.0]
     installs = Installs(api, OWN, lambda: now[0])
@@ -153,6 +153,6 @@ def test_an_older_install_that_comes_back_waits_until_the_younger_one_has_seen_i
     assert acts == [False, False, True]
 
 
-def test_an_install_without_a_lease_of_its_own_leaves_services_to_the_others():
+def test_an_install_without_its_own_lease_leaves_services_to_the_others():
     api = Leases(a=None, b=marked(lease("2026-01-02T00:00:00Z")))
     assert not looked(api, body=NEW).acts

@@ -33,11 +33,11 @@ LOADING = conditions(("False", "Loading"))
         (LOADING, conditions(("False", "ConfigInvalid")), [("Warning", "ConfigInvalid")]),
     ],
 )
-def test_what_is_told_of_ready(before, after, told):
+def test_ready_becomes_an_event_when_it_changes(before, after, told):
     assert [(event.kind, event.reason) for event in events_between(before, after)] == told
 
 
-def test_pinning_is_told_beside_ready_and_once_where_ready_requires_it():
+def test_pinning_is_an_event_of_its_own_unless_ready_requires_it():
     pinned = conditions(("True", "Serving"), ("True", "CPUsAndMemoryAligned"))
     assert events_between(LOADING, pinned) == [
         Event("Normal", "Serving", "Serving."),

@@ -20,7 +20,7 @@ def not_running(**status):
     return pod(ready=False, running=False, **status)
 
 
-def test_a_pod_that_an_earlier_service_left_is_waited_for_and_named():
+def test_a_pod_of_an_earlier_service_is_awaited_and_named():
     evidence = seen(rollout=Rollout(earlier_owner_pods=(pod(0, attempt=1, terminating=True),)))
     found = reasons(evidence)
     assert found["Ready"] == found["Scheduled"] == ("False", "EarlierPodRemains")
@@ -51,7 +51,7 @@ def test_an_unpinned_service_is_ready_unless_pinning_is_required(enforcement, re
     assert found["NUMAPinned"] == (("Unknown", "NotLookedAt") if enforcement == "Off" else ("False", "SharedCPUPool"))
 
 
-def test_required_pinning_that_nobody_knows_of_is_not_ready():
+def test_required_pinning_that_is_unknown_is_not_ready():
     asked = service(numa={"enforcement": "Require"})
     unknown = PodReport(verdict=NumaVerdict(None, "ProbeFailed", "no answer"))
     assert reasons(seen(pod(of=asked), report=unknown), asked)["Ready"] == ("False", "ProbeFailed")
@@ -78,7 +78,7 @@ def test_the_engines_exit_code_becomes_a_reason(last_exit, reason, said):
     assert finding["Ready"].reason == reason
 
 
-def test_an_engine_that_sees_no_gpu_is_told_what_mostly_shows_it_one():
+def test_an_engine_that_sees_no_gpu_gets_a_hint_about_runtime_classes():
     ended = ContainerExit(2, "Error", f"ballast: device=cuda: torch {NO_GPU_SEEN}: no driver")
     gpu = {"cpus": 2, "memory": "1Gi", "gpus": 1}
     hints = {}
@@ -98,28 +98,25 @@ def test_an_engine_that_sees_no_gpu_is_told_what_mostly_shows_it_one():
         (None, "ContainerCreating"),
     ],
 )
-def test_a_container_that_does_not_start_says_why(waiting, reason):
+def test_a_container_that_does_not_start_has_its_reason(waiting, reason):
     assert reasons(seen(not_running(waiting=waiting)))["ModelLoaded"] == ("False", reason)
 
 
-def test_loading_is_told_in_tens_of_percent():
+def test_loading_is_reported_in_tens_of_percent():
     finding = find(service(), seen(pod(ready=False), report=PodReport(progress=0.379)))["ModelLoaded"]
     assert (finding.reason, finding.message) == ("Loading", "s-0: 30 % loaded")
     again = pod(ready=False, restarts=1, last_exit=ContainerExit(137, "OOMKilled", ""))
-    assert (
-        "after there is not enough memory"
-        in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
-    )
+    assert "after it ran out of memory" in find(service(), seen(again, report=PodReport(progress=0.0)))["Ready"].message
 
 
-def test_a_refused_pod_is_named_with_node_and_what_was_asked():
+def test_a_rejected_pod_is_reported_with_node_and_requests():
     finding = find(service(), seen(refused(failures=2)))["Scheduled"]
     assert finding.reason == "TopologyAffinityError"
-    for said in ("node n1 refused s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "ask for less"):
+    for said in ("node n1 rejected s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "request less"):
         assert said in finding.message
     several = service(numa={"policy": "AllNodes"})
     finding = find(several, seen(refused(of=several)))["Scheduled"]
-    assert "its topologyManagerPolicy does not let the pod have" in finding.message
+    assert "its topologyManagerPolicy admits no pod with" in finding.message
 
 
 def test_no_node_at_all():
@@ -149,7 +146,7 @@ def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
     assert reasons(gone, asked)["Ready"] == ("False", "ImagePullFailed"), "it may be why another is missing"
 
 
-def test_what_serves_is_available_while_other_replicas_start_and_after_a_refusal():
+def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection():
     asked = service(replicas=2)
     assert reasons(seen(pod(of=asked)), asked)["Available"] == ("True", "MinimumReplicasAvailable")
     assert reasons(seen(pod(), refusals=("no",)))["Available"] == ("True", "MinimumReplicasAvailable")
@@ -183,7 +180,7 @@ def test_a_lost_node_is_named_and_how_to_free_the_pod_that_waits_for_it():
         assert said in waits["Progressing"].message
 
 
-def test_what_is_in_the_way_comes_first():
+def test_conflicts_come_first():
     assert reasons(seen(pod(), conflicts=("Service s exists",)))["Ready"] == ("False", "ForeignObject")
     assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")
 
@@ -203,7 +200,7 @@ def test_a_new_spec_is_not_ready_while_old_pods_serve():
     assert "s-0 on n1" in found["Ready"].message
 
 
-def test_a_stopped_service_says_so():
+def test_a_stopped_service_reports_it():
     found = reasons(seen(), service(replicas=0))
     assert found["Ready"] == ("False", "ScaledToZero")
     assert found["Progressing"] == ("False", "UpToDate")

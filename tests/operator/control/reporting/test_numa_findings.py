@@ -28,25 +28,25 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
 @pytest.mark.parametrize(
     ("report", "reason", "said"),
     [
-        ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs where 2"),
-        ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs where 2"),
+        ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs, but 2"),
+        ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs, but 2"),
         ({"cpus": "1-2", "memory_nodes": "0-1"}, "CPUsSpanNodes", "0, 1"),
         ({"memory_nodes": "0-1"}, "MemoryNotPinned", "memoryManagerPolicy Static"),
         ({"memory_nodes": "0"}, "MemoryNotPinned", "may come from 0"),
         ({"gpu_node": 0}, "GPURemote", "node 0"),
-        ({"gpu_node": None}, "GPUNodeUnknown", "does not say"),
+        ({"gpu_node": None}, "GPUNodeUnknown", "does not report"),
         ({"share_local": 0.98}, "RemotePages", "98 %"),
-        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "CPUs 3 have threads that other pods may use"),
-        ({"nodes": []}, "NodesUnknown", "cannot tell"),
+        ({"shared_core_cpus": "3"}, "SMTSiblingsShared", "the cores of its CPUs 3"),
+        ({"nodes": []}, "NodesUnknown", "cannot determine"),
     ],
 )
-def test_what_is_wrong_is_named(report, reason, said):
+def test_faults_of_pinning_are_named(report, reason, said):
     found = verdict(report)
     assert (found.pinned, found.reason) == (False, reason)
     assert said in found.message
 
 
-def test_all_cpus_of_the_machine_are_nobodys_own():
+def test_all_cpus_of_the_machine_are_not_exclusive():
     assert (
         verdict({"cpus": "0-1", "memory_nodes": "0", "nodes": [{"node": 0, "cpus": "0-1"}]}).reason == "SharedCPUPool"
     )
@@ -66,7 +66,7 @@ def test_all_cpus_of_the_machine_are_nobodys_own():
         {"share_local": "much"},
     ],
 )
-def test_what_is_no_report_is_refused_and_costs_nothing(report):
+def test_a_malformed_report_is_rejected_cheaply(report):
     def read():
         read_placement(pod(), {**GOOD, **report})
         return verdict(report)
@@ -79,14 +79,14 @@ def test_without_a_gpu_its_node_does_not_matter():
     assert verdict({"gpu_node": None}, resources={"cpus": 2, "memory": "1Gi", "gpus": 0}).pinned
 
 
-def test_all_nodes_may_take_cpus_and_memory_of_several():
+def test_all_nodes_may_use_cpus_and_memory_of_several_nodes():
     spec = {"numa": {"policy": "AllNodes"}, "resources": {"cpus": 4, "memory": "1Gi", "gpus": 1}}
     report = {"cpus": "0-3", "memory_nodes": "0-1", "share_local": 0.5}
     assert verdict(report, **spec).pinned
     assert verdict({**report, "memory_nodes": "0-2"}, **spec).reason == "MemoryNotPinned"
     of_one = verdict({**report, "memory_nodes": "0"}, **spec)
     assert of_one.reason == "MemoryNotPinned"
-    assert "from 0 alone" in of_one.message
+    assert "only from 0" in of_one.message
     assert "topologyManagerPolicy best-effort" in of_one.message
 
 
@@ -105,7 +105,7 @@ def test_an_unknown_share_is_no_remote_page_and_is_left_out():
 
 
 @pytest.mark.parametrize("report", [{}, {"cpus": None}, {**GOOD, "cpus": "x"}, {**GOOD, "nodes": 3}])
-def test_a_report_that_is_none_raises(report):
+def test_a_malformed_report_raises(report):
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         judge_pinning(service().spec, pod(), report)
 

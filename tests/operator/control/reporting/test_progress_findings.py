@@ -52,12 +52,12 @@ def test_a_trouble_ends_progress_at_the_deadline(reason):
 
 @pytest.mark.parametrize(("code", "reason"), [(2, "ConfigInvalid"), (3, "ModelUnusable")])
 @pytest.mark.parametrize("running", [False, True])
-def test_what_no_attempt_can_change_ends_progress_at_once(code, reason, running):
+def test_a_final_failure_ends_progress_immediately(code, reason, running):
     assert progressing(seen(exits(code, running=running))) == ("False", reason)
     assert found(seen(exits(code, running=running)))["Stalled"].reason == reason
 
 
-def test_an_image_that_has_no_valid_name_ends_progress_at_once():
+def test_an_invalid_image_name_ends_progress_immediately():
     invalid = pod(0, waiting=("InvalidImageName", "bad"), **STARTING)
     assert progressing(seen(invalid)) == ("False", "ImagePullFailed")
 
@@ -76,12 +76,12 @@ def test_a_pod_that_drains_has_its_drain_timeout_in_addition():
     assert progressing(waits, of) == ("True", "Draining")
 
 
-def test_a_reported_failure_lasts_while_the_engine_tries_again():
+def test_a_reported_failure_lasts_while_the_engine_retries():
     again = pod(0, ready=False, restarts=4)
     assert progressing(seen(again, idle_s=DEADLINE_S, failed=True)) == ("False", "ProgressDeadlineExceeded")
 
 
-def test_a_paused_rollout_is_neither_on_its_way_nor_failed():
+def test_a_paused_rollout_is_neither_progressing_nor_failed():
     of = service(rollout={"paused": True})
     old = pod(0, spec_hash="old")
     waits = seen(old, rollout=Rollout(outdated=(old,)), idle_s=10 * DEADLINE_S)
@@ -94,7 +94,7 @@ def test_a_service_that_serves_is_not_stalled():
     assert "Stalled" not in found(seen(pod(0), delays=("a PodMonitor is refused",)))
 
 
-def test_an_optional_object_that_is_refused_is_no_failure_and_hides_none():
+def test_a_rejected_optional_object_is_no_failure_and_hides_none():
     delayed = {"delays": ("a PodMonitor is refused",)}
     starting = pod(0, ready=False, running=False)
     assert progressing(seen(starting, **delayed)) == ("False", "Blocked")
@@ -104,14 +104,14 @@ def test_an_optional_object_that_is_refused_is_no_failure_and_hides_none():
     assert found(seen(starting, refusals=("no",)))["Stalled"].reason == "Blocked"
 
 
-def test_a_pod_whose_endpoint_is_on_its_way_is_not_stalled():
+def test_a_pod_that_waits_for_its_endpoint_is_not_stalled():
     evidence = seen(pod(0), behind=frozenset(), unserved="pod-0: ready, and no endpoint of the Service")
     assert found(evidence)["Ready"].reason == "EndpointsMissing"
     assert "Stalled" not in found(evidence)
     assert "lastFailure" not in build_status(service(), evidence, {}, NOW).to_api()
 
 
-def test_a_spec_that_is_not_acted_on_is_stalled():
+def test_a_rejected_spec_is_stalled():
     assert spec_refused("SpecInvalid", "no", Finding("True", "MinimumReplicasAvailable"), None)["Stalled"].holds
 
 
@@ -120,7 +120,7 @@ def test_the_status_keeps_why_the_last_revision_failed():
     first = build_status(service(), trouble, {}, NOW).to_api()
     failure = first["lastFailure"]
     assert (failure["reason"], failure["specHash"]) == ("OutOfMemory", first["specHash"])
-    assert "not enough memory" in failure["message"]
+    assert "ran out of memory" in failure["message"]
     after = build_status(service(image="fixed"), seen(pod(0, of=service(image="fixed"))), first, NOW).to_api()
     assert after["lastFailure"] == failure
     assert after["specHash"] != failure["specHash"]

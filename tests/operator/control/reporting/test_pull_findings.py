@@ -6,7 +6,7 @@ from builders import pod, seen, service
 from ballast_operator.control.deciding.pull import Pull, Trouble
 from ballast_operator.control.reporting.events import events_between
 from ballast_operator.control.reporting.findings import find
-from ballast_operator.control.reporting.pull_findings import WAYS_OUT, find_pull
+from ballast_operator.control.reporting.pull_findings import FIXES, find_pull
 
 SOURCE = {"huggingFace": {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}}}
 ONE = service(model={"source": SOURCE})
@@ -16,34 +16,34 @@ def found(pull):
     return find_pull(ONE.spec.model.source.pulled, "job-1", pull)
 
 
-def test_each_step_is_told():
+def test_each_step_is_reported():
     assert found(Pull()).reason == "PullStarting"
-    assert found(Pull(running=True, progress=0.47)).message.endswith("onto claim models, 40 % are there")
+    assert found(Pull(running=True, progress=0.47)).message.endswith("to claim models, 40 % done")
     done = found(Pull(done=True, report="org/tiny:Q8_0 at 1234"))
     assert (done.status, done.reason) == ("True", "Pulled")
     assert "org/tiny:Q8_0 at 1234: on claim models" in done.message
     assert "org/tiny:Q8_0@main" in found(Pull(done=True)).message
 
 
-@pytest.mark.parametrize("seen_reason", WAYS_OUT)
-def test_every_trouble_has_a_way_out_and_is_trouble(seen_reason):
+@pytest.mark.parametrize("seen_reason", FIXES)
+def test_every_trouble_has_a_fix_and_is_trouble(seen_reason):
     finding = found(Pull(trouble=Trouble(seen_reason, "said")))
     assert finding.troubles
-    assert WAYS_OUT[seen_reason] in finding.message
+    assert FIXES[seen_reason] in finding.message
     assert "said" in finding.message
 
 
-def test_what_is_not_known_is_told_as_it_was_said():
+def test_an_unknown_reason_becomes_pull_failed():
     assert found(Pull(trouble=Trouble("Nonsense", "line"))).reason == "PullFailed"
 
 
-def test_a_pull_that_goes_on_after_a_trouble_says_both_and_is_no_trouble():
+def test_a_pull_that_resumes_after_a_trouble_reports_both_and_is_no_trouble():
     finding = found(Pull(running=True, progress=0.1, trouble=Trouble("HubUnreachable", "timeout")))
     assert not finding.troubles
-    assert "10 % are there, after timeout" in finding.message
+    assert "10 % done, after timeout" in finding.message
 
 
-def test_ready_waits_for_it_and_says_why():
+def test_ready_waits_for_the_pull_and_has_its_reason():
     going = find(ONE, seen(pulled=found(Pull(running=True))))
     assert list(going) == [
         *("Ready", "Available", "ModelPulled", "Scheduled", "ModelLoaded", "NUMAPinned", "EndpointReady", "Progressing")
@@ -57,7 +57,7 @@ def test_ready_waits_for_it_and_says_why():
     assert "ModelPulled" not in find(service(), seen(pod()))
 
 
-def test_events_tell_its_end_and_its_troubles():
+def test_events_report_its_end_and_its_troubles():
     def condition(pull):
         finding = found(pull)
         return [{"type": "ModelPulled", "status": finding.status, "reason": finding.reason, "message": finding.message}]

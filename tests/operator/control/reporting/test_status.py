@@ -1,4 +1,4 @@
-"""The fields of the status beside its conditions."""
+"""The fields of the status other than its conditions."""
 
 from datetime import timedelta
 

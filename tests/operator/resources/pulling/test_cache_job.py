@@ -36,7 +36,7 @@ def env_of(job):
     return {one["name"]: one.get("value") for one in container["env"]}
 
 
-def test_a_pull_goes_to_its_node_and_writes_to_a_folder_of_its_own():
+def test_a_pull_runs_on_its_node_and_writes_to_its_own_folder():
     proxies = [{"name": "https_proxy", "value": "http://proxy.example:3128"}, {"name": "NO_PROXY", "value": ".local"}]
     mirrored = cached(endpoint="https://mirror.example:8443")
     cache = model_cache(mirrored, tolerations=[{"key": "gpu"}], proxies=proxies)
@@ -139,10 +139,10 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
         ("exactly one of hostPath and pvc", [], {"storage": {}}),
         ("exactly one of huggingFace, modelScope, s3 and oci", [{"name": "a", "size": "1Gi", "source": {}}], {}),
         ("must be a quantity", [cached(size="1")], {}),
-        ("tiny is there twice", [cached(), cached()], {}),
+        ("tiny is listed twice", [cached(), cached()], {}),
         ("proxies.0.name", [], {"proxies": [{"name": "PATH", "value": "/"}]}),
     ],
 )
-def test_specs_that_are_refused(message, models, spec):
+def test_invalid_specs_are_rejected(message, models, spec):
     with pytest.raises(SpecError, match=message):
         model_cache(*models, **spec)

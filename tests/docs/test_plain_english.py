@@ -1,0 +1,49 @@
+"""Documentation, operator and chart are in plain English: phrases that usually need a rewrite are rare."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MOST_PER_THOUSAND_LINES = 3
+"""Comparable projects have 1 to 2."""
+
+PHRASES = re.compile(
+    r"\bbeside\b|\b(?:who|what|which)ever\b|\b(?:some|any|no)body\b|\banew\b|\bat once\b|\bfor ever\b"
+    r"|\bfore(?:told|seen|see|sees|tells?|saw)\b|\b(?:is|are|was) told\b|\btells? (?:it|them|that|whether)\b"
+    r"|\b(?:goes|go|went) on\b|\b(?:stands?|lies?) (?:in|on|at|there|between)\b|\bmend(?:s|ed)?\b|\bspoil(?:t|s)?\b"
+    r"|\balike\b|\bhence\b|\bthere(?:by|of)\b|\bwherein\b|\bso (?:many|much)\b|\bof (?:those|them|ones?) that\b"
+    r"|\bcan(?:not)? be had\b|\bto be had\b|\ba (?:token|step|layer|request|line|second|case|file) (?:a|each)\b"
+    r"|\bone a (?:line|file|kind|service|reason|pod|replica)\b"
+)
+
+PLACES = {
+    "pages": ("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples"),
+    "operator": ("operator", "tests/operator"),
+    "chart and manifests": ("charts", "manifests"),
+}
+SUFFIXES = {".md", ".py", ".yaml", ".tpl"}
+
+
+@pytest.mark.parametrize("paths", PLACES.values(), ids=PLACES)
+def test_old_fashioned_phrases_are_rare(paths: tuple[str, ...]) -> None:
+    listed = subprocess.run(("git", "ls-files", *paths), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in listed.splitlines() if Path(name).suffix in SUFFIXES and "/golden/" not in name]
+    found, lines = [], 0
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            if is_prose(file, line):
+                lines += 1
+                found += [f"{file.relative_to(ROOT)}:{number}: {match[0]}" for match in PHRASES.finditer(line)]
+    assert lines > 1000
+    assert 1000 * len(found) <= MOST_PER_THOUSAND_LINES * lines, "\n".join(found)
+
+
+def is_prose(file: Path, line: str) -> bool:
+    """Code counts only where a line has a comment, a string or a docstring's text."""
+    return file.suffix != ".py" or bool(re.search(r"[#\"']", line) or re.match(r"\s*[A-Z*a-z`][^=(){}\[\]]*$", line))

@@ -35,15 +35,13 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "dsml": "(NEWLINE call)*",
 }
 
-_PARAM = "tools"
-"""The field of a request that holds the tools."""
-
 
 def tool_calls(
     tools: Sequence[Mapping[str, Any]],
     tokenizer: Tokenizer,
     form: CallStyle,
     *,
+    param: str = "tools",
     only: Collection[str] | None = None,
     parallel: bool = True,
     or_else: str | None = None,
@@ -58,7 +56,7 @@ def tool_calls(
     Raises RequestError when the vocabulary lacks the tokens that frame calls, when a name in `only` is no tool's, and
     for a schema that is too large.
     """
-    rules = {mark: _token(text, tokenizer, _PARAM) for mark, text in tokenizer.reply.calling.items()}
+    rules = {mark: _token(text, tokenizer, param) for mark, text in tokenizer.reply.calling.items()}
     functions = [(n, tool["function"]) for n, tool in enumerate(tools)]
     offered = [(n, function) for n, function in functions if only is None or function["name"] in only]
     if missing := set(only or ()) - {function["name"] for _, function in offered}:
@@ -68,31 +66,31 @@ def tool_calls(
         *([] if or_else is None else [f"reply: {or_else}"]),
         *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else ""),
         f"NEWLINE: {quoted(chr(10))}",
-        *common_rules(_PARAM),
+        *common_rules(param),
     ]
     if form == "dsml":
-        return lark("\n".join([*lines, *dsml_calls(offered, rules, _PARAM, any_arguments=any_arguments)]), _PARAM)
+        return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     if form == "tagged":
-        return lark("\n".join([*lines, *tagged_calls(offered, _PARAM, any_arguments=any_arguments)]), _PARAM)
+        return lark("\n".join([*lines, *tagged_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "keyed":
-        return lark("\n".join([*lines, *keyed_calls(offered, rules, _PARAM, any_arguments=any_arguments)]), _PARAM)
+        return lark("\n".join([*lines, *keyed_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     for n, function in offered:
         arguments, schema, strict = "json_object", function.get("parameters"), bool(function.get("strict"))
         if schema and (strict or not any_arguments):
-            of_tool = JsonRules(f"t{n}", schema, f"{_PARAM}.{n}.function.parameters", strict=strict)
+            of_tool = JsonRules(f"t{n}", schema, f"{param}.{n}.function.parameters", strict=strict)
             arguments = of_tool.arguments()
             lines += of_tool.lines
         ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
         lines.append(f"call_{n}: {' | '.join(ways)}")
-    return lark("\n".join(lines), _PARAM)
+    return lark("\n".join(lines), param)
 
 
-def strict_schemas(tools: Sequence[Mapping[str, Any]]) -> Iterator[Source]:
+def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
     """The schema of each strict tool's arguments by itself, to find the one that cannot be held. Raises RequestError as
     `json_schema` does."""
     for n, function in enumerate(tool["function"] for tool in tools):
         if function.get("strict") and (schema := function.get("parameters")):
-            yield json_schema(schema, f"{_PARAM}.{n}.function.parameters", strict=True)
+            yield json_schema(schema, f"{param}.{n}.function.parameters", strict=True)
 
 
 def _frame(rules: Mapping[Mark, str], calls: str, between: str) -> list[str]:

@@ -133,6 +133,11 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         help="namespace of the operator's pods, which network policies admit, and of its lease (default: "
         "%(default)s, from POD_NAMESPACE where that is set)",
     )
+    _add_monitoring_options(parser)
+    _add_allow_lists(parser)
+
+
+def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pod-monitor-label",
         action="append",
@@ -143,7 +148,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pod-monitor-interval",
-        default=defaults.pod_monitor_interval,
+        default=ChildOptions().pod_monitor_interval,
         type=values.prometheus_duration,
         metavar="DURATION",
         help="how often Prometheus scrapes the engines, as PodMonitors say it (default: %(default)s)",
@@ -165,6 +170,9 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE",
         help="namespace of those pods; repeatable; any without it",
     )
+
+
+def _add_allow_lists(parser: argparse.ArgumentParser) -> None:
     for option, form, metavar, text in (
         (
             "image",

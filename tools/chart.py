@@ -1,4 +1,4 @@
-"""Writes the generated files of the chart: definitions, permissions, dashboards, and a README from comments.
+"""Writes the generated files of the chart: permissions, dashboards, and a README from comments.
 
     python -m tools.chart [--check]
 
@@ -24,13 +24,11 @@ from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "ballast"
-CRDS = ROOT / "manifests" / "crd"
 MADE = "# Made by tools/chart.py; change "
 
 
 def main(arguments: list[str]) -> int:
     expected = {
-        "files/crd.yaml": "---\n".join(path.read_text(encoding="utf-8") for path in sorted(CRDS.glob("*.yaml"))),
         "files/rbac.yaml": permissions(),
         **{
             f"dashboards/{name}.json": json.dumps(to_json(board), indent=1) + "\n" for name, board in DASHBOARDS.items()

@@ -32,7 +32,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.bench_record import bench_record
-from support.decode_times import median_decode_s
+from support.timing import median_decode_s
 
 PROMPT_TOKENS = 32
 

@@ -28,7 +28,8 @@ from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import used_tensors
 from ballast.plan import MemoryPlan, plan_for, planned
-from ballast.plan.device import hybrid_bytes
+from ballast.plan.device import computes_on_gpu, hybrid_bytes
+from ballast.plan.hybrid import whole_modules
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.bench_record import bench_record
 
@@ -58,9 +59,11 @@ def main() -> None:
 def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[int]:
     """Bytes of each layer that the plan puts on the device."""
     layers: Counter[int] = Counter()
-    tensors = used_tensors(spec)
+    assert plan.device is not None
+    tensors, whole = used_tensors(spec), whole_modules(spec, plan.device.gpu_experts)
     for name, _, num_bytes in hybrid_bytes(gguf, spec, "avx512", (1,)):
-        if name.startswith("blk.") and plan.assignment.devices[tensors[name].module] != "cpu":
+        module = tensors[name].module
+        if name.startswith("blk.") and (computes_on_gpu(module) or module in whole):
             layers[int(name.split(".")[1])] += num_bytes
     return [layers[index] for index in range(spec.num_layers)]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ballast._core import kernels
 from support.bench_record import bench_record
-from support.best_of import best_of
+from support.timing import best_of
 
 RANK, ROPE, BLOCK_TOKENS = 512, 64, 32
 CASES = [  # heads, requests, tokens of each, positions each sees

@@ -14,8 +14,8 @@ from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from support.bench_record import bench_record
-from support.best_of import best_of
 from support.models.random_blocks import random_blocks
+from support.timing import best_of
 
 RNG = np.random.default_rng(0)
 

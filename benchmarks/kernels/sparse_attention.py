@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from support.bench_record import bench_record
-from support.best_of import best_of
+from support.timing import best_of
 
 I32 = NDArray[np.int32]
 

@@ -28,7 +28,6 @@ def new_scheduler(context_tokens: int, block_tokens: int, *, spare_tokens: int) 
             max_batch_size=NUM_RUNNING,
             chunk_size=2 * NUM_RUNNING,
             prefill_chunk_size=NUM_RUNNING * context_tokens,
-            max_queue=NUM_RUNNING,
         )
     )
     for seq in range(NUM_RUNNING):

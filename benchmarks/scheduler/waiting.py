@@ -31,7 +31,6 @@ def new_scheduler(num_blocks: int) -> sched.Scheduler:
             max_batch_size=NUM_RUNNING + 1,
             chunk_size=HEAD_TOKENS,
             prefill_chunk_size=HEAD_TOKENS,
-            max_queue=NUM_WAITING,
         )
     )
 

@@ -92,8 +92,8 @@ CostCurve to_curve(const char* name, const Costs& costs) {
 }
 
 SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
-                            int64_t chunk_size, int64_t prefill_chunk_size, int64_t max_queue,
-                            bool prefix_cache, const Costs& decode_costs, const Costs& prefill_costs,
+                            int64_t chunk_size, int64_t prefill_chunk_size, bool prefix_cache,
+                            const Costs& decode_costs, const Costs& prefill_costs,
                             std::optional<int64_t> prefill_lane_tokens,
                             std::optional<std::pair<int64_t, int64_t>> joint_tokens,
                             std::optional<double> max_stall_s, const Tiers& tiers) {
@@ -109,7 +109,6 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                          to_int32("max_batch_size", max_batch_size),
                          to_int32("chunk_size", chunk_size),
                          to_int32("prefill_chunk_size", prefill_chunk_size),
-                         to_int32("max_queue", max_queue),
                          prefix_cache,
                          to_curve("decode_costs", decode_costs),
                          to_curve("prefill_costs", prefill_costs),
@@ -156,12 +155,11 @@ QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_re
 
 void bind_sched(py::module_ m) {
   m.attr("MOST_IDLE_TOKENS") = kMostIdleTokens;
-  py::register_exception<QueueFullError>(m, "QueueFullError", PyExc_RuntimeError);
 
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
-           py::arg("max_queue"), py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
+           py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
            py::arg("joint_tokens") = py::none(), py::arg("max_stall_s") = py::none(),
            py::arg("tiers") = Tiers{})
@@ -170,7 +168,6 @@ void bind_sched(py::module_ m) {
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
       .def_readonly("chunk_size", &SchedulerConfig::chunk_size)
       .def_readonly("prefill_chunk_size", &SchedulerConfig::prefill_chunk_size)
-      .def_readonly("max_queue", &SchedulerConfig::max_queue)
       .def_readonly("prefix_cache", &SchedulerConfig::prefix_cache)
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
       .def_readonly("joint_tokens", &SchedulerConfig::joint_tokens)

@@ -29,10 +29,6 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
   if (options.leader) check_leader(name, options);
-  if (state_.queue.num_new() >= state_.config.max_queue) {
-    throw QueueFullError("the queue is full: max_queue=" + std::to_string(state_.config.max_queue) +
-                         " requests wait");
-  }
 
   auto request = std::make_unique<Request>();
   request->seq = seq;

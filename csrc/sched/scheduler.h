@@ -37,11 +37,6 @@ struct AddOptions {
   Salt salt;  // blocks are shared only among sequences with the same salt
 };
 
-class QueueFullError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 // Owns the requests, their blocks and the outstanding steps. Not thread-safe. A step is plan(), then commit()
 // with the sampled tokens. Each lane has at most one outstanding step; a request is in one of them at a time.
 //

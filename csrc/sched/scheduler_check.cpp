@@ -55,7 +55,6 @@ void Scheduler::check() const {
   }
   state_.running.check();
   state_.queue.check();
-  BALLAST_CHECK(state_.queue.num_new() <= state_.config.max_queue);
   state_.blocks.check(owners);
   state_.tiers.check(state_.running.requests());
 }

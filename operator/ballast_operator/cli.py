@@ -133,6 +133,11 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         help="namespace of the operator's pods, which network policies admit, and of its Lease (default: "
         "%(default)s, from POD_NAMESPACE if it is set)",
     )
+    _add_monitoring_options(parser)
+    _add_allow_lists(parser)
+
+
+def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pod-monitor-label",
         action="append",
@@ -143,7 +148,7 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pod-monitor-interval",
-        default=defaults.pod_monitor_interval,
+        default=ChildOptions().pod_monitor_interval,
         type=values.prometheus_duration,
         metavar="DURATION",
         help="scrape interval in the PodMonitors (default: %(default)s)",
@@ -165,6 +170,9 @@ def _add_child_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE",
         help="namespace of the scrapers' pods; can be repeated (default: any)",
     )
+
+
+def _add_allow_lists(parser: argparse.ArgumentParser) -> None:
     for option, form, metavar, text in (
         (
             "image",

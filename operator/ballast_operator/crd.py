@@ -65,7 +65,7 @@ def definition(
 
 
 def to_yaml(definition: dict[str, Any]) -> str:
-    """The text of the file in manifests/crd."""
+    """The text of the file in charts/ballast/files/crd."""
     text: str = yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
     return f"# Made by `ballast-operator crd` from the operator's types; change those, not this file.\n{text}"
 

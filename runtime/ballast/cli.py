@@ -10,7 +10,6 @@ import argparse
 import difflib
 import logging
 import os
-import re
 import signal
 import sys
 import traceback
@@ -19,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, Option, read_config
+from ballast.config.arguments import add_options, normalised, suggestion
+from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, ConfigError, first_line
 from ballast.log import configure_logging
@@ -102,19 +102,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         close = difflib.get_close_matches(argv[0], commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands.choices)}"
         parser.error(f"no command {argv[0]!r}; {hint}")
-    arguments, unknown = parser.parse_known_args(_with_ranges_joined(_underscored(argv)))
+    arguments, unknown = parser.parse_known_args(normalised(argv))
     if unknown:
         command = commands.choices[arguments.command]
-        command.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown, command.format_help())}")
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion(unknown, command.format_help())}")
     return arguments
-
-
-def _suggestion(unknown: Sequence[str], shown_help: str) -> str:
-    """The options of `shown_help` that are spelled much like those that are unknown."""
-    known = re.findall(r"--\w+", shown_help)
-    names = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-    close = [match for name in names for match in difflib.get_close_matches(name, known, n=1)]
-    return f"; did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
 
 
 def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
@@ -139,49 +131,6 @@ def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
     ):
         add(commands)
     return parser, commands
-
-
-def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    parser.add_argument("--config", metavar="FILE", help="YAML file of these options, one NAME: VALUE a line")
-    groups = {opt.group: parser.add_argument_group(opt.group) for opt in options}
-    for opt in options:
-        group, name = groups[opt.group], f"--{opt.name}"
-        # SUPPRESS: only options that were given reach read_config, which adds the environment and the defaults.
-        if opt.kind.flag:
-            group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=opt.help)
-            group.add_argument(
-                f"--no_{opt.name}", dest=opt.name, action="store_false", default=argparse.SUPPRESS, help="the opposite"
-            )
-        else:
-            group.add_argument(
-                name,
-                action="append" if opt.kind.repeatable else "store",
-                default=argparse.SUPPRESS,
-                metavar=opt.kind.metavar,
-                help=opt.help + _shown_default(opt),
-            )
-
-
-def _shown_default(opt: Option) -> str:
-    if opt.default is None:
-        return " (default: auto)" if "auto" in opt.kind.metavar else ""
-    return "" if opt.default == () else f" (default: {opt.default})"
-
-
-def _underscored(argv: Sequence[str]) -> list[str]:
-    """argv with underscores in the names of options; values are unchanged."""
-    return [re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word) for word in argv]
-
-
-def _with_ranges_joined(argv: Sequence[str]) -> list[str]:
-    """argv with `--NAME -5..5` as `--NAME=-5..5`, since argparse takes -5..5 for an option."""
-    joined: list[str] = []
-    for word in argv:
-        if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+\.\..*", word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -218,7 +167,7 @@ def _add_serve(commands: _Commands) -> None:
         allow_abbrev=False,
     )
     _add_model(parser)
-    _add_options(parser, OPTIONS)
+    add_options(parser, OPTIONS)
     parser.set_defaults(run=_serve)
 
 
@@ -363,7 +312,7 @@ def _add_plan(commands: _Commands) -> None:
     machine.add_argument(
         "--threads", dest="cpu_threads", default=argparse.SUPPRESS, metavar="N", help="the same as --cpu_threads"
     )
-    _add_options(parser, OPTIONS)
+    add_options(parser, OPTIONS)
     parser.set_defaults(run=_plan)
 
 
@@ -428,7 +377,7 @@ def _add_batch(commands: _Commands) -> None:
     counts = [
         opt for opt in OPTIONS if opt.name not in OF_A_QUEUE and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
     ]
-    _add_options(parser, counts)
+    add_options(parser, counts)
     parser.set_defaults(run=_batch)
 
 
@@ -453,7 +402,7 @@ def _add_profile(commands: _Commands) -> None:
         help='one prompt a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
     )
     parser.add_argument("--out", type=Path, default=Path("profile.json"), metavar="FILE", help="default: %(default)s")
-    _add_options(parser, OPTIONS)
+    add_options(parser, OPTIONS)
     parser.set_defaults(run=_profile)
 
 

@@ -56,7 +56,7 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
     _log_device(config)
     _log_lengths(plan)
     _log_streaming(plan)
-    for line in rule_lines(plan.assignment):
+    for line in rule_lines(plan.placement):
         log.info("placement", extra={"rule": line})
     check_memory(plan)
     text = load_checked_text(config.model, gguf, spec)

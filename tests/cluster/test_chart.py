@@ -56,7 +56,11 @@ def next_version(folder: Path) -> Path:
     shutil.copytree(CHART, chart)
     for file, old, new in (
         ("Chart.yaml", "ersion: 0.1.0", "ersion: 0.2.0"),
-        ("files/crd.yaml", "description: Always InferenceService.", "description: Of the next version."),
+        (
+            "files/crd/inferenceservices.serving.ballast.dev.yaml",
+            "description: Always InferenceService.",
+            "description: Of the next version.",
+        ),
     ):
         text = (chart / file).read_text()
         assert old in text
@@ -67,7 +71,10 @@ def next_version(folder: Path) -> Path:
 def release_before(folder: Path) -> Path:
     """The chart as it was when v1alpha1 was the only version of the API."""
     chart = shutil.copytree(CHART, folder / "before/ballast")
-    (chart / "files/crd.yaml").write_text(yaml.safe_dump_all(of_the_release_before(), sort_keys=False))
+    for definition in of_the_release_before():
+        (chart / f"files/crd/{definition['metadata']['name']}.yaml").write_text(
+            yaml.safe_dump(definition, sort_keys=False)
+        )
     template = chart / "templates/inferenceservices.yaml"
     template.write_text(template.read_text().replace("v1beta1", "v1alpha1"))
     return chart

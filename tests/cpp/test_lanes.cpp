@@ -21,7 +21,6 @@ SchedulerConfig two_lanes(int32_t num_blocks = 64) {
                          /*max_batch_size=*/4,
                          /*chunk_size=*/16,
                          /*prefill_chunk_size=*/32,
-                         /*max_queue=*/8,
                          true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {11, 2.0}, {31, 8.0}});
   config.prefill_costs = CostCurve("prefill_costs", {{1, 4.0}, {32, 4.0}});

@@ -18,8 +18,7 @@ SchedulerConfig limits(bool has_prefill_lane) {
                          /*block_tokens=*/4,
                          /*max_batch_size=*/2,
                          /*chunk_size=*/16,
-                         /*prefill_chunk_size=*/32,
-                         /*max_queue=*/64,          true};
+                         /*prefill_chunk_size=*/32, true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {11, 2.0}});
   if (has_prefill_lane) config.prefill_costs = CostCurve("prefill_costs", {{1, 4.0}, {32, 4.0}});
   return config;

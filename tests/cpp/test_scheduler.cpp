@@ -19,7 +19,7 @@ using Tokens = std::vector<int32_t>;
 constexpr int32_t kStopToken = 999;
 
 SchedulerConfig config(int32_t num_blocks, int32_t block_tokens = 4, int32_t chunk_size = 8) {
-  return {num_blocks, block_tokens, /*max_batch_size=*/4, chunk_size, chunk_size, /*max_queue=*/8, true};
+  return {num_blocks, block_tokens, /*max_batch_size=*/4, chunk_size, chunk_size, true};
 }
 
 // `count` tokens that no other `seed` shares.
@@ -268,7 +268,6 @@ struct OneByOne : Run {
       : Run([] {
           SchedulerConfig limits = config(32);
           limits.max_batch_size = 1;
-          limits.max_queue = 64;
           return limits;
         }()) {}
 
@@ -683,22 +682,6 @@ TEST(without_a_prefix_cache_every_token_is_computed) {
   EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 0);
 }
 
-TEST(the_queue_is_bounded_and_preempted_requests_do_not_count) {
-  SchedulerConfig limits = config(4);
-  limits.max_queue = 1;
-  Run run(limits);
-  run.add(1, prompt(1, 4), 8);
-  EXPECT_THROWS(run.add(2, prompt(2, 4), 8), QueueFullError);
-  run.step();
-  run.add(2, prompt(2, 4), 8);
-  while (run.step()->preempted.empty()) continue;
-  run.add(3, prompt(3, 1), 1);
-  EXPECT_EQ(run.scheduler.stats().waiting, 2);
-  EXPECT_THROWS(run.add(4, prompt(4, 1), 1), QueueFullError);
-  run.abort(3);
-  run.add(4, prompt(4, 1), 1);
-}
-
 TEST(plan_and_commit_take_turns) {
   Run run(config(8));
   EXPECT_THROWS(run.scheduler.commit({}), std::logic_error);
@@ -767,5 +750,4 @@ TEST(limits_that_cannot_work_are_refused) {
   refuses(&SchedulerConfig::max_batch_size, 0);
   refuses(&SchedulerConfig::chunk_size, 3);  // max_batch_size is 4
   refuses(&SchedulerConfig::prefill_chunk_size, 0);
-  refuses(&SchedulerConfig::max_queue, 0);
 }

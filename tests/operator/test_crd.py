@@ -1,4 +1,4 @@
-"""The definition in manifests/crd: made from the types, complete, and within what the API server takes."""
+"""The definitions in charts/ballast/files/crd: made from the types, complete, and within what the API server takes."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,8 @@ from ballast_operator.resources.pod import Attempt, build_pod
 from support.cluster.service.short_lists import SHORT_LISTS
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml"
+FOLDER = ROOT / "charts/ballast/files/crd"
+FILE = FOLDER / "inferenceservices.serving.ballast.dev.yaml"
 SCHEMA = service_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
@@ -46,7 +47,12 @@ DESCRIBED = [*ALL_FIELDS, *CACHE_FIELDS]
 def test_the_file_matches_the_types(plural):
     file = FILE.with_name(f"{plural}.serving.ballast.dev.yaml")
     made = to_yaml(DEFINITIONS[plural]())
-    assert file.read_text() == made, f"run: ballast-operator crd {plural} > manifests/crd/{file.name}"
+    assert file.read_text() == made, f"run: ballast-operator crd {plural} > {file.relative_to(ROOT)}"
+
+
+def test_the_manifests_link_to_every_definition_of_the_chart():
+    links = {file.name: file.readlink() for file in (ROOT / "manifests/crd").iterdir()}
+    assert links == {file.name: Path("../../charts/ballast/files/crd", file.name) for file in FOLDER.iterdir()}
 
 
 @pytest.mark.parametrize("plural", DEFINITIONS)

@@ -29,7 +29,6 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         max_batch_size=max_batch_size,
         chunk_size=max_batch_size + draw(st.integers(0, 8)),
         prefill_chunk_size=draw(st.integers(1, 16)),
-        max_queue=draw(st.integers(1, 6)),
         prefix_cache=prefix_cache,
         # Seconds of steps of 1 and 8 tokens: whichever lane a prompt is cheaper in.
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],

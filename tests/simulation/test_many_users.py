@@ -108,7 +108,7 @@ def poisson(rate: float, count: int, seed: int, num_clients: int = 1) -> list[Ar
 
 def config(costs: dict[str, Any], **changes: int) -> sched.SchedulerConfig:
     limits = {"num_blocks": 4096, "max_batch_size": 8, "prefill_chunk_size": 4096 if len(costs) > 1 else 256}
-    return sched.SchedulerConfig(block_tokens=32, chunk_size=256, max_queue=10_000, **(limits | changes), **costs)
+    return sched.SchedulerConfig(block_tokens=32, chunk_size=256, **(limits | changes), **costs)
 
 
 @pytest.mark.parametrize("costs", [ONE_LANE, TWO_LANES], ids=["one lane", "two lanes"])

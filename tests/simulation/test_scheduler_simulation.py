@@ -14,8 +14,9 @@ CONFIG: dict[str, Any] = {
     "max_batch_size": 12,
     "chunk_size": 48,
     "prefill_chunk_size": 96,
-    "max_queue": 24,
 }
+MOST_WAITING = 24
+"""Requests that wait for their first step; more are refused, as the engine does."""
 
 
 class Simulation:
@@ -90,7 +91,8 @@ class Simulation:
         max_tokens = self.random.choice((1, 8, 40, 200))
         client = self.random.choice((0, self.random.randrange(self.num_clients))) if self.num_clients > 1 else 0
         salt = (0, self.random.randrange(self.num_salts)) if self.num_salts > 1 else (0, 0)
-        self.num_refused += not self.reference.add(
+        num_new = sum(not request.admitted_before for request in self.reference.live.values())
+        self.num_refused += num_new >= MOST_WAITING or not self.reference.add(
             seq, prompt, max_tokens, {STOP}, min_tokens=2, client=client, salt=salt
         )
 

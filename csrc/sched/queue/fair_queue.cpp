@@ -9,22 +9,17 @@ namespace ballast {
 void FairQueue::enter(Request* request) {
   request->turn = next_turn(*request);
   insert_in_order(waiting_, request);
-  ++num_new_;
   rounds_.enter(request->priority);
 }
 
 void FairQueue::admit(size_t index) {
   const Request& request = *waiting_[index];
-  if (!request.admitted_before) {
-    --num_new_;
-    rounds_.begin(request.priority, request.turn.round);
-  }
+  if (!request.admitted_before) rounds_.begin(request.priority, request.turn.round);
   waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 void FairQueue::remove(Request* request) {
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
-  num_new_ -= !request->admitted_before;
   release_turn(*request);
 }
 
@@ -57,16 +52,13 @@ void FairQueue::release_turn(const Request& leaver) {
 }
 
 void FairQueue::check() const {
-  int32_t num_new = 0;
   const Request* last = nullptr;
   for (const Request* request : waiting_) {
     BALLAST_CHECK(last == nullptr || last->comes_before(*request));
     BALLAST_CHECK(request->admitted_before || request->num_generated() == 0);
     BALLAST_CHECK(!request->admitted_before || request->turn.round <= rounds_.now(request->priority));
-    num_new += !request->admitted_before;
     last = request;
   }
-  BALLAST_CHECK(num_new == num_new_);
 }
 
 }  // namespace ballast

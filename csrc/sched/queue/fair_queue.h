@@ -41,8 +41,6 @@ class FairQueue {
   bool contains(const Request* request) const {
     return std::find(waiting_.begin(), waiting_.end(), request) != waiting_.end();
   }
-  // Requests that never ran; max_queue bounds their number.
-  int32_t num_new() const { return num_new_; }
   const FairShareRounds& rounds() const { return rounds_; }
 
   void check() const;
@@ -53,7 +51,6 @@ class FairQueue {
 
   std::deque<Request*> waiting_;
   FairShareRounds rounds_;
-  int32_t num_new_ = 0;
 };
 
 }  // namespace ballast

@@ -31,7 +31,6 @@ void SchedulerConfig::validate() const {
           "a range of tokens, from 1 or more, that ends after it begins");
   require(!max_stall_s || *max_stall_s >= 0.0, "max_stall_s", static_cast<int64_t>(max_stall_s.value_or(0.0)),
           "prompts cannot make a step shorter; use 0 or more");
-  require(max_queue >= 1, "max_queue", max_queue, "at least 1 request must be able to wait");
   require(tiers.empty() || prefix_cache, "tiers", static_cast<int64_t>(tiers.size()),
           "tiers mirror the prefix cache; enable prefix_cache or use no tiers");
   for (const TierConfig& tier : tiers) {

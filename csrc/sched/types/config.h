@@ -17,7 +17,6 @@ struct SchedulerConfig {
   int32_t max_batch_size;      // most rows of a step; as many further requests may fetch from tiers
   int32_t chunk_size;          // most tokens of a step in which something decodes
   int32_t prefill_chunk_size;  // most tokens of any other step
-  int32_t max_queue;           // most requests that wait for their first step
   bool prefix_cache;
   CostCurve decode_costs = {};   // of a decode-lane step; empty: unknown, and no step is bounded by its cost
   CostCurve prefill_costs = {};  // of a prefill-lane pass; empty: there is no such lane

@@ -58,9 +58,9 @@ class WorkQueue(Generic[Key]):
         self._changed = asyncio.Event()
         self._num_running = 0
 
-    def enqueue(self, key: Key, after_s: float = 0.0) -> None:
-        """Have the key worked on, at the latest `after_s` from now. Call it on the event loop."""
-        due = self._clock() + after_s
+    def enqueue(self, key: Key) -> None:
+        """Reconcile the key as soon as a worker is free. Call it on the event loop."""
+        due = self._clock()
         entry = self._entries.setdefault(key, _Entry(due))
         entry.due = min(entry.due, due)
         self._changed.set()

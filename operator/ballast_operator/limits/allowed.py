@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -53,3 +55,13 @@ def is_of(image: str, prefix: str) -> bool:
         return True
     # A tag or a digest has no slash; with one, the prefix is a host and this its port.
     return rest[0] in ":@" and "/" not in rest
+
+
+def is_below(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path is one of the roots or lies below one, however they are written."""
+    normal = _normal(path)
+    return any(normal == root or normal.startswith(f"{root.rstrip('/')}/") for root in map(_normal, roots))
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(re.sub("/+", "/", path))  # normpath keeps two slashes at the beginning

@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 
 from ballast_operator.api.pod.container import EnvFrom, EnvVar, Sidecar, VolumeMount
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
-from ballast_operator.limits.paths import is_below
+from ballast_operator.limits.allowed import AllowLists, Refusal, is_below, is_of
 
 CODE_VARIABLES = (
     # the dynamic loader and the C library

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ballast_operator.api.model_cache_spec import ModelCacheSpec
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.limits.allowed import AllowLists, Refusal, is_of
+from ballast_operator.limits.allowed import AllowLists, Refusal, is_below, is_of
 from ballast_operator.limits.code_sources import code_refusals
-from ballast_operator.limits.paths import is_below
 
 
 def why_not_allowed(spec: InferenceServiceSpec, lists: AllowLists) -> str | None:

@@ -20,7 +20,6 @@ class SchedulerConfig(PybindObject):
         max_batch_size: int,
         chunk_size: int,
         prefill_chunk_size: int,
-        max_queue: int,
         prefix_cache: bool = True,
         decode_costs: Sequence[tuple[int, float]] = ...,
         prefill_costs: Sequence[tuple[int, float]] = ...,
@@ -52,8 +51,6 @@ class SchedulerConfig(PybindObject):
     def chunk_size(self) -> int: ...
     @property
     def prefill_chunk_size(self) -> int: ...
-    @property
-    def max_queue(self) -> int: ...
     @property
     def prefix_cache(self) -> bool: ...
     @property
@@ -223,8 +220,6 @@ class Stats(PybindObject):
     def tiers(self) -> list[TierStats]:
         """One for each tier, as configured."""
 
-class QueueFullError(RuntimeError): ...
-
 class QueueState(PybindObject):
     """The load at one moment, independent of the scheduler from then on."""
 
@@ -266,7 +261,7 @@ class Scheduler(PybindObject):
         prefix cache. `salt`: two 64-bit words; blocks of the cache and of tiers are shared only among sequences with
         the same salt. With `scores_prompt` every prompt token goes through the model, at most chunk_size per step.
         Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority` or another
-        salt, or prompt + max_tokens can never fit; QueueFullError when max_queue requests wait."""
+        salt, or prompt + max_tokens can never fit."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
         False when the id is not live."""

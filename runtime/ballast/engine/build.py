@@ -110,8 +110,6 @@ def scheduler_config(settings: EngineSettings) -> sched.SchedulerConfig:
         max_batch_size=settings.max_batch_size,
         chunk_size=settings.chunk_size,
         prefill_chunk_size=settings.prefill_chunk_size,
-        # The engine enforces the bound. Requests on their way to a free slot pass through this queue too.
-        max_queue=settings.max_queue + settings.max_batch_size,
         prefill_lane_tokens=settings.stream_from_tokens or None,
         max_stall_s=settings.max_stall_s,
     )

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.engine.logprobs import TokenLogprobs
-from ballast.engine.masks import MaskWorker
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, has_finite_peak
+from ballast.engine.row_sampler import RequestedRow, RowSampler, Sampled, requested_rows
+from ballast.engine.sampling import has_finite_peak
 from ballast.engine.sequence import Sequence
 from ballast.engine.tier_mover import TierMover, TierNumbers
-from ballast.errors import RequestError
-from ballast.host.isa import chosen_isa
 from ballast.model.batch import Batch
 from ballast.model.device_counts import DeviceCounts
 from ballast.model.runner import Runner
@@ -85,10 +83,9 @@ class _Step:
     """A lane's outstanding plan."""
 
     plan: sched.Plan
-    requested: list[_RequestedRow]
+    requested: list[RequestedRow]
     admitted: tuple[tuple[int, int], ...]
-    masks: MaskWorker
-    sampler: StepSampler
+    sampler: RowSampler
     started: float
 
 
@@ -115,10 +112,9 @@ class EngineCore:
         self._block_tokens = config.block_tokens
         tiers = runner.cache_tiers if config.tiers else None
         self._tiers = None if tiers is None else TierMover(self._scheduler, tiers, clock)
-        self._decode_sampler = StepSampler(runner.pool or kernels.ThreadPool(1), chosen_isa())
+        self._decode_sampler = RowSampler(runner.pool or kernels.ThreadPool(1))
         # While the prefill lane samples, the threads may be computing experts.
-        self._prefill_sampler = StepSampler(kernels.ThreadPool(1), chosen_isa())
-        self._decode_masks, self._prefill_masks = MaskWorker(), MaskWorker()
+        self._prefill_sampler = RowSampler(kernels.ThreadPool(1))
         self._decode_step: _Step | None = None
         self._prefill_step: _Step | None = None
         self._is_prefill_held = False
@@ -134,7 +130,7 @@ class EngineCore:
         """Queue a request under a fresh sequence id.
 
         `leader` is a sequence with the same prompt that computes it first; it is ignored if it has ended by now.
-        Raises ValueError when the request can never fit, QueueFullError.
+        Raises ValueError when the request can never fit.
         """
         params = request.sampling
         sequence = Sequence(request, seed)
@@ -211,7 +207,7 @@ class EngineCore:
     def _begin_decode(self) -> _Step | None:
         """Plan a step of the decode lane. On a device it is queued at once, and the step after it is planned meanwhile:
         all of that but the tokens that this one is to sample."""
-        step = self._planned(sched.Lane.DECODE, self._decode_masks, self._decode_sampler)
+        step = self._planned(sched.Lane.DECODE, self._decode_sampler)
         runner = self._runner
         if step is not None and runner.is_asynchronous:
             batch = _batch(step.plan, step.requested)
@@ -222,12 +218,12 @@ class EngineCore:
         return step
 
     def _begin_prefill(self) -> _Step | None:
-        step = self._planned(sched.Lane.PREFILL, self._prefill_masks, self._prefill_sampler)
+        step = self._planned(sched.Lane.PREFILL, self._prefill_sampler)
         if step is not None:
             self._runner.begin_prefill(_batch(step.plan, step.requested))
         return step
 
-    def _planned(self, lane: int, masks: MaskWorker, sampler: StepSampler) -> _Step | None:
+    def _planned(self, lane: int, sampler: RowSampler) -> _Step | None:
         """The lane's next step; None where it has none."""
         plan = self._scheduler.plan(lane, now_s=self._clock())
         self._preempted += plan.preempted.tolist()
@@ -238,9 +234,9 @@ class EngineCore:
             return None
         admitted = tuple((seq, self._scheduler.cached_tokens(seq)) for seq in plan.seqs.tolist() if seq in self._queued)
         self._queued.difference_update(seq for seq, _ in admitted)
-        requested = _requested_rows(plan, self._sequences)
-        masks.begin({row.seq: self._sequences[row.seq] for row in requested if row.samples})
-        return _Step(plan, requested, admitted, masks, sampler, self._clock())
+        requested = requested_rows(plan, self._sequences)
+        sampler.begin(requested, self._sequences)
+        return _Step(plan, requested, admitted, sampler, self._clock())
 
     def _prefill_ends_first(self, decode: _Step | None) -> bool:
         """Drive the prefill lane until its step ends, or the decode lane's does; without one, for BUSY_S."""
@@ -288,97 +284,23 @@ class EngineCore:
         )
 
     def _apply_logits(
-        self, step: _Step, requested: list[_RequestedRow], logits: NDArray[np.float32]
-    ) -> tuple[tuple[PrefillEvent, ...], dict[int, tuple[int, TokenLogprobs | None]], dict[int, Exception]]:
+        self, step: _Step, requested: list[RequestedRow], logits: NDArray[np.float32]
+    ) -> tuple[tuple[PrefillEvent, ...], dict[int, Sampled], dict[int, Exception]]:
         """Prompt scores, sampled tokens in plan order, and failures, which the scheduler knows of by then. A failed
         sequence gets token 0, which is never delivered."""
-        errors: dict[int, Exception] = {}
-        scores = self._score_prompts(step.sampler, requested, logits, errors)
-        tokens = self._sample(step, requested, logits, errors)
-        logprobs = self._score_tokens(step.sampler, requested, tokens, logits, errors)
+        results = step.sampler.results(requested, self._sequences, logits)
         prefilled: list[PrefillEvent] = []
-        sampled: dict[int, tuple[int, TokenLogprobs | None]] = {}
         failed: dict[int, Exception] = {}
         for row in requested:
             seq = row.seq
-            if row.samples:
-                sampled[seq] = (0, None) if seq in errors else (tokens[seq], logprobs.get(seq))
-            if seq in errors:
+            if seq in results.errors:
+                failed[seq] = results.errors[seq]
                 # Where the model's own numbers are wrong, so may be all that they were computed from.
                 own = logits[row.first_logit : row.first_logit + row.num_logits]
                 self._scheduler.fail(seq, forget=not all(has_finite_peak(each) for each in own))
-                failed[seq] = errors[seq]
-            elif seq in scores or (self._sequences[seq].request.report_progress and row.computed_tokens):
-                prefilled.append(PrefillEvent(seq, row.computed_tokens, tuple(scores.get(seq, ()))))
-        return tuple(prefilled), sampled, failed
-
-    def _score_prompts(
-        self,
-        sampler: StepSampler,
-        requested: list[_RequestedRow],
-        logits: NDArray[np.float32],
-        errors: dict[int, Exception],
-    ) -> dict[int, list[TokenLogprobs]]:
-        """The log probabilities of the prompt tokens that rows score, by sequence; the first failure of each goes to
-        `errors`, here and below."""
-        rows = []
-        for row in requested:
-            num_top = self._sequences[row.seq].request.prompt_logprobs or 0
-            for n, token_id in enumerate(self._sequences[row.seq].take_unscored(len(row.scored))):
-                rows.append((row.seq, ScoredRow(row.first_logit + n, token_id, num_top)))
-        scores: dict[int, list[TokenLogprobs]] = {}
-        for (seq, _), score in zip(rows, sampler.score(logits, [row for _, row in rows]), strict=True):
-            if isinstance(score, FloatingPointError):
-                errors.setdefault(seq, score)
-            else:
-                scores.setdefault(seq, []).append(score)
-        return scores
-
-    def _sample(
-        self, step: _Step, requested: list[_RequestedRow], logits: NDArray[np.float32], errors: dict[int, Exception]
-    ) -> dict[int, int]:
-        """The next token of each sequence that samples and has not failed; grammars have advanced by it."""
-        rows: dict[int, SampledRow] = {}
-        for row in requested:
-            if row.samples and row.seq not in errors:
-                try:
-                    allowed = step.masks.take(row.seq)
-                except RequestError as error:
-                    errors[row.seq] = error
-                else:
-                    rows[row.seq] = SampledRow(row.last_logit, self._sequences[row.seq].sampler, allowed)
-        tokens: dict[int, int] = {}
-        for seq, token in zip(rows, step.sampler.sample(logits, list(rows.values())), strict=True):
-            try:
-                if isinstance(token, FloatingPointError):
-                    raise token
-                self._sequences[seq].accept(token)
-                tokens[seq] = token
-            except (FloatingPointError, RequestError) as error:
-                errors[seq] = error
-        return tokens
-
-    def _score_tokens(
-        self,
-        sampler: StepSampler,
-        requested: list[_RequestedRow],
-        tokens: Mapping[int, int],
-        logits: NDArray[np.float32],
-        errors: dict[int, Exception],
-    ) -> dict[int, TokenLogprobs]:
-        """The log probabilities of sampled tokens, for the sequences that ask for them."""
-        rows: dict[int, ScoredRow] = {}
-        for row in requested:
-            num_top = self._sequences[row.seq].request.sampling.logprobs
-            if row.seq in tokens and num_top is not None:
-                rows[row.seq] = ScoredRow(row.last_logit, tokens[row.seq], num_top)
-        logprobs: dict[int, TokenLogprobs] = {}
-        for seq, found in zip(rows, sampler.score(logits, list(rows.values())), strict=True):
-            if isinstance(found, FloatingPointError):
-                errors[seq] = found
-            else:
-                logprobs[seq] = found
-        return logprobs
+            elif seq in results.scores or (self._sequences[seq].request.report_progress and row.computed_tokens):
+                prefilled.append(PrefillEvent(seq, row.computed_tokens, tuple(results.scores.get(seq, ()))))
+        return tuple(prefilled), results.sampled, failed
 
     def close(self) -> None:
         """Wait until the runner does nothing more for steps that are under way: its memory may be freed then. Nothing
@@ -444,49 +366,7 @@ class EngineCore:
         self._scheduler.check()
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestedRow:
-    """The logits that one row of a plan must produce, as indices of tokens in the batch."""
-
-    seq: int
-    scored: range
-    """Token indices whose logits score the prompt."""
-    samples: bool
-    last: int
-    """The row's last token index, whose logits are sampled."""
-    computed_tokens: int
-    """Prompt tokens that are computed after this step; 0 in rows that decode."""
-    first_logit: int
-    """Where the row's own logits begin among the step's."""
-
-    @property
-    def num_logits(self) -> int:
-        """Number of the step's logits that belong to this row."""
-        return len(self.scored) + self.samples
-
-    @property
-    def last_logit(self) -> int:
-        """Where, among the step's logits, those stand that are sampled."""
-        return self.first_logit + len(self.scored)
-
-
-def _requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[_RequestedRow]:
-    requested: list[_RequestedRow] = []
-    num_logits = 0
-    bounds = plan.query_indptr.tolist()
-    rows = zip(plan.seqs.tolist(), plan.samples.tolist(), plan.kv_lens.tolist(), strict=True)
-    for index, (seq, samples, kv_len) in enumerate(rows):
-        begin, end = bounds[index], bounds[index + 1]
-        to_index = end - kv_len
-        unscored = sequences[seq].unscored(begin - to_index, kv_len)
-        scored = range(unscored.start + to_index, unscored.stop + to_index)
-        computed = min(kv_len, len(sequences[seq].request.prompt_ids)) if index >= plan.num_decode else 0
-        requested.append(_RequestedRow(seq, scored, bool(samples), end - 1, computed, num_logits))
-        num_logits += requested[-1].num_logits
-    return requested
-
-
-def _batch(plan: sched.Plan, requested: list[_RequestedRow]) -> Batch:
+def _batch(plan: sched.Plan, requested: list[RequestedRow]) -> Batch:
     if not any(row.scored for row in requested):
         return Batch.from_plan(plan)
     logits_at = [at for row in requested for at in (*row.scored, *([row.last] if row.samples else ()))]

@@ -11,7 +11,7 @@ from enum import StrEnum
 from ballast._core import sched
 from ballast.engine.accounts import Accounts
 from ballast.engine.admission.admission import NEW_CLIENT, Admission, prompt_tokens
-from ballast.engine.core import BUSY, IDLE, EngineCore, StepResult
+from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.gather import gather_s
 from ballast.engine.limits import Limits
 from ballast.engine.live import LiveRequest, live_requests
@@ -227,7 +227,9 @@ class Engine:
                 if result is IDLE:
                     self._idle(core, runner)
                 elif result is not BUSY:
-                    self._account(core, result)
+                    deliveries, num_ended = self._accounts.settle(result)
+                    self._publish(core, num_ended)
+                    deliveries.send()
                 elif not core.is_computing:
                     self._is_idle = True  # blocks are copied, and nothing is computed meanwhile
                 if result is BUSY and self._publisher.is_due:
@@ -304,12 +306,6 @@ class Engine:
                 if not (self._inbox or self._aborts or self._stopping):
                     self._wake.wait(timeout=IDLE_WAKE_S)
         self._publisher.note_progress()
-
-    def _account(self, core: EngineCore, result: StepResult) -> None:
-        """Publish what a step did, then deliver it."""
-        deliveries, num_ended = self._accounts.settle(result)
-        self._publish(core, num_ended)
-        deliveries.send()
 
     def _publish(self, core: EngineCore, num_ended: int = 0) -> None:
         """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""

@@ -18,8 +18,8 @@ def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerCon
 
 def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.SchedulerConfig:
     """The configuration with other values of some of its arguments. Costs are not kept."""
-    names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "max_queue",
-             "prefix_cache", "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers")  # fmt: skip
+    names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "prefix_cache",
+             "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
 
 

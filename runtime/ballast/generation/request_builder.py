@@ -255,7 +255,7 @@ class RequestBuilder:
         echo: bool = False,
     ) -> Job:
         if not self.text.tokenizer.has_vocabulary:
-            self._check_needs_no_text(body, num_logprobs, echo=echo)
+            _check_needs_no_text(body, num_logprobs, echo=echo)
         self.check_ids("stop_token_ids", body.stop_token_ids or ())
         self.check_ids("logit_bias", tuple(body.logit_bias or ()))
         self.check_ids("allowed_token_ids", body.allowed_token_ids or ())
@@ -333,21 +333,6 @@ class RequestBuilder:
         excess = f"your request needs {needs}"
         raise ContextLengthError(self.limits.max_model_tokens, excess, param=prompt_field, way_out=way_out)
 
-    def _check_needs_no_text(self, body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
-        """Refuse fields that need the text of tokens, for a model without a vocabulary."""
-        source = body.form()
-        asked = {
-            "stop": bool(body.stop),
-            "echo": echo,
-            "logprobs": num_logprobs is not None,
-            "bad_words": bool(body.bad_words),
-            "prompt_logprobs": body.prompt_logprobs is not None,
-            source.param if source else "": source is not None,
-        }
-        for name, is_asked in asked.items():
-            if is_asked:
-                refuse(name, WHY)
-
     def check_ids(self, name: str, ids: Sequence[int]) -> None:
         """Raises RequestError for the field `name` if it holds an id that is not in the vocabulary."""
         size = self.text.tokenizer.vocab_size
@@ -372,6 +357,22 @@ def _shape(body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
 def _check_may_stop(body: GenerationRequest, param: str) -> None:
     if body.ignore_eos:
         refuse("ignore_eos", f"the grammar of {param} decides where the text ends")
+
+
+def _check_needs_no_text(body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
+    """Refuse fields that need the text of tokens, for a model without a vocabulary."""
+    source = body.form()
+    asked = {
+        "stop": bool(body.stop),
+        "echo": echo,
+        "logprobs": num_logprobs is not None,
+        "bad_words": bool(body.bad_words),
+        "prompt_logprobs": body.prompt_logprobs is not None,
+        source.param if source else "": source is not None,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            refuse(name, WHY)
 
 
 def _with_constraint(job: Job, constraint: Constraint) -> Job:

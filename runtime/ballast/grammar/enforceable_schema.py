@@ -49,6 +49,8 @@ _FIRST = ("type", "enum", "const", "properties", "patternProperties", "prefixIte
 _UNKNOWN_KEYS = "Unimplemented keys: "
 _UNKNOWN_FORMAT = "Unknown format: "
 
+MAX_SCHEMA_DEPTH = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Enforceable:
@@ -59,16 +61,16 @@ class Enforceable:
     """Paths of the parts that it cannot enforce, such as .properties.age.minimum; "" is the whole schema."""
 
 
-def enforceable(schema: Mapping[str, Any], max_depth: int) -> Enforceable:
-    """The part of `schema` that a grammar can enforce. Parts below `max_depth` levels are left out."""
-    return _enforceable(orjson.dumps(schema), max_depth)
+def enforceable(schema: Mapping[str, Any]) -> Enforceable:
+    """The part of `schema` that a grammar can enforce. Parts below MAX_SCHEMA_DEPTH levels are left out."""
+    return _enforceable(orjson.dumps(schema))
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _enforceable(data: bytes, max_depth: int) -> Enforceable:
+def _enforceable(data: bytes) -> Enforceable:
     schema: dict[str, Any] = orjson.loads(data)
     left_out: list[str] = []
-    pruned = _pruned(schema, max_depth, "", left_out)
+    pruned = _pruned(schema, MAX_SCHEMA_DEPTH, "", left_out)
     is_error, messages = _check(pruned)
     if is_error:
         reduction = _Reduction(pruned, left_out)

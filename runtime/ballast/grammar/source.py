@@ -10,11 +10,10 @@ import orjson
 from llguidance import LLMatcher
 
 from ballast.errors import RequestError, shown
-from ballast.grammar.enforceable_schema import enforceable
+from ballast.grammar.enforceable_schema import MAX_SCHEMA_DEPTH, enforceable
 from ballast.grammar.gbnf import is_lark, lark_of
 
 MAX_SCHEMA_BYTES = 1 << 17
-MAX_SCHEMA_DEPTH = 64
 MAX_PROPERTIES = 1000
 MAX_ENUM_VALUES = 5000
 MAX_PATTERN_CHARS = 1024
@@ -50,7 +49,7 @@ def json_schema(schema: Mapping[str, Any], param: str, *, strict: bool) -> Sourc
     check_size(schema, param, strict=strict)
     if strict:
         return _json_source(schema, param, strict=True)
-    found = enforceable(schema, MAX_SCHEMA_DEPTH)
+    found = enforceable(schema)
     weakest = _json_source({"type": "object"} if schema.get("type") == "object" else {}, param, strict=False)
     return replace(
         _json_source(found.schema, param, strict=False),
@@ -95,7 +94,7 @@ def embedded_schema(schema: Mapping[str, Any], param: str, *, strict: bool, blan
     no white space between JSON's tokens; alternatives of text and JSON need that, since llguidance sees the tokens of
     only one of them otherwise."""
     check_size(schema, param, strict=strict)
-    held = schema if strict else enforceable(schema, MAX_SCHEMA_DEPTH).schema
+    held = schema if strict else enforceable(schema).schema
     return f"%json {_with_options(held, strict=strict, blanks=blanks)}"
 
 

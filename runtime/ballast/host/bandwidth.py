@@ -1,8 +1,10 @@
-"""How fast this machine's memory is: measured where that is possible, else by the maker's figures."""
+"""The speed of this machine's memory and of a GPU's bus: measured if possible, else from data sheets."""
 
 from __future__ import annotations
 
 import re
+import statistics
+import time
 from collections.abc import Iterator
 
 from ballast._core import kernels, numa
@@ -15,6 +17,9 @@ _SHARE_TAKEN = 4
 """Of the memory that is available, the part that a measurement takes at most."""
 _LEAST_BYTES = 64 << 20
 """Less than that would measure caches."""
+
+_COPIED_BYTES = 256 << 20
+_COPIES = 5
 
 _GPU_GB_PER_S = (
     *(("H200", 4800), ("H100 80GB HBM3", 3350), ("H100 NVL", 3900), ("H100", 2000), ("H20", 4000), ("B200", 8000)),
@@ -51,6 +56,23 @@ def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
             speed = _read_speed(pool, num_bytes)
             if speed is not None:
                 yield node.index, len(cpus), speed
+
+
+def copy_bytes_per_s(device: str) -> float:
+    """The median rate of copies from pinned memory to "cuda:N". Raises RuntimeError if torch cannot use the device or
+    the memory."""
+    import torch
+
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    seconds = []
+    for _ in range(_COPIES + 1):  # the first copy warms up
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begin)
+    return _COPIED_BYTES / statistics.median(seconds[1:])
 
 
 def _read_speed(pool: kernels.ThreadPool, num_bytes: int) -> float | None:

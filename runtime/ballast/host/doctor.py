@@ -256,7 +256,7 @@ def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
 
 
 def _measured(machine: Machine, software: Software) -> Iterator[Finding]:
-    from ballast.host.bandwidth import by_node  # needs the compiled part, which may be missing
+    from ballast.host.bandwidth import by_node, copy_bytes_per_s  # needs the compiled part, which may be missing
 
     found = list(by_node(machine))
     if not found:
@@ -266,8 +266,6 @@ def _measured(machine: Machine, software: Software) -> Iterator[Finding]:
         yield Finding("ok", "bandwidth", f"{name}: {rate / 1e9:.1f} GB/s, read by {threads} threads of its own")
     if software.device == "cpu":
         return
-    from ballast.host.pcie import copy_bytes_per_s
-
     for index, name in enumerate(machine.gpus):
         try:
             rate = copy_bytes_per_s(f"cuda:{index}")

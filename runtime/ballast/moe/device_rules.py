@@ -1,20 +1,22 @@
-"""Assigns modules to devices, by rules in the form of KTransformers' optimize_config files.
+"""Applies placement rules in the form of KTransformers' optimize_config files to the modules of a model.
 
-Modules are visited parents first; the first rule whose name (a regular expression, searched) and class (the last part
-of its import path) both match claims a module, and `recursive: false` leaves everything below it unvisited.
+Modules are visited parents first. The first rule whose name (a regular expression, searched) and class (the last part
+of its import path) both match claims a module; `recursive: false` also closes off all modules below it. The rules only
+move routed experts, and only if there is a GPU; all other modules have fixed places.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ballast.errors import ConfigError, shown
 
 _COMPARED_CHARS = 200
-"""Of a name that matches nothing, when names like it are looked for."""
+"""Characters of a pattern that are compared with the names of modules, to suggest similar ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +38,27 @@ class Rule:
     """The modules of this model that it is found in."""
     class_name: str | None
     device: str | None
-    notes: tuple[str, ...]
+    """cpu or cuda."""
     recursive: bool
+    unused: tuple[str, ...] = ()
+    """Keys that have no effect here."""
 
     @property
     def match(self) -> str:
         """The match as written, for messages."""
-        parts = []
-        if self.pattern is not None:
-            parts.append(f"name: {shown(self.pattern)}")
-        if self.class_name is not None:
-            parts.append(f"class: {shown(self.class_name)}")
-        return ", ".join(parts)
+        parts = {"name": self.pattern, "class": self.class_name}
+        return ", ".join(f"{key}: {shown(text)}" for key, text in parts.items() if text is not None)
 
     def matches_name(self, module: Module) -> bool:
         return self.pattern is None or module.name in self.named
 
     def matches_class(self, module: Module) -> bool:
-        return self.class_name is None or last_part(self.class_name) in module.classes
+        return self.class_name is None or self.class_name.rpartition(".")[2] in module.classes
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """What one rule did. `hidden_by`: rules that had claimed, or closed off, modules that this one also matches."""
+    """The modules that one rule claimed. `hidden_by`: earlier rules that claimed, or closed off, others it matches."""
 
     rule: Rule
     modules: tuple[str, ...]
@@ -66,108 +66,67 @@ class RuleReport:
 
     @property
     def shadowed(self) -> bool:
-        """Everything that it matches had gone to earlier rules."""
+        """Whether earlier rules claimed all modules that it matches."""
         return not self.modules
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """The device of every module, and how the rules led there."""
+class Placement:
+    """The device that rules request, by module. Modules without a rule that names a device are not in it."""
 
     devices: Mapping[str, str]
     rules: tuple[RuleReport, ...]
     notes: tuple[str, ...]
 
-    @property
-    def asked_devices(self) -> dict[str, str]:
-        """The device that a rule names, by module; modules without one are left out."""
-        return {
-            module: report.rule.device
-            for report in self.rules
-            if report.rule.device is not None
-            for module in report.modules
-        }
+    def compared(self, device_of: Callable[[str], str], why: str) -> Placement:
+        """The placement with a note on the modules that `device_of` places on another device, and `why` it does."""
+        moved = [module for module, device in self.devices.items() if device != device_of(module)]
+        if not moved:
+            return self
+        note = f"{len(moved)} modules are placed otherwise than their rules say, {moved[0]} the first: {why}"
+        return replace(self, notes=(note, *self.notes))
 
 
-def assign(
-    modules: Sequence[Module], rules: Sequence[Rule], *, source: object = "", num_cuda_devices: int = 0
-) -> Assignment:
-    """Apply `rules` (from `source`, for messages) to `modules`, given parents first.
+NO_RULES = Placement({}, (), ())
 
-    A module without a rule, or whose rule names no device, runs on the CPU. So does one assigned to CUDA where there
-    is none. Raises ConfigError for a rule that matches no module and for a CUDA device that is not there.
-    """
+
+def apply_rules(modules: Sequence[Module], rules: Sequence[Rule], file: Path) -> Placement:
+    """Apply the rules of a file to `modules`, which lists parents first. Raises ConfigError for a rule without
+    effect: one that matches no module."""
     devices: dict[str, str] = {}
     claims: dict[int, list[str]] = {rule.index: [] for rule in rules}
     hidden: dict[int, set[int]] = {rule.index: set() for rule in rules}
     closed: dict[str, int] = {}
-    on_cpu_instead = 0
     for module in modules:
         matching = [rule for rule in rules if rule.matches_name(module) and rule.matches_class(module)]
-        owner = _closing_rule(module.name, closed)
-        device = None
-        if matching and owner is None:
+        owner = next((index for above, index in closed.items() if not above or module.name.startswith(f"{above}.")), 0)
+        if matching and not owner:
             first, *matching = matching
             owner = first.index
-            claims[first.index].append(module.name)
-            device = first.device
+            claims[owner].append(module.name)
+            if first.device is not None:
+                devices[module.name] = first.device
             if not first.recursive:
-                closed[module.name] = first.index
+                closed[module.name] = owner
         for rule in matching:
-            assert owner is not None
             hidden[rule.index].add(owner)
-        devices[module.name] = _available(device, num_cuda_devices, source)
-        on_cpu_instead += device is not None and device != "cpu" and devices[module.name] == "cpu"
     reports = tuple(RuleReport(rule, tuple(claims[rule.index]), tuple(sorted(hidden[rule.index]))) for rule in rules)
-    for report in reports:
-        if not report.modules and not report.hidden_by:
-            raise ConfigError(
-                "optimize_config_path",
-                source,
-                f"rule {report.rule.index} ({report.rule.match}) matches no module of this model"
-                f"{_near_miss(report.rule, modules)}",
-            )
-    return Assignment(devices, reports, _notes(rules, on_cpu_instead))
-
-
-def _closing_rule(name: str, closed: Mapping[str, int]) -> int | None:
-    return next((index for above, index in closed.items() if above == "" or name.startswith(f"{above}.")), None)
-
-
-def _available(device: str | None, num_cuda_devices: int, source: object) -> str:
-    if device is None or device == "cpu" or num_cuda_devices == 0:
-        return "cpu"
-    number = int(device.partition(":")[2] or 0)
-    if number >= num_cuda_devices:
-        raise ConfigError(
-            "optimize_config_path", source, f"assigns modules to {device}; there are {num_cuda_devices} CUDA devices"
-        )
-    return f"cuda:{number}"
-
-
-def _notes(rules: Iterable[Rule], on_cpu_instead: int) -> tuple[str, ...]:
-    notes = list(dict.fromkeys(note for rule in rules for note in rule.notes))
-    if on_cpu_instead:
-        notes.insert(0, f"{on_cpu_instead} modules are assigned to CUDA; without a usable device they run on the CPU")
-    return tuple(notes)
+    for rule in (report.rule for report in reports if not report.modules and not report.hidden_by):
+        what = f"rule {rule.index} ({rule.match}) matches no module of this model{_near_miss(rule, modules)}"
+        raise ConfigError("optimize_config_path", file, what)
+    unused = dict.fromkeys(key for rule in rules for key in rule.unused)
+    notes = (f"not used: {', '.join(unused)}; rules only place routed experts",) if unused else ()
+    return Placement(devices, reports, notes)
 
 
 def _near_miss(rule: Rule, modules: Sequence[Module]) -> str:
     """The end of a sentence that helps to correct a rule that matched nothing."""
     by_name = [module for module in modules if rule.matches_name(module)]
-    by_class = [module for module in modules if rule.matches_class(module)]
-    if rule.pattern is None or (by_name and rule.class_name is not None):
+    if by_name:
         classes = sorted(set().union(*(module.classes for module in by_name)))
         what = "its classes are" if rule.pattern is None else f"the name matches {len(by_name)} modules, of class"
         return f"; {what} {', '.join(classes)}"
-    plain = re.sub(r"\\d[+*]?", "0", rule.pattern[:_COMPARED_CHARS])
-    plain = re.sub(r"[\\^$()?*+|\[\]]", "", plain)
-    names = [module.name for module in by_class if module.name]
+    plain = re.sub(r"[\\^$()?*+|\[\]]", "", re.sub(r"\\d[+*]?", "0", (rule.pattern or "")[:_COMPARED_CHARS]))
+    names = [module.name for module in modules if rule.matches_class(module) and module.name]
     close = difflib.get_close_matches(plain, names, n=3, cutoff=0.4) or names[:3]
-    kind = "" if rule.class_name is None else f" of class {last_part(rule.class_name)}"
-    return f"; modules{kind} with names like it: {', '.join(close)}" if close else ""
-
-
-def last_part(import_path: str) -> str:
-    """The class's own name in the path that imports it."""
-    return import_path.rpartition(".")[2]
+    return f"; modules with names like it: {', '.join(close)}" if close else ""

@@ -21,9 +21,9 @@ from ballast.host.numa import threads_per_node
 from ballast.host.sizes import human
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.moe.device_rules import Rule, assign
+from ballast.moe.device_rules import NO_RULES
 from ballast.moe.profile import read_profile
-from ballast.moe.rule_file import read_rules
+from ballast.moe.rule_file import read_placement
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.described import THIS_MACHINE, Described
@@ -46,9 +46,6 @@ from ballast.weights.packed_set import keys_in_use, unused_bytes
 QUEUED_CACHES = 8
 """Default bound of the waiting prompts, in multiples of the KV cache."""
 
-_LISTED_DEVICES = 16
-"""Rules may speak of as many; what they ask for is compared with where modules go."""
-
 
 def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE) -> MemoryPlan:
     """The plan of a resolved configuration on this machine, or on the one that is described: with a GPU, for the
@@ -64,8 +61,7 @@ def _plan_with_cache(
 ) -> MemoryPlan:
     memory = _host_memory(described)
     scheduling, rules_path = config.scheduling, config.model.optimize_config_path
-    modules = module_tree(spec)
-    rules: tuple[Rule, ...] = () if rules_path is None else read_rules(rules_path, modules)
+    placement = NO_RULES if rules_path is None else read_placement(rules_path, module_tree(spec))
     numbers = Numbers(
         cache_lens=sizes.useful,
         block_tokens=scheduling.block_tokens,
@@ -81,10 +77,9 @@ def _plan_with_cache(
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
     if not config.machine.device.startswith("cuda"):
-        on_host = assign(modules, rules, source=rules_path)
 
         def make_on_host(tried: Numbers) -> MemoryPlan:
-            return make_plan(gguf, spec, on_host, tried, memory, folder)
+            return make_plan(gguf, spec, tried, memory, folder, placement)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
     too_much = why_not_on_gpu(spec)
@@ -93,12 +88,11 @@ def _plan_with_cache(
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
     device = _device_memory(config.machine, described)
-    assignment = assign(modules, rules, source=rules_path, num_cuda_devices=_LISTED_DEVICES)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
 
     def make(tried: Numbers) -> MemoryPlan:
-        return make_hybrid_plan(gguf, spec, assignment, tried, memory, device, expert_options, folder)
+        return make_hybrid_plan(gguf, spec, tried, memory, device, expert_options, folder, placement)
 
     plans = []
     for step_tokens, streams in choices:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import Placement
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers
 from ballast.plan.rows import MemoryRow
@@ -52,23 +51,16 @@ HOST_PROGRAM_BYTES = 3 << 30
 """An allowance for what Python, torch and CUDA's libraries take in host memory."""
 
 
-def place(assignment: Assignment, device: str) -> Assignment:
-    """Everything on `device` but the embedding and routed experts, which stay in host memory; some of these lie on the
-    device as well (`gpu_experts.py`). Where a rule says otherwise, a note says so."""
-    devices = {module: device if _computes_on_device(module) else "cpu" for module in assignment.devices}
-    others = [
-        module
-        for module, asked in assignment.asked_devices.items()
-        if (asked == "cpu") != (devices[module] == "cpu") and not module.endswith(_EXPERTS)
-    ]
-    notes = assignment.notes
-    if others:
-        notes = (
-            f"{len(others)} modules are placed otherwise than their rules say, {others[0]} the first: with --device "
-            "cuda the embedding lies in host memory, routed experts there too, everything else on the device",
-            *notes,
-        )
-    return replace(assignment, devices=devices, notes=notes)
+def compared_on_gpu(placement: Placement) -> Placement:
+    """The placement with a note if its rules move modules other than routed experts."""
+
+    def device_of(module: str) -> str:
+        if module.endswith(_EXPERTS):
+            return placement.devices[module]
+        return "cuda" if computes_on_gpu(module) else "cpu"
+
+    why = "with --device cuda, rules move routed experts only; the embedding is in host memory, the rest on the device"
+    return placement.compared(device_of, why)
 
 
 def hybrid_bytes(
@@ -88,12 +80,10 @@ def hybrid_bytes(
             yield name, name, num_bytes
 
 
-def device_uses(
-    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, numbers: Numbers, cache_slots: int
-) -> list[MemoryRow]:
+def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
     """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, the null block's among them."""
     tensors = used_tensors(spec)
-    on_device = sum(size for name, size in weights.items() if assignment.devices[tensors[name].module] != "cpu")
+    on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     row_bytes = kv_row_bytes(spec)
     cached = cache_slots - numbers.block_tokens
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
@@ -142,12 +132,10 @@ def kv_row_bytes(spec: ModelSpec) -> int:
     return spec.kv_numbers * _KV_BYTES
 
 
-def staging_bytes(
-    spec: ModelSpec, weights: Mapping[str, int], assignment: Assignment, step_tokens: int, num_nodes: int
-) -> int:
+def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int, num_nodes: int) -> int:
     """Host memory for activations in transit, the experts' own, and the largest matrix twice while it is loaded."""
     tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
-    largest = max(size for name, size in weights.items() if assignment.devices[tensors[name].module] != "cpu")
+    largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     on_the_way = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
     return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
@@ -166,5 +154,6 @@ def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
     return num_graphs * num_nodes * _NODE_BYTES
 
 
-def _computes_on_device(module: str) -> bool:
+def computes_on_gpu(module: str) -> bool:
+    """Whether a GPU always has a module: all but the embedding and routed experts."""
     return module != "model.embed_tokens" and not module.endswith(_EXPERTS)

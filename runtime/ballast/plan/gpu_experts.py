@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expert_module, routed_bytes
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
 
 UNSPENT_BYTES = 1 << 30
@@ -53,7 +53,7 @@ class GpuExpertPlan:
 def plan_gpu_experts(
     spec: ModelSpec,
     weights: Mapping[str, int],
-    assignment: Assignment,
+    placement: Placement,
     expert_options: GpuExpertOptions,
     free_bytes: int,
 ) -> GpuExpertPlan:
@@ -62,8 +62,8 @@ def plan_gpu_experts(
     num_layers, num_experts = len(spec.routed_layers), spec.routing.num_experts
     layer_bytes = list(routed_bytes(spec, weights).values())
     expert_bytes = [size // num_experts for size in layer_bytes]
-    by_layer = [assignment.asked_devices.get(expert_module(layer)) for layer in spec.routed_layers]
-    always = frozenset(layer for layer, device in enumerate(by_layer) if device not in (None, "cpu"))
+    by_layer = [placement.devices.get(expert_module(layer)) for layer in spec.routed_layers]
+    always = frozenset(layer for layer, device in enumerate(by_layer) if device == "cuda")
     never = frozenset(layer for layer, device in enumerate(by_layer) if device == "cpu")
     is_auto = expert_options.most is None
     uses = np.zeros((num_layers, num_experts), np.int64) if expert_options.uses is None else expert_options.uses

@@ -19,7 +19,7 @@ from ballast.model.layers.layer import Mixer
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
@@ -33,15 +33,15 @@ _PROGRAM_BYTES = 320 << 20
 def make_plan(
     gguf: GgufModel,
     spec: ModelSpec,
-    assignment: Assignment,
     numbers: Numbers,
     memory: Memory,
     folder: PackedFolder | None = None,
+    placement: Placement = NO_RULES,
 ) -> MemoryPlan:
     """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`, where `folder` keeps packed
     weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
-    weights = tuple(weight_rows(gguf, spec, assignment.devices, {name: (name, size) for name, size in loaded.items()}))
+    weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
@@ -72,10 +72,14 @@ def make_plan(
         weights=weights,
         uses=uses,
         memory=memory,
-        assignment=assignment,
+        placement=placement.compared(_on_cpu, "without --device cuda, the CPU computes everything"),
         max_cache_lens=max(0, num_blocks * numbers.block_tokens),
         numbers=numbers,
     )
+
+
+def _on_cpu(_module: str) -> str:
+    return "cpu"
 
 
 class _Attention(NamedTuple):

@@ -12,15 +12,16 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expert_module, used_tensors
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.device import (
     HOST_PROGRAM_BYTES,
+    compared_on_gpu,
+    computes_on_gpu,
     device_uses,
     hybrid_bytes,
     kv_row_bytes,
     outside_bytes,
-    place,
     staging_bytes,
 )
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
@@ -37,27 +38,27 @@ NO_EXPERTS = GpuExpertOptions()
 def make_hybrid_plan(
     gguf: GgufModel,
     spec: ModelSpec,
-    assignment: Assignment,
     numbers: Numbers,
     memory: Memory,
     device: DeviceMemory,
     expert_options: GpuExpertOptions = NO_EXPERTS,
     folder: PackedFolder | None = None,
+    placement: Placement = NO_RULES,
 ) -> MemoryPlan:
     """As `host.make_plan`, for a model of which a GPU computes all but the routed experts. Pure."""
-    assignment = place(assignment, device.name)
     tensors = used_tensors(spec)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
     as_bfloat16 = sum(
-        math.prod(gguf.tensors[source].shape) * 2
-        for name, source, _ in pieces
-        if assignment.devices[tensors[name].module] != "cpu"
+        math.prod(gguf.tensors[source].shape) * 2 for name, source, _ in pieces if computes_on_gpu(tensors[name].module)
     )
-    on_device = _device_plan(spec, sizes, assignment, numbers, device, expert_options, as_bfloat16)
-    whole = _whole_modules(spec, on_device.gpu_experts)
-    devices = {**assignment.devices, **dict.fromkeys(whole, device.name)}
-    weights = tuple(weight_rows(gguf, spec, devices, {name: (source, size) for name, source, size in pieces}))
+    on_device = _device_plan(spec, sizes, placement, numbers, device, expert_options, as_bfloat16)
+    whole = whole_modules(spec, on_device.gpu_experts)
+
+    def device_of(module: str) -> str:
+        return device.name if computes_on_gpu(module) or module in whole else "cpu"
+
+    weights = tuple(weight_rows(gguf, spec, device_of, {name: (source, size) for name, source, size in pieces}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
     kept = kept_weights(
         gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=on_device.gpu_experts
@@ -67,7 +68,7 @@ def make_hybrid_plan(
         *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
         MemoryRow(
             "work buffers",
-            staging_bytes(spec, sizes, assignment, numbers.step_tokens, len(numbers.threads_per_node))
+            staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
             numbers.step_option,
@@ -81,7 +82,7 @@ def make_hybrid_plan(
         weights=weights,
         uses=uses,
         memory=memory,
-        assignment=replace(assignment, devices=devices),
+        placement=compared_on_gpu(placement),
         max_cache_lens=0,
         numbers=numbers,
         device=on_device,
@@ -91,7 +92,7 @@ def make_hybrid_plan(
 def _device_plan(
     spec: ModelSpec,
     sizes: dict[str, int],
-    assignment: Assignment,
+    placement: Placement,
     numbers: Numbers,
     device: DeviceMemory,
     expert_options: GpuExpertOptions,
@@ -99,12 +100,12 @@ def _device_plan(
 ) -> DevicePlan:
     def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
         slots = (num_blocks + 1) * numbers.block_tokens
-        return tuple(device_uses(spec, sizes, assignment, replace(numbers, streams_experts=streams), slots))
+        return tuple(device_uses(spec, sizes, replace(numbers, streams_experts=streams), slots))
 
     def with_gpu_experts(*, streams: bool) -> tuple[tuple[MemoryRow, ...], GpuExpertPlan]:
         rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
         free_bytes = device.available_bytes - sum(row.num_bytes for row in rows)
-        return rows, plan_gpu_experts(spec, sizes, assignment, expert_options, free_bytes)
+        return rows, plan_gpu_experts(spec, sizes, placement, expert_options, free_bytes)
 
     num_threads = sum(numbers.threads_per_node)
     # Where all experts fit without the buffers, none is left to be streamed.
@@ -117,7 +118,7 @@ def _device_plan(
         asked_by = "gpu_experts" if expert_options.most is not None else None
         rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
-    whole = _whole_modules(spec, gpu_experts.experts)
+    whole = whole_modules(spec, gpu_experts.experts)
     streamed = {name: size for name, size in sizes.items() if used_tensors(spec)[name].module not in whole}
     # A larger cache displaces experts, which are then streamed.
     gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
@@ -141,7 +142,7 @@ def _device_plan(
     )
 
 
-def _whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
+def whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
     """Modules of routed experts of which the host keeps no copy, since their whole layer lies on the device."""
     return frozenset(
         expert_module(layer)

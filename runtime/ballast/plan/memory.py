@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.kv_tiers import NO_TIERS, KvTierSizes
 from ballast.plan.lengths import Lengths
@@ -110,7 +110,7 @@ class MemoryPlan:
     weights: tuple[WeightRow, ...]
     uses: tuple[MemoryRow, ...]
     memory: Memory
-    assignment: Assignment
+    placement: Placement
     max_cache_lens: int
     """The largest cache_lens that fits beside everything else; 0 when not even that does."""
     numbers: Numbers

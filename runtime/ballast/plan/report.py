@@ -8,7 +8,7 @@ from typing import Any
 from ballast.config.options import Config
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
-from ballast.moe.device_rules import Assignment
+from ballast.moe.device_rules import Placement
 from ballast.plan.gpu_experts import share_is_estimated_by
 from ballast.plan.lengths import Lengths
 from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
@@ -43,8 +43,8 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
         lines += ["", *_dense_lines(plan.device), "", "Long steps", *_long_step_lines(plan.numbers, plan.device)]
         if plan.device.pcie_share:
             lines += ["", "Decode steps", *_pcie_lines(plan.numbers, plan.device)]
-    if plan.assignment.rules:
-        lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.assignment))]
+    if plan.placement.rules:
+        lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.placement))]
     if speed:
         lines += ["", "Expected speed", *speed]
     lines += ["", "It fits." if plan.fits else " ".join(["It does not fit.", *missing])]
@@ -116,10 +116,10 @@ def _pcie_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
     ]
 
 
-def rule_lines(assignment: Assignment) -> list[str]:
+def rule_lines(placement: Placement) -> list[str]:
     """What each placement rule did, then the notes, one line each: for the plan and for the log."""
     lines = []
-    for report in assignment.rules:
+    for report in placement.rules:
         others = ", ".join(map(str, report.hidden_by))
         if report.shadowed:
             effect = f"shadowed: everything it matches went to rule {others}"
@@ -128,7 +128,7 @@ def rule_lines(assignment: Assignment) -> list[str]:
             effect = f"{count}, {report.modules[0] or 'the whole model'} the first"
             effect += f"; others it matches went to rule {others}" if others else ""
         lines.append(f"rule {report.rule.index} ({report.rule.match}): {effect}")
-    return [*lines, *assignment.notes]
+    return [*lines, *placement.notes]
 
 
 def to_json(plan: MemoryPlan) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
                 "shadowed": report.shadowed,
                 "hidden_by": list(report.hidden_by),
             }
-            for report in plan.assignment.rules
+            for report in plan.placement.rules
         ],
-        "notes": list(plan.assignment.notes),
+        "notes": list(plan.placement.notes),
     }
 
 

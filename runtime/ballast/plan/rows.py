@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,14 +75,14 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
 
 
 def weight_rows(
-    gguf: GgufModel, spec: ModelSpec, devices: Mapping[str, str], weights: Mapping[str, tuple[str, int]]
+    gguf: GgufModel, spec: ModelSpec, device_of: Callable[[str], str], weights: Mapping[str, tuple[str, int]]
 ) -> Iterator[WeightRow]:
-    """`devices`: by module; `weights`: name → (tensor that it is made of, bytes)."""
+    """`device_of`: the device of a module; `weights`: name → (tensor that it is made of, bytes)."""
     declared = used_tensors(spec)
     tensors: Counter[tuple[Group, str, str]] = Counter()
     sizes: Counter[tuple[Group, str, str]] = Counter()
     for name, (source, num_bytes) in weights.items():
-        key = (declared[name].group, devices[declared[name].module], gguf.tensors[source].ggml_type.name)
+        key = (declared[name].group, device_of(declared[name].module), gguf.tensors[source].ggml_type.name)
         tensors[key] += 1
         sizes[key] += num_bytes
     for key in sorted(tensors, key=lambda key: (GROUPS.index(key[0]), *key)):

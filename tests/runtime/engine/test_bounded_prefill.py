@@ -22,17 +22,16 @@ def test_steps_in_which_nothing_decodes_are_shortened(most: int | None, expected
         max_batch_size=4,
         chunk_size=64,
         prefill_chunk_size=4096,
-        max_queue=9,
         prefix_cache=False,
     )
     after = bounded(config, Model(most))
     assert after.prefill_chunk_size == expected
-    same = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "max_queue", "prefix_cache")
+    same = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefix_cache")
     assert [getattr(after, name) for name in same] == [getattr(config, name) for name in same]
 
 
 def test_a_runner_that_says_nothing_changes_nothing() -> None:
     config = sched.SchedulerConfig(
-        num_blocks=300, block_tokens=16, max_batch_size=4, chunk_size=64, prefill_chunk_size=128, max_queue=9
+        num_blocks=300, block_tokens=16, max_batch_size=4, chunk_size=64, prefill_chunk_size=128
     )
     assert bounded(config, Runner()) is config

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
 from ballast._core import kernels, sched
@@ -73,7 +72,7 @@ def test_rows_are_sampled_on_the_threads_of_the_runner():
         pool = kernels.ThreadPool(2)
 
     config = sched.SchedulerConfig(
-        num_blocks=16, block_tokens=BLOCK_TOKENS, max_batch_size=4, chunk_size=64, prefill_chunk_size=64, max_queue=4
+        num_blocks=16, block_tokens=BLOCK_TOKENS, max_batch_size=4, chunk_size=64, prefill_chunk_size=64
     )
     core = EngineCore(OnThreads(17 * BLOCK_TOKENS, BLOCK_TOKENS, VOCABULARY), config)
     OnThreads.pool.start_recording()
@@ -148,15 +147,3 @@ def test_a_request_that_can_never_fit_is_refused():
     with pytest.raises(ValueError, match="64"):
         core.add(1, make_request([1] * 60, 40), 0)
     assert core.step().num_tokens == 0
-
-
-def test_a_full_queue_is_refused():
-    config = sched.SchedulerConfig(
-        num_blocks=8, block_tokens=16, max_batch_size=1, chunk_size=16, prefill_chunk_size=16, max_queue=2
-    )
-    scheduler = sched.Scheduler(config)
-    none = np.array([], dtype=np.int32)
-    for seq in (1, 2):
-        scheduler.add(seq, np.array([1], dtype=np.int32), 1, none)
-    with pytest.raises(sched.QueueFullError):
-        scheduler.add(3, np.array([1], dtype=np.int32), 1, none)

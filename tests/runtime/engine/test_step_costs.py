@@ -25,7 +25,6 @@ CONFIG = {
     "max_batch_size": 4,
     "chunk_size": 64,
     "prefill_chunk_size": 128,
-    "max_queue": 8,
 }
 
 

@@ -38,8 +38,8 @@ from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import layer_tensors
-from ballast.moe.device_rules import assign
-from ballast.moe.rule_file import read_rules
+from ballast.moe.device_rules import NO_RULES
+from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
 from ballast.plan import device as device_plan
 from ballast.plan.gpu_experts import GpuExpertOptions
@@ -65,13 +65,12 @@ def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
 
 
 def r1_plan(r1: GgufModel, vram: int = 24 * GIB, numbers: Numbers = NUMBERS, rules: str = "") -> MemoryPlan:
-    parsed = ()
+    placement = NO_RULES
     if rules:
         file = r1.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file, module_tree(R1_SPEC))
-    assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
-    return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"))
+        placement = read_placement(file, module_tree(R1_SPEC))
+    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"), placement=placement)
 
 
 def use(plan: MemoryPlan, name: str) -> int:
@@ -94,9 +93,8 @@ def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> 
 def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
     file = write_hollow_model(tmp_path / "v32.gguf", V32_671B_SPEC, common_types(V32_671B_SPEC))
     numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True, threads_per_node=(16,))
-    assignment = assign(module_tree(V32_671B_SPEC), (), num_cuda_devices=1)
     device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
-    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, assignment, numbers, HOST, device)
+    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, numbers, HOST, device)
     check_memory(plan)
     assert use(plan, "KV cache") == (32768 + 32) * 61 * (576 + 128) * 2
     scores, chosen = 128 << 20, 1024 * 2048 * 4
@@ -106,9 +104,8 @@ def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_
 def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
     file = write_hollow_model(tmp_path / "qwen3.gguf", QWEN3_235B_SPEC, common_types(QWEN3_235B_SPEC))
     numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True)
-    assignment = assign(module_tree(QWEN3_235B_SPEC), ())
     device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
-    plan = make_hybrid_plan(open_gguf(file), QWEN3_235B_SPEC, assignment, numbers, HOST, device)
+    plan = make_hybrid_plan(open_gguf(file), QWEN3_235B_SPEC, numbers, HOST, device)
     check_memory(plan)
     assert use(plan, "KV cache") == (32768 + 32) * 2 * (4 * 128) * 94 * 2
     queries, keys_and_values, hidden = 64 * 128, 2 * 4 * 128, 4096
@@ -150,7 +147,7 @@ def test_a_refusal_names_the_options_that_would_help_most_first(
     r1: GgufModel, numbers: Numbers, wanted: GpuExpertOptions, options: str
 ) -> None:
     device = DeviceMemory("cuda:0", 8 * GIB, "the limit that vram_limit sets", "vram_limit")
-    plan = make_hybrid_plan(r1, R1_SPEC, assign(module_tree(R1_SPEC), ()), numbers, HOST, device, wanted)
+    plan = make_hybrid_plan(r1, R1_SPEC, numbers, HOST, device, wanted)
     message = f"whatever cache_lens is; raise vram_limit, lower {options}, or take a model with fewer bytes per weight"
     with pytest.raises(OutOfMemoryError, match=message):
         check_memory(plan)
@@ -177,9 +174,9 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
 - match: {name: '.*'}
   replace: {kwargs: {generate_device: cuda}}
 """
-    assert not any("otherwise" in line for line in rule_lines(r1_plan(r1, rules=usual).assignment))
+    assert not any("otherwise" in line for line in rule_lines(r1_plan(r1, rules=usual).placement))
     odd = "- match: {name: '^lm_head$'}\n  replace: {kwargs: {generate_device: cpu}}\n"
-    assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).assignment))
+    assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).placement))
 
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
@@ -214,7 +211,6 @@ def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, 
     plan = make_hybrid_plan(
         gguf,
         spec,
-        assign(module_tree(spec), ()),
         NUMBERS,
         HOST,
         DeviceMemory("cuda:0", 8 * GIB, "the limit"),
@@ -374,7 +370,6 @@ def test_the_plan_has_room_for_the_buffers_that_are_made(written: MakeTiny) -> N
     plan = make_hybrid_plan(
         gguf,
         spec,
-        assign(module_tree(spec), ()),
         replace(NUMBERS, streams_experts=True),
         HOST,
         DeviceMemory("cuda:0", GIB, "the limit"),

@@ -18,10 +18,10 @@ from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host.machine import Memory
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
-from ballast.moe.device_rules import assign
+from ballast.moe.device_rules import NO_RULES
 from ballast.moe.gpu_experts import choose_gpu_experts
 from ballast.moe.profile import ExpertProfile, fingerprint, read_profile, write_profile
-from ballast.moe.rule_file import read_rules
+from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, render, to_json
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
@@ -88,14 +88,14 @@ def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
 
 
 def r1_plan(r1: GgufModel, vram: int, wanted: GpuExpertOptions, rules: str = "", cache_lens: int = 32768) -> MemoryPlan:
-    parsed = ()
+    placement = NO_RULES
     if rules:
         file = r1.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file, module_tree(R1_SPEC))
-    assignment = assign(module_tree(R1_SPEC), parsed, num_cuda_devices=1)
+        placement = read_placement(file, module_tree(R1_SPEC))
     numbers = replace(NUMBERS, cache_lens=cache_lens)
-    return make_hybrid_plan(r1, R1_SPEC, assignment, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"), wanted)
+    device = DeviceMemory("cuda:0", vram, "the limit")
+    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, device, wanted, placement=placement)
 
 
 def gpu_expert_bytes(plan: MemoryPlan) -> int:
@@ -172,7 +172,7 @@ def test_rules_may_name_the_layers(r1: GgufModel) -> None:
     assert counts[0] == counts[6] == 256
     assert counts[1] == 0
     assert counts[2] == 256
-    assert not any("otherwise" in note for note in plan.assignment.notes)
+    assert not any("otherwise" in note for note in plan.placement.notes)
     assert [len(ids) for ids in r1_plan(r1, 80 * GIB, GpuExpertOptions(0), rules).gpu_experts[:3]] == [256, 0, 0]
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from ballast.host.machine import Memory
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.moe.device_rules import assign
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.weights.gguf import open_gguf
@@ -36,7 +34,7 @@ def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
 
 def bytes_of(file: Path, spec: ModelSpec) -> dict[str, int]:
     gguf = open_gguf(write_hollow_model(file, spec, common_types(spec)))
-    plan = make_plan(gguf, spec, assign(module_tree(spec), ()), NUMBERS, Memory(64 * GIB, 64 * GIB, None))
+    plan = make_plan(gguf, spec, NUMBERS, Memory(64 * GIB, 64 * GIB, None))
     return {use.name: use.num_bytes for use in plan.uses}
 
 

@@ -26,8 +26,8 @@ from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import load_weights
-from ballast.moe.device_rules import assign
-from ballast.moe.rule_file import read_rules
+from ballast.moe.device_rules import NO_RULES
+from ballast.moe.rule_file import read_placement
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -65,12 +65,12 @@ def gguf(tmp_path: Path) -> GgufModel:
 
 
 def plan_of(gguf: GgufModel, numbers: Numbers = NUMBERS, memory: Memory = ROOMY, rules: str = "") -> MemoryPlan:
-    parsed = ()
+    placement = NO_RULES
     if rules:
         file = gguf.path.parent / "rules.yaml"
         file.write_text(rules)
-        parsed = read_rules(file, module_tree(SPEC))
-    return make_plan(gguf, SPEC, assign(module_tree(SPEC), parsed, num_cuda_devices=1), numbers, memory)
+        placement = read_placement(file, module_tree(SPEC))
+    return make_plan(gguf, SPEC, numbers, memory, placement=placement)
 
 
 def use(plan: MemoryPlan, name: str) -> int:
@@ -101,7 +101,7 @@ def test_the_plan_counts_what_the_loaded_model_takes(
     loaded = weight_memory(load_weights(gguf, spec, spec.vocab_size, Packing(pool, isa, 2), lambda _: None))
 
     numbers = replace(NUMBERS, isa=isa, threads_per_node=(1,) * num_nodes)
-    plan = make_plan(gguf, spec, assign(module_tree(spec), (), num_cuda_devices=1), numbers, ROOMY)
+    plan = make_plan(gguf, spec, numbers, ROOMY)
 
     vectors = sum(info.num_bytes for name, info in gguf.tensors.items() if len(info.shape) == 1)
     # A tensor that two matrices look into lies there once.
@@ -134,7 +134,7 @@ def test_a_model_of_full_size_is_planned_from_its_file(
     found = read_spec(gguf)
     check_tensors(gguf, found)
     numbers = replace(NUMBERS, isa=kernels.usable_isas()[0], threads_per_node=(8,))
-    plan = make_plan(gguf, found, assign(module_tree(found), (), num_cuda_devices=1), numbers, ROOMY)
+    plan = make_plan(gguf, found, numbers, ROOMY)
     num_weights = sum(math.prod(info.shape) for info in gguf.tensors.values())
     assert num_weights == pytest.approx(parameters, rel=0.01)
     assert use(plan, "weights") == pytest.approx(sum(info.num_bytes for info in gguf.tensors.values()), rel=0.03)
@@ -163,12 +163,13 @@ def test_tensors_that_are_not_used_take_no_memory(tmp_path: Path, gguf: GgufMode
     assert use(plan_of(more), "weights") == use(plan_of(plain), "weights")
 
 
-def test_rules_move_rows_to_other_devices(gguf: GgufModel) -> None:
+def test_without_a_gpu_rules_move_nothing_and_the_plan_says_so(gguf: GgufModel) -> None:
     plan = plan_of(
         gguf, rules="- match: {name: self_attn, class: torch.nn.Linear}\n  replace: {kwargs: {generate_device: cuda}}"
     )
-    assert {row.device for row in plan.weights if row.group == "attention"} == {"cuda:0"}
-    assert {row.device for row in plan.weights if row.group != "attention"} == {"cpu"}
+    assert {row.device for row in plan.weights} == {"cpu"}
+    assert "modules are placed otherwise than their rules say, model.layers.0.self_attn." in plan.placement.notes[0]
+    assert plan.placement.notes[0].endswith(": without --device cuda, the CPU computes everything")
 
 
 def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
@@ -178,8 +179,7 @@ def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel)
     sparse = write_model(gguf.path.parent / "sparse.gguf", V32_SPEC)
     planes = KvPool(V32_SPEC.planes, num_kv_blocks(1000, 32), 32)
     assert [[plane.shape[1] for plane in of_layer] for of_layer in planes.layers] == [[80, 32]] * 3
-    on_cpu = assign(module_tree(V32_SPEC), (), num_cuda_devices=1)
-    assert use(make_plan(open_gguf(sparse), V32_SPEC, on_cpu, NUMBERS, ROOMY), "KV cache") == planes.nbytes
+    assert use(make_plan(open_gguf(sparse), V32_SPEC, NUMBERS, ROOMY), "KV cache") == planes.nbytes
     rope = build_rope_table(SPEC.rope, num_kv_blocks(1000, 32) * 32)
     norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms
@@ -237,7 +237,7 @@ def test_the_text_names_every_row_and_the_sum(gguf: GgufModel) -> None:
 
 def test_a_shadowed_rule_is_reported_as_such(gguf: GgufModel) -> None:
     rule = "- match: {name: lm_head}\n  replace: {kwargs: {generate_device: cpu}}\n"
-    assert rule_lines(plan_of(gguf, rules=rule * 2).assignment) == [
+    assert rule_lines(plan_of(gguf, rules=rule * 2).placement) == [
         "rule 1 (name: lm_head): 1 module, lm_head the first",
         "rule 2 (name: lm_head): shadowed: everything it matches went to rule 1",
     ]

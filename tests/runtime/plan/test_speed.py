@@ -16,9 +16,7 @@ from ballast import cli
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host import bandwidth, doctor
 from ballast.host.machine import Memory, read_machine
-from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
-from ballast.moe.device_rules import assign
 from ballast.plan import MemoryPlan, Numbers, command, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
 from ballast.plan.shortfall import shortfall_lines
@@ -75,7 +73,7 @@ RECORDED = [
 
 def planned(gguf: GgufModel, spec: ModelSpec, gib: int = 1024) -> MemoryPlan:
     numbers = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
-    return make_plan(gguf, spec, assign(module_tree(spec), ()), numbers, Memory(gib * GIB, gib * GIB, None))
+    return make_plan(gguf, spec, numbers, Memory(gib * GIB, gib * GIB, None))
 
 
 @pytest.fixture(scope="module")

@@ -264,11 +264,10 @@ class ReferenceScheduler:
         client: int = 0,
         salt: tuple[int, int] = NO_SALT,
     ) -> bool:
-        """Queue a request. False when the queue is full, the request can never fit or it would wait in front of its
-        leader, as it must be refused then."""
+        """Queue a request. False if the scheduler must refuse it: it can never fit, or it would overtake its
+        leader."""
         fits = len(prompt) + max_tokens - 1 <= self.config.num_blocks * self.config.block_tokens
         follows = leader is None or self.live[leader].priority <= priority
-        num_new = sum(not request.admitted_before for request in self.live.values())
         try:
             self.scheduler.add(
                 seq,
@@ -282,17 +281,11 @@ class ReferenceScheduler:
                 client=client,
                 salt=salt,
             )
-        except sched.QueueFullError:
-            assert fits, "a request that never fits must be a ValueError, or its client will try again"
-            assert follows
-            assert num_new == self.config.max_queue
-            return False
         except ValueError:
             assert not (fits and follows)
             return False
         assert fits
         assert follows
-        assert num_new < self.config.max_queue
         self.live[seq] = Expected(
             seq,
             list(prompt),

@@ -64,19 +64,20 @@ class PairSums:
             total += other
         return total
 
+    def _experts_at_once(self, gate: PanelStack, down: PanelStack) -> int:
+        """Number of experts whose decoded matrices and hidden values fit in the buffers; at least one."""
+        num_bytes = self._terms.element_size()
+        hidden_cols = _padded(gate.rows)
+        gated_bytes = 2 * gate.rows * 2 * self._terms.shape[2] * num_bytes
+        down_bytes = down.rows * 2 * hidden_cols * num_bytes
+        of_hidden = HIDDEN_BYTES // (self._num_tokens * 2 * hidden_cols * num_bytes)
+        return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
+
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices `can_decode`. Never waits for the device."""
         programs = _num_processors(self._sums.device)
         padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
         num_rows = 2 * gate.rows
-        gated_bytes = num_rows * 2 * padded_cols * self._terms.element_size()
-        down_bytes = down.rows * 2 * hidden_cols * self._terms.element_size()
-        row_bytes = 2 * hidden_cols * self._terms.element_size()
-        at_once = min(
-            gate.num_experts,
-            DECODED_BYTES // max(gated_bytes, down_bytes),
-            HIDDEN_BYTES // (self._num_tokens * row_bytes),
-        )
         tile = {
             "BLOCK": _BLOCK,
             "ROWS": _ROWS,
@@ -84,7 +85,7 @@ class PairSums:
             "num_warps": 8,
             "num_stages": 3,
         }
-        for begin, end in even_bounds(0, gate.num_experts, max(1, at_once)):
+        for begin, end in even_bounds(0, gate.num_experts, self._experts_at_once(gate, down)):
             decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
             _decode(gate, begin, end, decoded, row_step=2, row_place=0)
             _decode(up, begin, end, decoded, row_step=2, row_place=1)

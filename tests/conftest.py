@@ -47,6 +47,16 @@ def forked_servers() -> Iterator[None]:
     template.end()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_reads_of_memory() -> Iterator[None]:
+    """`ballast plan` reads 64 MiB to measure the speed of memory. Its 1 GiB take two seconds of CPU time."""
+    from ballast.host import bandwidth
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are not run where there is no CUDA device, and of these such marked `flashinfer` not where
     that is not installed."""

@@ -28,7 +28,6 @@ from ballast.model.weights import Packing, load_weights
 from ballast.moe.device_rules import assign
 from ballast.moe.rule_file import read_rules
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import (
     GLM5_SPEC,
@@ -47,6 +46,7 @@ from support.models.gguf_files import (
     write_hollow_model,
     write_model,
 )
+from support.models.written import MakeTiny
 
 GIB = 1 << 30
 SPEC = replace(V3_SPEC, hidden=256, expert_dim=256)
@@ -91,9 +91,9 @@ def use(plan: MemoryPlan, name: str) -> int:
     ],
 )
 def test_the_plan_counts_what_the_loaded_model_takes(
-    tmp_path: Path, arch: str, mla: str, quant: str, num_nodes: int, isa: str
+    written: MakeTiny, arch: str, mla: str, quant: str, num_nodes: int, isa: str
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     pool = kernels.ThreadPool(Placement([NodeThreads(200 + node, [ANY_CPU]) for node in range(num_nodes)]))
     loaded = weight_memory(load_weights(gguf, spec, spec.vocab_size, Packing(pool, isa, 2), lambda _: None))

@@ -26,7 +26,8 @@ demo-stop: ## stop the server that the demo left running
 	@$(BIN)/python tools/demo.py stop
 
 ifeq ($(ARGS),)
-test: setup browser prometheus cluster-binaries test-cpp test-older-cpus test-python ## every test that needs no GPU; ARGS="-k metrics" for some
+test: ## every test that needs no GPU, and the time of each part; ARGS="-k metrics" for some
+	@tools/test.sh
 else
 test: setup test-python
 endif

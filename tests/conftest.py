@@ -18,9 +18,12 @@ from hypothesis import HealthCheck, settings
 
 from ballast.host.gpu import why_unusable
 from support.servers import prefork
+from support.servers.command import Command
 from support.servers.process import ServerProcess
 
 sys.dont_write_bytecode = False
+# Until the tests run: imports leave hardly any garbage, and looking for it takes a fifth of their time.
+gc.disable()
 pytest_plugins = ("support.file_times", "support.workers")
 
 # Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
@@ -36,11 +39,22 @@ settings.load_profile("ballast")
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_servers() -> Iterator[None]:
-    """Servers of this run are forks of a process that has imported what they need."""
+    """Servers and commands of this run are forks of a process that has imported what they need."""
     template = prefork.Template(prefork.SERVER_MODULES)
     ServerProcess.start = template.start
+    Command.run = template.run
     yield
     template.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_reads_of_memory() -> Iterator[None]:
+    """`ballast plan` reads 64 MiB to measure the speed of memory. Its 1 GiB take two seconds of CPU time."""
+    from ballast.host import bandwidth
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +75,12 @@ def pytest_collection_finish() -> None:
     and tells of a connection that is left open while the test that left it, or one soon after, runs."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """In the process that divides tests among workers, too, which collects none."""
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

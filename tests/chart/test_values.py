@@ -12,6 +12,7 @@ import yaml
 from ballast_operator.cli import _parser
 from support.cluster.helm import CHART, Helm, HelmError
 from support.cluster.kube import Object
+from support.manifests import objects_of
 
 MONITORING = (
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",
@@ -135,7 +136,7 @@ def test_a_parent_chart_switches_it_by_a_condition_and_has_global_values(
     def rendered(values: dict[str, Any]) -> list[Object]:
         (parent / "values.yaml").write_text(yaml.safe_dump(values))
         flags = ("--namespace=ballast-system", "--kube-version=1.34.0")
-        return [body for body in yaml.safe_load_all(helm("template", "release", parent, *flags)) if body]
+        return objects_of(helm("template", "release", parent, *flags))
 
     shared = {"global": {"imageRegistry": "registry.test", "storageClass": None, "ballast": {"enabled": True}}}
     plain = rendered({})

@@ -19,6 +19,7 @@ from support.cluster.service.operator import CRDS
 from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.specs import service, true_conditions, wait_ready
 from support.cluster.waiting import wait_for
+from support.manifests import objects_of, text_of
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
 DEFINITIONS = (DEFINITION, "modelcaches.serving.ballast.dev")
@@ -72,9 +73,7 @@ def release_before(folder: Path) -> Path:
     """The chart as it was when v1alpha1 was the only version of the API."""
     chart = shutil.copytree(CHART, folder / "before/ballast")
     for definition in of_the_release_before():
-        (chart / f"files/crd/{definition['metadata']['name']}.yaml").write_text(
-            yaml.safe_dump(definition, sort_keys=False)
-        )
+        (chart / f"files/crd/{definition['metadata']['name']}.yaml").write_text(text_of([definition]))
     template = chart / "templates/inferenceservices.yaml"
     template.write_text(template.read_text().replace("v1beta1", "v1alpha1"))
     return chart
@@ -194,8 +193,8 @@ def test_a_model_of_a_release_with_v1alpha1_alone_serves_through_upgrades_and_a_
         """What no step may change, and the versions of the model in the release."""
         objects = [model(), *kube.list("pods", namespace), *kube.list("services", namespace)]
         uids = [body["metadata"]["uid"] for body in objects]
-        manifest = yaml.safe_load_all(helm("get", "manifest", RELEASE, "--namespace", namespace))
-        written = [body["apiVersion"] for body in manifest if body and body["kind"] == "InferenceService"]
+        manifest = objects_of(helm("get", "manifest", RELEASE, "--namespace", namespace))
+        written = [body["apiVersion"] for body in manifest if body["kind"] == "InferenceService"]
         return uids, model()["metadata"]["generation"], [version.rpartition("/")[2] for version in written]
 
     helm("install", RELEASE, release_before(tmp_path), *where, "--values", values)

@@ -15,6 +15,7 @@ from support.cluster.service.pod_answers import PodAnswers
 from support.cluster.service.short_lists import SHORT_LISTS
 from support.cluster.service.specs import service, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
+from support.manifests import objects_of
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -100,7 +101,7 @@ def test_argo_cd_finds_a_service_in_sync_since_no_list_gets_defaults(kube: Kube,
 
 
 def test_argo_cd_finds_the_definition_in_sync(kube: Kube) -> None:
-    applied = yaml.safe_load(CRD.read_text())
+    (applied,) = objects_of(CRD.read_text())
     live = kube.get("customresourcedefinitions", applied["metadata"]["name"])
     assert list(differing_lists(applied, live)) == []
 

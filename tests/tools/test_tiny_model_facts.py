@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from tools.tiny_model.corpus.facts import facts
 
 from ballast._core import kernels
 from ballast.cli import _parser
 from ballast.config.options import OPTIONS
 from ballast.server.http.middleware import IGNORED_FIELDS_HEADER
+from support.manifests import objects_of
 
 ROOT = Path(__file__).parents[2]
 SAID = [answer for fact in facts() for answer in (*fact.say, *fact.say_zh)]
@@ -78,7 +78,7 @@ def test_the_header_has_its_name():
 
 
 def test_the_custom_resource_has_its_names():
-    crd = yaml.safe_load((ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml").read_text())
+    (crd,) = objects_of((ROOT / "manifests/crd/inferenceservices.serving.ballast.dev.yaml").read_text())
     assert any(crd["spec"]["names"]["shortNames"][0] in answer for answer in SAID)
     served = [version["name"] for version in crd["spec"]["versions"] if version["served"]]
     assert any(f"{crd['spec']['group']}, version {name}." in answer for answer in SAID for name in served)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from ballast.server.routes.chat_page import FILES
+from support.manifests import objects_of
 from support.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def test_it_plans_and_answers_from_python_and_asks_for_what_that_takes_without_a
 
 
 def test_the_operators_custom_resource_comes_with_it(installed: Path) -> None:
-    kinds = {document["kind"] for document in yaml.safe_load_all(said(installed / "ballast-operator", "crd"))}
+    kinds = {document["kind"] for document in objects_of(said(installed / "ballast-operator", "crd"))}
     assert kinds == {"CustomResourceDefinition"}
 
 

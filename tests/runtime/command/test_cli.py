@@ -12,17 +12,11 @@ from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.tiny import BUILT_IN, write_tiny_model
 from ballast.weights.gguf import open_gguf
+from support.servers import command
 
 
 def ballast(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "ballast", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", **environment},
-    )
+    return command.ballast(arguments, {"PATH": "/usr/bin:/bin", **environment})
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported():
@@ -216,11 +210,12 @@ def test_a_process_without_standard_streams_writes_into_no_file(tmp_path):
 def test_a_plan_never_says_that_a_model_fits_whose_template_the_server_refuses(tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{% for")
-    ended = ballast("plan", "--device", "cpu", "--chat_template", str(template))
+    words = ["plan", "--device", "cpu", "--memory_bandwidth", "46GB/s", "--chat_template", str(template)]
+    ended = ballast(*words)
     assert ended.returncode == ModelError.exit_code
     assert "fits" not in ended.stdout
     template.write_text("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}")
-    ended = ballast("plan", "--device", "cpu", "--chat_template", str(template))
+    ended = ballast(*words)
     assert ended.returncode == 0, ended.stderr
     assert "It fits." in ended.stdout
 
@@ -243,7 +238,8 @@ def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
 def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
     file = os.fsdecode(os.fsencode(tmp_path / "m") + b"\xff.gguf")
     Path(file).symlink_to(BUILT_IN.gguf)
-    shown = ballast("plan", "--gguf_path", file, "--device", "cpu", LC_ALL="C.UTF-8")
+    words = ["plan", "--gguf_path", file, "--device", "cpu", "--memory_bandwidth", "46GB/s"]
+    shown = ballast(*words, LC_ALL="C.UTF-8")
     assert shown.returncode == 0, shown.stderr
     assert "m\\udcff.gguf" in shown.stdout
 

@@ -31,6 +31,7 @@ from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
 from ballast.tiny import write_tiny_model
 from ballast.weights.header import is_whole
+from support.servers.command import ballast
 from support.stores.hub_server import COMMIT, HubServer, hub_server
 
 NAME = HubName("org/tiny", "Q8_0")
@@ -396,8 +397,8 @@ def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], we
 
 def test_the_command_prints_where_the_model_is(served: tuple[HubServer, Hub], weights: bytes) -> None:
     hub = served[1]
-    command = [sys.executable, "-m", "ballast", "pull", "org/tiny:Q8_0", "--skip_plan"]
-    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=60, check=True)
+    done = ballast(["pull", "org/tiny:Q8_0", "--skip_plan"], environment(hub))
+    assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == weights
     assert done.stderr.endswith("/s\n"), "the last line of the log is how fast it came"
 
@@ -499,9 +500,8 @@ def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addr
 ) -> None:
     """In a process of its own: huggingface_hub reads its address when it is imported."""
     hub = served[1]
-    command = [sys.executable, "-m", "ballast", "pull", "org/tiny:Q8_0", "--skip_plan"]
     places = {"HF_HUB_CACHE": str(hub.cache), "HF_ENDPOINT": value.replace("{url}", hub.endpoint)}
-    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=60)
+    done = ballast(["pull", "org/tiny:Q8_0", "--skip_plan"], {**os.environ, **places})
     if found:
         assert (done.returncode, done.stderr.count("/s\n")) == (0, 1), done.stderr
     else:

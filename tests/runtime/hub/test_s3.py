@@ -7,8 +7,6 @@ import dataclasses
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from ballast.hub.pull import Found, find, pull
 from ballast.hub.remote import Hub, all_caches, cache_of
 from ballast.hub.s3 import S3Store
 from ballast.tiny import BUILT_IN
+from support.servers.command import ballast
 from support.stores.cut_proxy import cut_proxy
 from support.stores.s3_server import S3Server, s3_server
 
@@ -107,17 +106,8 @@ def test_a_model_is_planned_from_its_header_and_pulled_by_the_name_of_its_file(s
 
 def test_the_command_reports_what_it_pulled(store: S3Server, tmp_path: Path) -> None:
     report = tmp_path / "report"
-    words = [
-        sys.executable,
-        "-m",
-        "ballast",
-        "pull",
-        f"s3://models/{FOLDER}:Q8_0",
-        "--skip_plan",
-        "--report",
-        str(report),
-    ]
-    done = subprocess.run(words, env={**os.environ, **store.environment}, capture_output=True, text=True, timeout=60)
+    words = ["pull", f"s3://models/{FOLDER}:Q8_0", "--skip_plan", "--report", str(report)]
+    done = ballast(words, {**os.environ, **store.environment})
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == WEIGHTS
     assert json.loads(report.read_text())["reason"] == "Pulled"

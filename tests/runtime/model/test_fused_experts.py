@@ -10,12 +10,12 @@ import pytest
 from ballast._core import kernels
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.models.changed_spec import experts_of
 from support.models.gguf_files import Tensors, copy_model
 from support.models.small_core import core_of
+from support.models.written import MakeTiny
 
 
 def fuse(tensors: Tensors) -> Tensors:
@@ -32,8 +32,8 @@ def fuse(tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("isa", kernels.usable_isas())
 @pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0")])
-def test_a_fused_file_gives_the_same_text(tmp_path: Path, arch: str, quant: str, isa: str) -> None:
-    apart = write_tiny_model(tmp_path, arch=arch, quant=quant).gguf
+def test_a_fused_file_gives_the_same_text(tmp_path: Path, written: MakeTiny, arch: str, quant: str, isa: str) -> None:
+    apart = written(arch=arch, quant=quant).gguf
     texts = []
     for path in (apart, copy_model(apart, tmp_path / "fused.gguf", fuse)):
         assert experts_of(read_spec(open_gguf(path))).is_fused == (path != apart)

@@ -46,7 +46,6 @@ from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
@@ -471,10 +470,10 @@ def test_a_cache_that_takes_the_room_of_streamed_experts_is_kept_and_told(qwen3:
     assert to_json(plan)["device"]["streaming_cache_lens"] == smaller
 
 
-def test_kernels_that_pack_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_pack_nothing_are_refused(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
     with pytest.raises(ConfigError, match="BALLAST_CPU_ISA=reference: packs no weights"):
-        run(config_for(write_tiny_model(tmp_path).gguf, GIB), out=io.StringIO())
+        run(config_for(written().gguf, GIB), out=io.StringIO())
 
 
 def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -507,13 +506,13 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
     ],
 )
 def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
 ) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: free)
     monkeypatch.setenv("BALLAST_CPU_ISA", isa)
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    gguf = open_gguf(written().gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192", "--gpu_experts", "1"]
     config, plan = settle(cli.serve_config(options), gguf, read_spec(gguf))
     check_memory(plan)
@@ -527,13 +526,13 @@ def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
             check_memory(settle(insisting, gguf, read_spec(gguf))[1])
 
 
-def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
     monkeypatch.setattr(command, "_can_pack", lambda: False)
     monkeypatch.setenv("BALLAST_CPU_ISA", "reference")
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    gguf = open_gguf(written().gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, _ = settle(cli.serve_config(options), gguf, read_spec(gguf))
     assert config.device_reason.startswith(

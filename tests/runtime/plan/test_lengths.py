@@ -6,7 +6,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,9 @@ from ballast.model.metadata import read_spec
 from ballast.plan import check_memory, command, planned, run, settle
 from ballast.plan.command import plan_for
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+from support.models.written import MakeTiny
 
 GIB = 1 << 30
 R1_CONTEXT = 163840
@@ -162,9 +161,9 @@ def test_a_larger_cache_does_not_shorten_the_steps(r1: GgufModel, host: list[int
 
 
 def test_memory_too_small_for_the_least_is_refused_with_what_it_holds(
-    tmp_path: Path, host: list[int], monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, host: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    gguf = open_gguf(written().gguf)
     spec = replace(read_spec(gguf), context_length=R1_CONTEXT)
     least = cache_sizes(asked(), R1_CONTEXT).least
     enough = plan_for(config_for(gguf, None, asked(1024, least)), gguf, spec).needed_bytes
@@ -183,8 +182,8 @@ def test_memory_too_small_for_the_least_is_refused_with_what_it_holds(
     check_memory(plan_for(config_for(gguf, None, way_out), gguf, spec))
 
 
-def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache(tmp_path: Path) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache(written: MakeTiny) -> None:
+    gguf = open_gguf(written().gguf)
     config, plan = settle(config_for(gguf, None, asked(max_new_tokens=16)), gguf, read_spec(gguf))
     assert plan.lengths is not None
     assert config.scheduling.max_new_tokens == 16
@@ -194,8 +193,8 @@ def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache
     assert planned(fewer, plan).scheduling.max_queue_tokens == 7
 
 
-def test_the_plan_says_what_was_derived_and_what_was_given(tmp_path: Path) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+def test_the_plan_says_what_was_derived_and_what_was_given(written: MakeTiny) -> None:
+    gguf = open_gguf(written().gguf)
     config = config_for(gguf, None, asked(max_new_tokens=16))
     out, data = io.StringIO(), io.StringIO()
     run(config, out=out)

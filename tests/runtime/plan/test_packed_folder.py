@@ -19,8 +19,8 @@ from ballast.host.filesystem import FileSystem, read_file_system
 from ballast.model.kept_weights import KeptWeights
 from ballast.plan import MemoryPlan, open_checked, planned, settle, to_json
 from ballast.plan.rows import PackedFolder, host_weight_rows
-from ballast.tiny import write_tiny_model
 from ballast.weights.packed_set import unused_bytes
+from support.models.written import MakeTiny
 
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 
@@ -37,8 +37,8 @@ def in_memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    model = ModelConfig(gguf_path=write_tiny_model(tmp_path, arch="v2lite", mla="split", quant="q8_0").gguf)
+def config(written: MakeTiny) -> Config:
+    model = ModelConfig(gguf_path=written(arch="v2lite", mla="split", quant="q8_0").gguf)
     return Config(model, SchedulingConfig(cache_lens=256, max_new_tokens=32), MachineConfig(device="cpu", numa="off"))
 
 

@@ -29,7 +29,6 @@ from ballast.model.weights import load_weights
 from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
 from support.models.gguf_files import (
@@ -49,6 +48,7 @@ from support.models.gguf_files import (
     write_hollow_model,
     write_model,
 )
+from support.models.written import MakeTiny
 
 GIB = 1 << 30
 SPEC = changed(V3_SPEC, hidden=256, width=256)
@@ -93,9 +93,9 @@ def use(plan: MemoryPlan, name: str) -> int:
     ],
 )
 def test_the_plan_counts_what_the_loaded_model_takes(
-    tmp_path: Path, arch: str, mla: str, quant: str, num_nodes: int, isa: str
+    written: MakeTiny, arch: str, mla: str, quant: str, num_nodes: int, isa: str
 ) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch, mla=mla, quant=quant).gguf)
+    gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     pool = kernels.ThreadPool(Placement([NodeThreads(200 + node, [ANY_CPU]) for node in range(num_nodes)]))
     loaded = weight_memory(load_weights(gguf, spec, spec.vocab_size, Packing(pool, isa, 2), lambda _: None))

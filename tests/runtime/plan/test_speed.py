@@ -228,8 +228,7 @@ def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
     assert of_this["speed"]["gpu_memory_bytes_per_s"] == 300e9
 
 
-def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--device", "cpu"]) == 0
     assert re.search(r"By \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
     assert bandwidth.memory_bytes_per_s(1, Memory(GIB, 1 << 20, None)) is None, "too little is free"
@@ -250,8 +249,7 @@ def test_memory_that_a_limit_keeps_back_is_not_measured(monkeypatch: pytest.Monk
     assert list(bandwidth.by_node(read_machine())) == []
 
 
-def test_the_doctor_measures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "READ_BYTES", 64 << 20)
+def test_the_doctor_measures(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run(measure=True) == 0
     told = capsys.readouterr().out
     nodes = [node for node in read_machine().topology.nodes if node.cores and node.memory_allowed]

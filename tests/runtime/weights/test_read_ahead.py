@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,16 @@ from ballast._core import kernels
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.weights import load_weights
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from ballast.weights.read_ahead import ReadAhead
+from support.models.written import MakeTiny
 
 LIMIT_S = 10
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> GgufModel:
-    return open_gguf(write_tiny_model(tmp_path, arch="v2lite", mla="split", quant="q8_0").gguf)
+def model(written: MakeTiny) -> GgufModel:
+    return open_gguf(written(arch="v2lite", mla="split", quant="q8_0").gguf)
 
 
 @dataclass

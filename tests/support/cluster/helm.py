@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from support.cluster.binaries import ROOT, program
+from support.manifests import objects_of
 
 CHART = ROOT / "charts" / "ballast"
 COMMAND_TIMEOUT_S = 240
@@ -39,4 +38,4 @@ class Helm:
     def template(self, *flags: str | Path, release: str = "ballast") -> list[dict[str, Any]]:
         """The rendered objects of a release, by default in `ballast-system`."""
         text = self("template", release, CHART, "--namespace=ballast-system", *flags)
-        return [document for document in yaml.safe_load_all(text) if document]
+        return objects_of(text)

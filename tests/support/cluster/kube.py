@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import yaml
 
+from support.manifests import objects_of
+
 Object = dict[str, Any]
 
 # resource name -> (API path, is namespaced); what the tests touch. After a dot: a version that is not the usual one.
@@ -236,7 +238,7 @@ def path_of(
 
 def documents(path: Path) -> Iterator[Object]:
     """The objects of a YAML file."""
-    yield from (document for document in yaml.safe_load_all(path.read_text()) if document)
+    yield from objects_of(path.read_text())
 
 
 def _status(response: httpx.Response) -> Object:

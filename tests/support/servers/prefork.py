@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
@@ -90,6 +92,26 @@ class Template:
         """Run `[python, "-m", module, argument, ...]` with all output to `log`."""
         pid, ended = self._fork(command, environment, {1: log.fileno(), 2: log.fileno()})
         return ForkedProcess(pid, ended, None)
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `[python, "-m", module, argument, ...]` to its end, with its output captured.
+
+        Raises subprocess.TimeoutExpired.
+        """
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            pid, ended = self._fork(command, environment, {1: output.fileno(), 2: errors.fileno()})
+            program = ForkedProcess(pid, ended, None)
+            try:
+                code = program.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+                raise
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(list(command), code, output.read(), errors.read())
 
     def _fork(
         self, command: Sequence[str], environment: Mapping[str, str], files: Mapping[int, int]
@@ -169,7 +191,10 @@ def _keep(ended: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # imports leave hardly any garbage, and the collector would look at all of them again and again
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,12 +2,12 @@
 
 import http.client
 import json
-import subprocess
-import sys
+import os
 
 import pytest
 
 from ballast.tiny import write_tiny_model
+from support.servers.command import ballast
 from support.servers.process import ServerProcess
 
 RULES = """\
@@ -75,8 +75,7 @@ def test_the_seed_command_starts_a_server_that_answers_the_seed_request(model, t
     ],
 )
 def test_what_the_seed_warns_of_is_refused_before_anything_is_loaded(options, sentence):
-    command = [sys.executable, "-m", "ballast", "serve", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = ballast(["serve", *options], os.environ)
     assert ended.returncode == 2
     assert sentence in ended.stderr
 
@@ -84,9 +83,6 @@ def test_what_the_seed_warns_of_is_refused_before_anything_is_loaded(options, se
 def test_a_placement_rule_that_matches_nothing_is_refused(model, tmp_path):
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES.replace("experts$", "nothing$"))
-    command = [sys.executable, "-m", "ballast", "serve", "--gguf_path", str(model.gguf)]
-    ended = subprocess.run(
-        [*command, "--optimize_config_path", str(rules)], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = ballast(["serve", "--gguf_path", str(model.gguf), "--optimize_config_path", str(rules)], os.environ)
     assert ended.returncode == 2
     assert "nothing$" in ended.stderr

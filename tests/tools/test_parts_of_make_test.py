@@ -1,0 +1,106 @@
+"""`make test` runs its parts in order, some alongside others, and reports the time of each. The parts are stand-ins."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ["setup", "browser", "prometheus", "cluster-binaries", "test-cpp", "test-older-cpus", "test-python"]
+STARTED = "@echo {part} >> started; echo output of {part}"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with the script and a Makefile whose parts succeed at once."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/test.sh", tmp_path / "tools")
+    write(tmp_path)
+    return tmp_path
+
+
+def write(clone: Path, **commands: str) -> None:
+    """A Makefile; `commands` are what parts do after they have noted that they run, by name with underscores."""
+    rules = [
+        f"{part}:\n\t{STARTED.format(part=part)}; {commands.get(part.replace('-', '_'), 'true')}\n" for part in PARTS
+    ]
+    (clone / "Makefile").write_text(f".PHONY: {' '.join(PARTS)}\n{''.join(rules)}")
+
+
+def run(clone: Path) -> tuple[int, str]:
+    """The exit status and all output."""
+    ended = subprocess.run(
+        [clone / "tools/test.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+    )
+    return ended.returncode, ended.stdout
+
+
+def started(clone: Path) -> list[str]:
+    return (clone / "started").read_text().split()
+
+
+def is_running(pid: str) -> bool:
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def summary(output: str) -> dict[str, str]:
+    """What the summary shows of each part: its time, and how it ended unless it succeeded."""
+    lines = output.partition("time of each part, min:s\n")[2].splitlines()
+    found = [re.fullmatch(r" *(\d+:\d\d|-)  (\S+)( +\S.*)?", line) for line in lines]
+    return {match[2]: " ".join([re.sub(r"\d", "0", match[1]), *(match[3] or "").split()]) for match in found if match}
+
+
+def test_every_part_runs_and_its_time_is_shown(clone: Path) -> None:
+    status, output = run(clone)
+    assert status == 0, output
+    assert sorted(started(clone)) == sorted(PARTS)
+    assert summary(output) == dict.fromkeys([*PARTS, "total"], "0:00")
+    assert "output of test-python" in output
+    assert "output of cluster-binaries" not in output, "what runs alongside shows its output only when it fails"
+
+
+def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_python_tests(clone: Path) -> None:
+    until = "until [ -e {file} ]; do sleep 0.05; done"
+    write(
+        clone,
+        cluster_binaries=f"{until.format(file='cpp')}; touch binaries",
+        test_cpp=f"touch cpp; {until.format(file='downloaded')}",
+        prometheus="touch downloaded",
+        test_python="test -e binaries",
+    )
+    status, output = run(clone)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize("part", ["browser", "cluster-binaries"])
+def test_a_failure_of_what_runs_alongside_is_shown_and_ends_the_run(clone: Path, part: str) -> None:
+    write(clone, **{part.replace("-", "_"): "echo no network; exit 3"})
+    status, output = run(clone)
+    assert status == 1
+    assert f"make test: output of {part}:\noutput of {part}\nno network\n" in output
+    assert summary(output)[part] == "0:00 failed"
+    assert summary(output)["test-python"] == "- did not finish"
+    assert "test-python" not in started(clone)
+
+
+def test_a_failure_of_the_cpp_tests_ends_what_runs_alongside(clone: Path) -> None:
+    until = "until [ -s pid ]; do sleep 0.05; done"
+    write(clone, cluster_binaries="echo $$$$ > pid; sleep 600", test_cpp=f"{until}; exit 1")
+    status, output = run(clone)
+    assert status == 2, "of make"
+    assert not is_running((clone / "pid").read_text().strip())
+    assert summary(output)["test-cpp"] == "0:00 failed"
+    assert summary(output)["cluster-binaries"] == "- did not finish"
+
+
+def test_the_makefile_has_all_parts() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{part}:", makefile, re.MULTILINE) for part in PARTS)

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Runs all tests that need no GPU, the parts of `make test`, and reports how long each part took.
+# Downloads and the Go builds for clusters run alongside the C++ tests. Their output is shown only if one of them fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+parts="setup browser prometheus cluster-binaries test-cpp test-older-cpus test-python"
+mkdir -p build
+results=$(mktemp -d build/test-parts.XXXXXX) # per part: its output if it ran alongside; its seconds and exit status
+running=()
+
+run() { # part
+  local start=$SECONDS status=0
+  make --no-print-directory "$1" || status=$?
+  echo "$((SECONDS - start)) $status" > "$results/$1.result"
+  return "$status"
+}
+
+alongside() { # parts, one after the other
+  for part; do run "$part" > "$results/$part.log" 2>&1 || return; done
+}
+
+wait_for() { # process of `alongside`, its parts
+  local process=$1 part
+  shift
+  if kill -0 "$process" 2>/dev/null; then echo "make test: waiting for $*"; fi
+  if wait "$process"; then return; fi
+  for part; do
+    if [ -e "$results/$part.log" ]; then echo "make test: output of $part:" && cat "$results/$part.log"; fi
+  done >&2
+  return 1
+}
+
+finish() {
+  local part took status
+  for process in "${running[@]}"; do kill -- "-$process" 2>/dev/null || true; done
+  echo "make test: time of each part, min:s"
+  for part in $parts; do
+    took="-" status=""
+    if [ -e "$results/$part.result" ]; then
+      read -r took status < "$results/$part.result"
+      took=$(printf '%d:%02d' $((took / 60)) $((took % 60)))
+    fi
+    case $status in
+      0) status="" ;;
+      "") status="did not finish" ;;
+      *) status="failed" ;;
+    esac
+    printf '%7s  %-17s %s\n' "$took" "$part" "$status"
+  done | sed 's/ *$//'
+  printf '%7s  total\n' "$(printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)))"
+  rm -rf "$results"
+}
+trap finish EXIT
+
+run setup
+set -m # a process group for each, so that all of it ends with this script
+alongside browser prometheus < /dev/null & downloads=$!
+alongside cluster-binaries < /dev/null & binaries=$!
+set +m
+running=("$downloads" "$binaries")
+run test-cpp
+wait_for "$downloads" browser prometheus # it installs packages, as the tests on older CPUs may do
+run test-older-cpus
+wait_for "$binaries" cluster-binaries
+run test-python

@@ -7,7 +7,7 @@ n-th token is a function of (seed, n), so neither the rest of the batch nor a pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,18 @@ from ballast.engine.request import SamplingParams
 
 MAX_TOP_K = 2**31 - 1
 """More tokens than any vocabulary has."""
+_CONVERTED = ("top_k", "stop_token_ids", "logit_bias", "seed")
+_NOT_SAMPLED_BY = ("max_tokens", "logprobs", "constraint")
+_AS_THEY_ARE = [each.name for each in fields(SamplingParams) if each.name not in (*_CONVERTED, *_NOT_SAMPLED_BY)]
+"""Parameters that the sampler takes without conversion."""
 
 
 def sequence_sampler(params: SamplingParams, prompt_ids: Sequence[int], seed: int) -> sampling.SequenceSampler:
     """The state that chooses one sequence's tokens. Clients may send negative seeds."""
     repeats = params.repetition_penalty != 1.0
     return sampling.SequenceSampler(
-        temperature=params.temperature,
+        **{name: getattr(params, name) for name in _AS_THEY_ARE},
         top_k=min(params.top_k, MAX_TOP_K),
-        top_p=params.top_p,
-        min_p=params.min_p,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
-        min_tokens=params.min_tokens,
         stop_tokens=np.array(sorted(params.stop_token_ids), np.int32),
         logit_bias=list(params.logit_bias.items()),
         seed=seed & (2**64 - 1),

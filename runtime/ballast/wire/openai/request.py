@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
@@ -362,7 +363,7 @@ def check_together(body: GenerationRequest) -> None:
         raise RequestError(
             "truncate_prompt_tokens: must be at least 1, or -1 for as many as fit", param="truncate_prompt_tokens"
         )
-    if (body.repeat_last_n or 0) > 0 and _or(body.repetition_penalty, 1.0) != 1.0:
+    if (body.repeat_last_n or 0) > 0 and body.repetition_penalty not in (None, 1.0):
         raise RequestError(
             "repeat_last_n: the penalty of repetition looks back on the whole text here; send -1, or 0 for no penalty",
             param="repeat_last_n",
@@ -387,31 +388,25 @@ def check_together(body: GenerationRequest) -> None:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 
 
+SAMPLING_FIELDS = [each.name for each in fields(SamplingParams) if each.name in GenerationRequest.model_fields]
+"""Fields that the engine has under the same name."""
+
+
 def to_sampling(
     body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int], num_logprobs: int | None = None
 ) -> SamplingParams:
-    """The engine's sampling parameters for one choice, with OpenAI's defaults for missing fields. `max_tokens` is what
-    the server grants."""
-    stop_token_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids)
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=0.0 if body.do_sample is False else _or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=max(0, _or(body.top_k, 0)),
-        min_p=_or(body.min_p, 0.0),
-        seed=body.seed,
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=1.0 if body.repeat_last_n == 0 else _or(body.repetition_penalty, 1.0),
-        stop_token_ids=stop_token_ids,
-        min_tokens=_or(body.min_tokens, 0),
-        logit_bias=body.logit_bias or {},
-        logprobs=num_logprobs,
-    )
-
-
-Value = TypeVar("Value", int, float)
-
-
-def _or(value: Value | None, default: Value) -> Value:
-    return default if value is None else value
+    """The engine's sampling parameters for one choice, with the engine's defaults for missing fields. `max_tokens` is
+    what the server grants."""
+    sampling: dict[str, Any] = {
+        name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None
+    } | {
+        "max_tokens": max_tokens,
+        "top_k": max(0, body.top_k or 0),
+        "stop_token_ids": frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else eos_ids),
+        "logprobs": num_logprobs,
+    }
+    if body.do_sample is False:
+        sampling["temperature"] = 0.0
+    if body.repeat_last_n == 0:
+        sampling["repetition_penalty"] = 1.0
+    return SamplingParams(**sampling)

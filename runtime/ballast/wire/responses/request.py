@@ -4,10 +4,9 @@ chat request."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from ballast.errors import RequestError
 from ballast.wire.client_tools import CalledTool, custom_arguments, custom_function, skip
@@ -16,7 +15,7 @@ from ballast.wire.field_schemas import MoreSchema, inlined
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.known_fields import read_fields
 from ballast.wire.openai.chat_tools import MAX_TOOLS
-from ballast.wire.openai.request import MAX_TOP_LOGPROBS, REQUEST_ID, ChatCompletionRequest
+from ballast.wire.openai.request import MAX_TOP_LOGPROBS, REQUEST_ID, SAMPLING_FIELDS, ChatCompletionRequest
 from ballast.wire.parsing import (
     WHOLE,
     Objects,
@@ -54,16 +53,21 @@ _INCLUDED = frozenset(
 )
 """Values of `include`. But for log probabilities they ask for what there is none of here: reasoning is not encrypted,
 and nobody searches."""
-_PASSED_ON = (
-    *("seed", "top_k", "stop", "logit_bias", "repetition_penalty", "ignore_eos", "priority", "structured_outputs"),
-    *("skip_special_tokens", "include_stop_str_in_output", "chat_template_kwargs", "request_id"),
-    *("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids", "thinking_token_budget"),
-    *("cache_salt", "extra_key"),
+_AS_CHATS = (
+    *(name for name in SAMPLING_FIELDS if name not in ("max_tokens", "temperature", "top_p")),
+    *("stop", "ignore_eos", "priority", "structured_outputs", "skip_special_tokens", "include_stop_str_in_output"),
+    *("chat_template_kwargs", "thinking_token_budget", "cache_salt", "extra_key"),
 )
 """Fields that vLLM and the Open Responses specification add to this API, and that are read as those of a chat."""
+_Body = TypeVar("_Body", bound=StrictModel)
 
 
-_as_chats = partial(inlined, ChatCompletionRequest)
+def _with_chats_fields(kind: type[_Body]) -> type[_Body]:
+    """The body with the fields of `_AS_CHATS`. A chat's body checks them."""
+    more: dict[str, Any] = {name: (Annotated[Any, inlined(ChatCompletionRequest, name)], None) for name in _AS_CHATS}
+    return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **more)
+
+
 _INPUT_ITEMS = MoreSchema(
     {
         "items": {
@@ -105,6 +109,7 @@ def _input(value: Any) -> Any:
     raise ValueError("must be a string or a list of items")
 
 
+@_with_chats_fields
 class ResponsesRequest(StrictModel):
     """Body of POST /v1/responses. What items may hold is checked where they are read."""
 
@@ -134,25 +139,6 @@ class ResponsesRequest(StrictModel):
     user: Any = None
     """Repeated in the response."""
 
-    seed: Annotated[Any, _as_chats("seed")] = None
-    top_k: Annotated[Any, _as_chats("top_k")] = None
-    stop: Annotated[Any, _as_chats("stop")] = None
-    logit_bias: Annotated[Any, _as_chats("logit_bias")] = None
-    repetition_penalty: Annotated[Any, _as_chats("repetition_penalty")] = None
-    ignore_eos: Annotated[Any, _as_chats("ignore_eos")] = None
-    priority: Annotated[Any, _as_chats("priority")] = None
-    structured_outputs: Annotated[Any, _as_chats("structured_outputs")] = None
-    skip_special_tokens: Annotated[Any, _as_chats("skip_special_tokens")] = None
-    include_stop_str_in_output: Annotated[Any, _as_chats("include_stop_str_in_output")] = None
-    chat_template_kwargs: Annotated[Any, _as_chats("chat_template_kwargs")] = None
-    presence_penalty: Annotated[Any, _as_chats("presence_penalty")] = None
-    frequency_penalty: Annotated[Any, _as_chats("frequency_penalty")] = None
-    min_p: Annotated[Any, _as_chats("min_p")] = None
-    min_tokens: Annotated[Any, _as_chats("min_tokens")] = None
-    stop_token_ids: Annotated[Any, _as_chats("stop_token_ids")] = None
-    thinking_token_budget: Annotated[Any, _as_chats("thinking_token_budget")] = None
-    cache_salt: Annotated[Any, _as_chats("cache_salt")] = None
-    extra_key: Annotated[Any, _as_chats("extra_key")] = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     """The response's id ends with it."""
 
@@ -195,7 +181,8 @@ def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatComplet
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
         "truncate_prompt_tokens": -1 if body.truncation == "auto" else None,
         **({"logprobs": True, "top_logprobs": body.top_logprobs} if body.shows_logprobs else {}),
-        **{name: getattr(body, name) for name in _PASSED_ON},
+        "request_id": body.request_id,
+        **{name: getattr(body, name) for name in _AS_CHATS},
     }
     given = {name: value for name, value in fields.items() if value is not None}
     return validated(ChatCompletionRequest, given), called

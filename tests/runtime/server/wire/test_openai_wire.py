@@ -1,6 +1,7 @@
 """The parts of the wire format that need no server: request bodies in, frames out."""
 
 import json
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.engine.limits import Limits
-from ballast.engine.request import FinishReason, Output
+from ballast.engine.request import FinishReason, Output, SamplingParams
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.generation.choice import Choice, Piece
 from ballast.generation.request_builder import RequestBuilder
+from ballast.library.params import SamplingParams as LibraryParams
 from ballast.text.loading import load_text
 from ballast.text.marks import Start
 from ballast.text.reply_parts import Content
@@ -20,6 +22,7 @@ from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.json_text import to_json
 from ballast.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
+from ballast.wire.responses.request import ResponsesRequest
 from ballast.wire.usage import Timings, Usage
 from support.models.vocabulary import byte_metadata
 
@@ -48,6 +51,13 @@ def test_what_the_client_leaves_out_is_openais_default():
     assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
     assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
     assert (params.max_tokens, params.min_tokens, params.stop_token_ids) == (9, 0, {1})
+
+
+def test_every_sampling_parameter_of_the_engine_is_a_field_of_each_openai_body_and_of_the_library():
+    names = {each.name for each in fields(SamplingParams)} - {"max_tokens", "logprobs", "constraint"}
+    for kind in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
+        assert names <= kind.model_fields.keys()
+    assert names <= {each.name for each in fields(LibraryParams)}
 
 
 def test_every_sampling_field_reaches_the_engine():

@@ -45,7 +45,7 @@ _LOOK_ALIKES = {
     "bailingmoe": "Ling (Bailing MoE), not DeepSeek",
     "bailingmoe2": "Ling 2.0 or Ring 2.0, not DeepSeek",
     "bailingmoe3": "Ling 3.0, not DeepSeek",
-    "dots1": "dots.llm1, not DeepSeek V3",
+    "dots3": "dots3, another architecture than dots1",
     "glm4": "a dense GLM-4, not GLM-4.5",
     "qwen2moe": "Qwen2-MoE, not Qwen3-MoE",
     "qwen3": "a dense Qwen3, not a mixture of experts",

@@ -45,6 +45,7 @@ struct GroupedShape {
   int64_t v_dim;     // of a head's value
   int64_t rope_dim;  // of a head, its first entries; the others are not rotated
   float softmax_scale;
+  bool norms_all_heads;  // whether norms of queries and keys span all heads of a token, else each head
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;

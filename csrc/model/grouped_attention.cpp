@@ -21,8 +21,8 @@ class GroupedAttention final : public Attention {
         query_bias_(tensors.optional_vector("query_bias", query_width())),
         key_bias_(tensors.optional_vector("key_bias", key_width())),
         value_bias_(tensors.optional_vector("value_bias", value_width())),
-        query_norm_(tensors.optional_vector("query_norm", shape.head_dim)),
-        key_norm_(tensors.optional_vector("key_norm", shape.head_dim)),
+        query_norm_(tensors.optional_vector("query_norm", norm_width(shape.num_heads))),
+        key_norm_(tensors.optional_vector("key_norm", norm_width(shape.num_kv_heads))),
         output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)) {}
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
@@ -43,6 +43,10 @@ class GroupedAttention final : public Attention {
   int64_t query_width() const { return shape_.num_heads * shape_.head_dim; }
   int64_t key_width() const { return shape_.num_kv_heads * shape_.head_dim; }
   int64_t value_width() const { return shape_.num_kv_heads * shape_.v_dim; }
+  // What one norm spans.
+  int64_t norm_width(int64_t num_heads) const {
+    return shape_.norms_all_heads ? num_heads * shape_.head_dim : shape_.head_dim;
+  }
 
   void rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const;
 
@@ -53,7 +57,7 @@ class GroupedAttention final : public Attention {
   const std::vector<float> query_bias_;
   const std::vector<float> key_bias_;
   const std::vector<float> value_bias_;
-  const std::vector<float> query_norm_;  // [head_dim], of each head before its rotation
+  const std::vector<float> query_norm_;  // [head_dim] of each head or [H * head_dim], before the rotation
   const std::vector<float> key_norm_;
   const Matrix output_;  // [D, H * v]
 };
@@ -76,7 +80,10 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
   for_tokens(call.pool, call.step.num_tokens(), [&](int64_t token) {
     const int64_t pairs = call.step.batch.positions[token] * (shape.rope_dim / 2);
     const auto turn = [&](float* heads, int64_t num_heads, const std::vector<float>& norm) {
-      if (!norm.empty()) rms_norm(heads, num_heads, shape.head_dim, norm.data(), call.rms_eps, heads);
+      if (!norm.empty()) {
+        const auto width = static_cast<int64_t>(norm.size());
+        rms_norm(heads, num_heads * shape.head_dim / width, width, norm.data(), call.rms_eps, heads);
+      }
       for (int64_t head = 0; head < num_heads; ++head) {
         rope_half_split(heads + head * shape.head_dim, 1, 1, shape.head_dim, shape.rope_dim,
                         call.rope.cos + pairs, call.rope.sin + pairs);

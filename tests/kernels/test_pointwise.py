@@ -159,9 +159,15 @@ def test_a_query_that_attention_would_round_to_infinity_is_bounded_and_counted(d
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    ("head_dim", "heads", "kv_heads", "has_norms", "has_biases", "is_stacked"),
-    [(ROPE, 6, 2, True, False, True), (40, 3, 3, False, True, True), (64, 5, 1, True, True, False)],
-    ids=["Qwen3", "GLM-4.5-Air", "GLM-4.5"],
+    ("head_dim", "heads", "kv_heads", "norms", "has_biases", "is_stacked"),
+    [
+        (ROPE, 6, 2, "each head", False, True),
+        (40, 3, 3, None, True, True),
+        (64, 5, 1, "each head", True, False),
+        (64, 6, 2, "all heads", False, True),
+        (40, 3, 3, "all heads", True, False),
+    ],
+    ids=["Qwen3", "GLM-4.5-Air", "GLM-4.5", "MiniMax-M2", "all heads and biases"],
 )
 def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_slot(
     device,
@@ -169,7 +175,7 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     head_dim: int,
     heads: int,
     kv_heads: int,
-    has_norms: bool,
+    norms: str | None,
     has_biases: bool,
     is_stacked: bool,
     dtype: torch.dtype,
@@ -183,7 +189,10 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     )
     weights = HeadWeights(
         *(random(width, device=device) if has_biases else None for width in widths),
-        *(random(head_dim + index, device=device)[:head_dim] if has_norms else None for index in range(2)),
+        *(
+            None if norms is None else random(width + 1, device=device)[:width]
+            for width in (widths[:2] if norms == "all heads" else (head_dim, head_dim))
+        ),
     )
     step = step_of([7, 0, 49], [9, 2, 15], device)
     caches = [torch.full((16, widths[1] + widths[2]), 3.0, dtype=dtype, device=device) for _ in both]
@@ -193,6 +202,20 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     torch.testing.assert_close(fused, plain, **CLOSE)
     torch.testing.assert_close(caches[1], caches[0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
+
+
+def test_a_norm_of_all_heads_takes_their_mean_square_together(both, unturned) -> None:
+    device = both[0]._cos.device
+    query, key = (
+        random(1, 2, ROPE, device=device) * torch.tensor([[[1.0], [9.0]]], device=device),
+        random(1, 1, ROPE, device=device),
+    )
+    weights = HeadWeights(None, None, None, random(2 * ROPE, device=device), random(ROPE, device=device))
+    expected = query / (query.square().mean() + 1e-6).sqrt() * weights.query_norm.view(2, ROPE)
+    for way in unturned():
+        cache = torch.zeros((1, 2 * ROPE), device=device)
+        found = way.heads_and_cache(query, key, key, weights, cache, step_of([0], [0], device))
+        torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_a_head_turns_as_published(both) -> None:

@@ -38,6 +38,11 @@ class Published:
 
 
 _ENABLED: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True}, {"enable_thinking": False})
+_EFFORTS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"reasoning_effort": level} for level in ("no_think", "low", "high")),
+    *({"preserved_thinking": each} for each in (True, False)),
+)
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
 _TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
@@ -129,6 +134,11 @@ PUBLISHED: dict[str, Published] = {
     "glm-4.7-flash": Published(
         "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
     ),
+}
+
+PUBLISHED |= {
+    "minimax-m2": Published("MiniMax-M2.jinja", "minimax", "minimax-m2"),
+    "hy3": Published("tencent-Hy3.jinja", "hunyuan", "hy3", Shapes(switches=_EFFORTS)),
 }
 
 PUBLISHED |= {

@@ -60,7 +60,8 @@ class LatentShape(PybindObject):
 
 class GroupedShape(PybindObject):
     """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values
-    [num_kv_heads * v_dim] per token. The first rope_dim entries of a head are rotated."""
+    [num_kv_heads * v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if
+    there are any, span all heads of a token with norms_all_heads, else each head."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class GroupedShape(PybindObject):
         v_dim: int,
         rope_dim: int,
         softmax_scale: float,
+        norms_all_heads: bool,
     ) -> None: ...
 
 class HeadMatrix(PybindObject):

@@ -53,6 +53,8 @@ class Architecture:
     """How files name the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
+    norms_all_heads: bool = False
+    """Whether norms of queries and keys span all heads of a token, else each head."""
     index_pairs: Literal["apart", "neighbours"] | None = None
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""

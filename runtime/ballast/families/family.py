@@ -11,10 +11,10 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml"]
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out; tags with a mark in each."""
+are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,34 @@ import re
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
-from ballast.families import deepseek, deepseek32, glm, kimi, qwen3
+from ballast.families import deepseek, deepseek32, glm, hunyuan, kimi, minimax, qwen3
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
 from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
+from ballast.families.dots.architecture import ARCHITECTURE as DOTS1
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
 from ballast.families.glm.sparse import ARCHITECTURE as GLM_DSA
+from ballast.families.hunyuan.architecture import ARCHITECTURE as HY_V3
+from ballast.families.minimax.architecture import ARCHITECTURE as MINIMAX_M2
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (deepseek.FAMILY, deepseek32.FAMILY, kimi.FAMILY, glm.FAMILY, qwen3.FAMILY)
+    family.name: family
+    for family in (
+        deepseek.FAMILY,
+        deepseek32.FAMILY,
+        kimi.FAMILY,
+        glm.FAMILY,
+        qwen3.FAMILY,
+        minimax.FAMILY,
+        hunyuan.FAMILY,
+    )
 }
 """By name. Where a file tells no family, the first is taken."""
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA)
+    each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1)
 }
 """By `general.architecture`."""
 

@@ -36,8 +36,8 @@ def render_prompt(
     if continue_final:
         return prompt
     if asked_to_think(body) is False:
-        return close_thinking(prompt, is_forced=always_think)
-    return force_think(prompt) if always_think else prompt
+        return close_thinking(prompt, template.tags, is_forced=always_think)
+    return force_think(prompt, template.tags) if always_think else prompt
 
 
 def vain_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:

@@ -33,7 +33,8 @@ def keyed_calls(
         yield from other_key(function)
         other = pair(f"OTHER_{function.number}", "TEXT")
         yield from function.inner((each.rule for each in function.pairs), other)
-        yield f"call_{function.number}: {quoted(function.name)} inner_{function.number} NEWLINE?"
+        head = f"{quoted(function.name)} {rules.get(Mark.SEPARATOR, '')}"
+        yield f"call_{function.number}: {head} inner_{function.number} NEWLINE?"
 
 
 WORD = r"/[^<>\s]([^<>\n]{0,254}[^<>\s])?/"

@@ -7,6 +7,8 @@ Qwen3:         CALL newline {"name": name, "arguments": arguments} newline END_C
 Qwen3-Coder:   CALL newline <function=name> newline <parameter=key> newline value newline </parameter> … END_CALL …
 V3.2:          newline newline <TAG function_calls> newline <TAG invoke name="…"> newline … </TAG function_calls>
 GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
+Hunyuan 3:     CALLS newline CALL name SEPARATOR newline KEY key END_KEY newline VALUE value END_VALUE … END_CALLS
+MiniMax-M2:    CALL newline <invoke name="…"> newline <parameter name="…">value</parameter> newline … END_CALL
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.grammar.dsml_calls import BEFORE_TAGS, dsml_calls
+from ballast.grammar.invoke_calls import invoke_calls
 from ballast.grammar.json_rules import JsonRules, common_rules
 from ballast.grammar.keyed_calls import keyed_calls
 from ballast.grammar.source import Source, json_schema, lark, quoted
@@ -33,6 +36,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "keyed": "(NEWLINE? call)*",
     "tagged": "(NEWLINE? call)*",
     "dsml": "(NEWLINE call)*",
+    "invoke": "(NEWLINE? call)*",
 }
 
 
@@ -64,12 +68,14 @@ def tool_calls(
     lines = [
         "start: calls" if or_else is None else "start: calls | reply",
         *([] if or_else is None else [f"reply: {or_else}"]),
-        *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else ""),
+        *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else "", form),
         f"NEWLINE: {quoted(chr(10))}",
         *common_rules(param),
     ]
     if form == "dsml":
         return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
+    if form == "invoke":
+        return lark("\n".join([*lines, *invoke_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "tagged":
         return lark("\n".join([*lines, *tagged_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "keyed":
@@ -93,9 +99,15 @@ def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") 
             yield json_schema(schema, f"{param}.{n}.function.parameters", strict=True)
 
 
-def _frame(rules: Mapping[Mark, str], calls: str, between: str) -> list[str]:
+def _frame(rules: Mapping[Mark, str], calls: str, between: str, form: CallStyle) -> list[str]:
     """The rules `calls`, with what stands around all of them, and `call`, with what stands around one of `calls`.
     `between`: further ones."""
+    if form == "invoke":
+        inner = f"NEWLINE? call {between} NEWLINE?"
+        return [f"calls: {rules[Mark.CALL]} {inner} {rules[Mark.END_CALL]}", f"call: {calls}"]
+    if form == "keyed" and Mark.CALLS in rules:
+        between = f"{between} NEWLINE?"
+        rules = {**rules, Mark.CALLS: f"{rules[Mark.CALLS]} NEWLINE?"}
     if (tag := rules.get(Mark.TAG)) is not None:
         begin = f"{quoted(BEFORE_TAGS)} {tag} {quoted('function_calls>' + chr(10))}"
         end = f"NEWLINE {quoted('</')} {tag} {quoted('function_calls>')}"

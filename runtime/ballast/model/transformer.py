@@ -132,6 +132,7 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         v_dim=mixer.v_dim,
         rope_dim=mixer.rope.dim,
         softmax_scale=softmax_scale(mixer),
+        norms_all_heads=mixer.norms_all_heads,
     )
 
 

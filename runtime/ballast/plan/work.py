@@ -82,6 +82,8 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     those of the output's."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
+    if grouped.norms_all_heads:  # queries and keys are copied
+        floats += heads + grouped.num_kv_heads * grouped.head_dim
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)

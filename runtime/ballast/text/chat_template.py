@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
@@ -24,8 +24,6 @@ from ballast.text.typescript_tools import typescript_of, with_sorted_keys
 MAX_SOURCE_CHARS = 1 << 20
 """The longest published template has some 20,000."""
 
-_THINK = "<think>"
-_END_THINK = "</think>"
 _CONTINUED_TEXT = "\ufdd1"
 """Marks where the text of the message to continue begins. A Unicode noncharacter, so no message contains it."""
 _CONTINUED_REASONING = "\ufdd4"
@@ -41,6 +39,16 @@ _SAID = "\ufdd3"
 _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 
 Protect = Callable[[Any], Any]
+
+
+class ThinkTags(NamedTuple):
+    """How a family spells the tokens around the reasoning."""
+
+    begin: str = "<think>"
+    end: str = "</think>"
+
+
+DEFAULT_TAGS = ThinkTags()
 
 
 class ChatTemplate:
@@ -59,10 +67,12 @@ class ChatTemplate:
         name: str = "chat template",
         release: Release | None = None,
         numbers_calls: bool = False,
+        tags: ThinkTags = DEFAULT_TAGS,
     ) -> None:
         self.source = source
         self.name = name
         self.release = release
+        self.tags = tags
         self.is_guarded = not is_own(source)
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
@@ -133,7 +143,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt and not continue_final,
         }
         prompt = self._rendered(values)
-        return prompt if end is None else _continued(prompt, protect(end))
+        return prompt if end is None else _continued(prompt, protect(end), self.tags)
 
     def _declared(self, tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
         """The variables that hold the tools. A template that takes them as TypeScript writes JSON where there is none,
@@ -216,29 +226,29 @@ def _no_process(error: OSError) -> CapacityError:
     return CapacityError(message, status=503, code="process_not_started")
 
 
-def force_think(prompt: str) -> str:
+def force_think(prompt: str, tags: ThinkTags = DEFAULT_TAGS) -> str:
     """`prompt` with exactly one open `<think>` and a newline at its end, whatever the template wrote there."""
     opened = prompt.removesuffix("\n")
-    if opened.endswith(_THINK):
+    if opened.endswith(tags.begin):
         return f"{opened}\n"
-    return f"{_without_thinking(prompt)}{_THINK}\n"
+    return f"{_without_thinking(prompt, tags)}{tags.begin}\n"
 
 
-def close_thinking(prompt: str, *, is_forced: bool) -> str:
+def close_thinking(prompt: str, tags: ThinkTags = DEFAULT_TAGS, *, is_forced: bool) -> str:
     """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced` says that it is to: a
     model that always reasons then answers at once. One that the template has closed already is left alone."""
-    if prompt.rstrip("\n").endswith(_END_THINK):
+    if prompt.rstrip("\n").endswith(tags.end):
         return prompt
-    opened = (force_think(prompt) if is_forced else prompt).removesuffix("\n")
-    return f"{opened}\n\n{_END_THINK}\n\n" if opened.endswith(_THINK) else prompt
+    opened = (force_think(prompt, tags) if is_forced else prompt).removesuffix("\n")
+    return f"{opened}\n\n{tags.end}\n\n" if opened.endswith(tags.begin) else prompt
 
 
-def _without_thinking(prompt: str) -> str:
+def _without_thinking(prompt: str, tags: ThinkTags) -> str:
     """`prompt` without an empty `<think></think>` at its end."""
     closed = prompt.rstrip("\n")
-    if not closed.endswith(_END_THINK):
+    if not closed.endswith(tags.end):
         return prompt
-    return closed.removesuffix(_END_THINK).rstrip("\n").removesuffix(_THINK)
+    return closed.removesuffix(tags.end).rstrip("\n").removesuffix(tags.begin)
 
 
 def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
@@ -256,7 +266,7 @@ def _cut_final(chat: list[dict[str, Any]]) -> dict[str, str]:
     return end
 
 
-def _continued(prompt: str, end: Mapping[str, str]) -> str:
+def _continued(prompt: str, end: Mapping[str, str], tags: ThinkTags) -> str:
     head, found, _ = prompt.rpartition(_CONTINUED_TEXT)
     if not found:
         raise RequestError("this model's chat template cannot continue a message", param="messages")
@@ -265,5 +275,5 @@ def _continued(prompt: str, end: Mapping[str, str]) -> str:
     before, shown, between = head.rpartition(_CONTINUED_REASONING)
     if shown:
         return before + end["reasoning"] + (between + end["content"] if end["content"] else "")
-    answer = f"\n{_END_THINK}\n\n{end['content']}" if end["content"] else ""
-    return force_think(head) + end["reasoning"] + answer
+    answer = f"\n{tags.end}\n\n{end['content']}" if end["content"] else ""
+    return force_think(head, tags) + end["reasoning"] + answer

@@ -46,19 +46,44 @@ _ALPHABETIC = _char_class(
 )
 _PUNCTUATION = _char_class("0021-002F 003A-007E FF01-FF0F FF1A-FF5E 2018-201F 3000-3002")
 _HAN_AND_HANGUL = _char_class("4E00-9FA5 0800-4E00 AC00-D7FF")
+_HAN = r"\p{Han}"
 _HAN_AND_KANA = _char_class("4E00-9FA5 3040-309F 30A0-30FF")
-_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+def _cased_words(without: str = "") -> str:
+    """A regex of words by their case, with contractions. `without`: a class of characters that are no part of them."""
+    but = f"&&[^{without}]" if without else ""
+    upper, lower = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]", rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]"
+    before, contraction = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    return f"{before}{upper}*{lower}+{contraction}|{before}{upper}+{lower}*{contraction}"
+
 
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
-# llama.cpp's table for deepseek-coder and glm4, transformers' tokenization_qwen2.py, and `pat_str` of Moonshot's
-# tokenization_kimi.py.
+# llama.cpp's table for deepseek-coder, glm4, hunyuan-dense and gpt-4o, where it quotes the original, transformers'
+# tokenization_qwen2.py, and `pat_str` of Moonshot's tokenization_kimi.py.
 _GLM = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
     r"|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+",
+)
+_DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    rf"{_HAN_AND_KANA}+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+"
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+",
+)
+_GPT_4O = (
+    f"{_cased_words()}"
+    r"|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
     r"|\s*[\r\n]+"
     r"|\s+(?!\S)"
     r"|\s+",
@@ -80,18 +105,12 @@ SPLITS: Mapping[str, Sequence[str]] = {
         rf"{_HAN_AND_HANGUL}+",
         r"\p{N}",
     ),
-    "deepseek-v3": (
-        r"\p{N}{1,3}",
-        rf"{_HAN_AND_KANA}+",
-        r"[!-/:-@\[-`{-~][A-Za-z]+"
-        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-        r"| ?[\p{P}\p{S}]+[\r\n]*"
-        r"|\s*[\r\n]+"
-        r"|\s+(?!\S)"
-        r"|\s+",
-    ),
+    "deepseek-v3": _DEEPSEEK_V3,
+    "hunyuan-dense": _DEEPSEEK_V3,
     "glm4": _GLM,
     "glm5": _GLM,
+    "gpt-4o": _GPT_4O,
+    "minimax-m2": _GPT_4O,
     "qwen2": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
         r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -102,9 +121,7 @@ SPLITS: Mapping[str, Sequence[str]] = {
         r"|\s+",
     ),
     "kimi-k2": (
-        r"\p{Han}+"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}"
+        rf"{_HAN}+|{_cased_words(_HAN)}"
         r"|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+"

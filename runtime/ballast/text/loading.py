@@ -12,7 +12,7 @@ import tokenizers
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.families.registry import RELEASES, is_own, release_of, source_of, templates_for, without_template
-from ballast.text.chat_template import ChatTemplate
+from ballast.text.chat_template import ChatTemplate, ThinkTags
 from ballast.text.fim import FimTokens, fim_tokens
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
@@ -165,6 +165,7 @@ def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple
         name=name,
         release=release,
         numbers_calls=tokenizer.reply.numbers_calls,
+        tags=ThinkTags(*tokenizer.reply.thinking.values()),
     )
     return template, name
 

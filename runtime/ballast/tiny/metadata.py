@@ -23,13 +23,12 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         "context_length": shape.context_length,
         "embedding_length": shape.hidden,
         "feed_forward_length": shape.ffn_dim,
-        "leading_dense_block_count": shape.num_dense_layers,
         "vocab_size": num_rows,
         "rope.dimension_count": shape.rope_dim,
         "expert_feed_forward_length": shape.expert_dim,
         "expert_count": shape.num_experts,
         "expert_used_count": shape.num_experts_used,
-        "expert_shared_count": shape.num_shared_experts,
+        **_layer_counts(shape),
         **{f"attention.{name}": value for name, value in _attention(shape, mla).items()},
     }
     if not shape.old_keys and shape.heads is None:
@@ -41,6 +40,12 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     _add_index(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
+
+
+def _layer_counts(shape: TinyShape) -> dict[str, int]:
+    if not shape.counts_layers:
+        return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
+    return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
 
 
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
@@ -76,6 +81,9 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.architecture == "qwen3moe":
         return  # its files say nothing of it
+    if shape.architecture == "minimax-m2":  # its files say this alone
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
+        return
     writer.add_float32(f"{shape.architecture}.expert_weights_scale", shape.weights_scale)
     if shape.gating == "softmax" and shape.old_keys:
         return
@@ -120,6 +128,9 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "deepseek32": _deepseek_config,
         "glm-dsa": _deepseek_config,
         "glm4moe": _glm_config,
+        "minimax-m2": _minimax_config,
+        "hy_v3": _hy3_config,
+        "dots1": _dots_config,
         "qwen3moe": _qwen3_config,
     }
     own = makers[shape.architecture](shape)
@@ -224,6 +235,52 @@ def _glm_config(shape: TinyShape) -> dict[str, Any]:
         "routed_scaling_factor": shape.weights_scale,
         "topk_group": shape.num_groups_used,
         "use_qk_norm": QK_NORM in shape.heads.options,
+    }
+
+
+def _minimax_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    return {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "head_dim": shape.heads.head_dim,
+        "model_type": "minimax_m2",
+        "num_local_experts": shape.num_experts,
+        "rotary_dim": shape.rope_dim,
+        "scoring_func": shape.gating,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+    }
+
+
+def _hy3_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    return {
+        "architectures": ["HYV3ForCausalLM"],
+        "first_k_dense_replace": shape.num_dense_layers,
+        "head_dim": shape.heads.head_dim,
+        "model_type": "hy_v3",
+        "num_experts": shape.num_experts,
+        "num_shared_experts": shape.num_shared_experts,
+        "qk_norm": True,
+        "route_norm": True,
+        "router_scaling_factor": shape.weights_scale,
+    }
+
+
+def _dots_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    return {
+        "architectures": ["Dots1ForCausalLM"],
+        "attention_bias": False,
+        "first_k_dense_replace": shape.num_dense_layers,
+        "head_dim": shape.heads.head_dim,
+        "model_type": "dots1",
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "n_shared_experts": shape.num_shared_experts,
+        "routed_scaling_factor": shape.weights_scale,
+        "sliding_window": None,
+        "topk_group": shape.num_groups_used,
     }
 
 

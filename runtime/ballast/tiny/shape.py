@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
 
 
@@ -49,7 +50,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm"]
+    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3"]
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
@@ -81,6 +82,11 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all before it."""
+    router_bias_name: str = ROUTER_BIAS
+    """How the file names the routers' biases."""
+    counts_layers: bool = True
+    """Whether the file says how many layers are dense and how many experts are shared; otherwise its tensors and the
+    width of the shared experts do."""
     old_keys: bool = False
     """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
     the norm."""
@@ -202,6 +208,57 @@ GLM45 = TinyShape(
 
 GLM45_AIR = replace(GLM45, name="Tiny GLM-4.5-Air", heads=TinyHeads(options=frozenset({QKV_BIAS})), weights_scale=1.0)
 
+MINIMAX_M2 = TinyShape(
+    name="Tiny MiniMax-M2",
+    family="minimax",
+    gating="sigmoid",
+    architecture="minimax-m2",
+    num_layers=3,
+    num_dense_layers=0,
+    ffn_dim=256,  # its files have the experts' width here
+    num_heads=6,
+    heads=TinyHeads(),
+    rope_dim=64,
+    num_shared_experts=0,
+    normalize_weights=True,
+    rope_theta=5e6,
+    yarn=None,
+)
+
+HY3 = TinyShape(
+    name="Tiny Hunyuan 3",
+    family="hy3",
+    gating="sigmoid",
+    architecture="hy_v3",
+    num_layers=3,
+    num_heads=6,
+    heads=TinyHeads(),
+    rope_dim=128,
+    normalize_weights=True,
+    weights_scale=2.826,
+    rms_eps=1e-5,
+    rope_theta=11158840.0,
+    yarn=None,
+    router_bias_name="exp_probs_b",
+    counts_layers=False,
+)
+
+DOTS1 = TinyShape(
+    name="Tiny dots.llm1",
+    family="qwen3",
+    gating="sigmoid",
+    architecture="dots1",
+    num_layers=3,
+    heads=TinyHeads(num_kv_heads=4),  # as many as of queries
+    rope_dim=128,
+    num_shared_experts=2,
+    expert_dim=352,  # like the real 1408, no multiple of 256
+    normalize_weights=True,
+    weights_scale=2.5,
+    rope_theta=1e7,
+    yarn=None,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -235,4 +292,7 @@ PRESETS = {
     "qwen3": QWEN3,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,
+    "minimaxm2": MINIMAX_M2,
+    "hy3": HY3,
+    "dots1": DOTS1,
 }

@@ -33,7 +33,9 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
         weights_scale=shape.weights_scale,
     )
     dense = DenseSpec(shape.ffn_dim)
-    experts = ExpertsSpec(routing, shape.expert_dim, shape.num_shared_experts, is_fused=False)
+    experts = ExpertsSpec(
+        routing, shape.expert_dim, shape.num_shared_experts, is_fused=False, router_bias_name=shape.router_bias_name
+    )
     return ModelSpec(
         name=shape.name,
         architecture=architecture,
@@ -54,7 +56,13 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
     if shape.heads is not None:
         head_dim = shape.heads.head_dim
         return GroupedSpec(
-            shape.num_heads, shape.heads.num_kv_heads, head_dim, head_dim, rope, options=shape.heads.options
+            shape.num_heads,
+            shape.heads.num_kv_heads,
+            head_dim,
+            head_dim,
+            rope,
+            options=shape.heads.options,
+            norms_all_heads=ARCHITECTURES[shape.architecture].norms_all_heads,
         )
     return LatentSpec(
         num_heads=shape.num_heads,

@@ -91,7 +91,7 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,18 @@ _OTHERS: dict[str, _OfFamily] = {
         "[gMASK]",
         "<|endoftext|>",
         ("<|system|>", "<|user|>", "<|assistant|>", "<tool_response>", "</tool_response>"),
+    ),
+    "minimax": _OfFamily("minimax-m2", "minimax-m2", "]~!b[", "[e~[", ("]~b]",)),
+    "hy3": _OfFamily(
+        "hy3",
+        "hunyuan-dense",
+        "<｜hy_begin_of_sentence:opensource｜>",
+        "<｜hy_eos:opensource｜>",
+        (
+            *("<｜hy_User:opensource｜>", "<｜hy_Assistant:opensource｜>", "<｜reasoning_mode:opensource｜>"),
+            *("<tool_responses:opensource>", "</tool_responses:opensource>"),
+            *("<tool_response:opensource>", "</tool_response:opensource>"),
+        ),
     ),
 }
 
@@ -159,7 +171,7 @@ class TinyTokenizer:
         """Types as conversions set them: what looks like a control token is one, even if tokenizer.json disagrees."""
         types = [TokenType.NORMAL] * self.num_tokens
         for number, added in self.backend.get_added_tokens_decoder().items():
-            is_control = added.special or added.content.startswith(("<｜", "<|", "<sop"))
+            is_control = added.special or added.content.startswith(("<｜", "<|", "<sop", "]~", "[e~["))
             types[number] = TokenType.CONTROL if is_control else TokenType.USER_DEFINED
         return types
 

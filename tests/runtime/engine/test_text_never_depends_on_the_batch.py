@@ -27,14 +27,15 @@ NUM_REFERENCE_REQUESTS = 12
 BLOCK_TOKENS = 16
 
 
-# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, which every instruction set takes alike.
+# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 in sizes, which
+# every instruction set treats the same way.
 SUBJECTS = [
     *(
         pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ("v3", "qwen3", "glm45", "v32")
+        for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2")
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5")),
+    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1")),
 ]
 
 

@@ -42,7 +42,7 @@ PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
-GROUPED = [("qwen3", "f32"), ("qwen3", "q4_k"), ("glm45", "f32"), ("glm45", "q4_k")]
+GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
 QUANTS = [
     "f32",
     "f16",
@@ -170,7 +170,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
     return get
 
 
-@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in ("qwen3", "glm45", *SPARSE))])
+@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE))])
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle
     assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3

@@ -611,7 +611,7 @@ def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
 
 
-@pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air"])
+@pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air", "minimaxm2"])
 def test_a_gpu_takes_grouped_query_attention(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
     gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
     spec = read_spec(gguf)

@@ -21,6 +21,7 @@ FLASH = """[gMASK]<sop>
 """
 
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
+MINIMAX, HY3 = (source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3"))
 K2_THINKING = "stands for the published template"
 
 
@@ -31,7 +32,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, K2_THINKING))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, K2_THINKING))
     said = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -50,6 +51,11 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("deepseek32", V32, {}, Start.CONTENT),
         ("deepseek32", V32, {"thinking": True}, Start.REASONING),
         ("deepseek32", V32, {"thinking": False}, Start.CONTENT),
+        ("minimax", MINIMAX, {}, Start.REASONING),
+        ("hunyuan", HY3, {}, Start.CONTENT),
+        ("hunyuan", HY3, {"reasoning_effort": "low"}, Start.REASONING),
+        ("hunyuan", HY3, {"enable_thinking": True}, Start.REASONING),
+        ("hunyuan", HY3, {"enable_thinking": False}, Start.CONTENT),
     ],
 )
 def test_the_switch_decides(family: str, template: str, options: dict[str, Any], expected: Start) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ballast.errors import ConfigError, RequestError
 from ballast.families.registry import RELEASES, fingerprint, release_of, source_of
-from ballast.text.chat_template import ChatTemplate
+from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import load_text
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
@@ -294,6 +294,8 @@ def test_a_fingerprint_survives_what_converters_do() -> None:
         ("qwen3", '{"name": "f", "arguments": {"a": 1}}'),
         ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
+        ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
+        ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
     ],
 )
 def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_makes_them(
@@ -407,13 +409,15 @@ def test_k2_thinkings_replies_begin_as_reasoning() -> None:
     assert not RELEASES["kimi-k2"][1].thinks
 
 
-def test_qwen_and_glm_write_arguments_that_are_no_object_as_they_are() -> None:
+def test_families_with_calls_as_text_write_arguments_that_are_no_object_as_they_are() -> None:
     turns = [*TOOL_TURNS[:1], {"role": "assistant", "content": "", "tool_calls": [call("f", "no JSON")]}]
     for name, written in (
         ("qwen3", '{"name": "f", "arguments": no JSON}'),
         ("qwen3-coder", "<function=f>\nno JSON\n</function>"),
         ("glm-4.5", "<tool_call>f\nno JSON\n</tool_call>"),
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
+        ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
+        ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
     ):
         assert written in family(name).render(turns)
 
@@ -437,16 +441,89 @@ def test_qwen_and_glm_write_late_instructions_in_their_place(name: str) -> None:
         ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
         ("glm-4.7", {}, "U<|assistant|><think>"),
         ("glm-4.7", {"enable_thinking": False}, "U<|assistant|></think>"),
+        ("minimax-m2", {}, "]~b]user\nU[e~[\n]~b]ai\n<think>\n"),
+        ("minimax-m2", {"enable_thinking": False}, "]~b]ai\n<think>\n"),
+        (
+            "hy3",
+            {},
+            "effort:no_think<｜hy_User:opensource｜>U<｜hy_Assistant:opensource｜><think:opensource></think:opensource>",
+        ),
+        (
+            "hy3",
+            {"reasoning_effort": "low"},
+            "effort:low<｜hy_User:opensource｜>U<｜hy_Assistant:opensource｜><think:opensource>",
+        ),
+        (
+            "hy3",
+            {"reasoning_effort": "minimal", "enable_thinking": True},
+            "<｜hy_Assistant:opensource｜><think:opensource>",
+        ),
+        ("hy3", {"reasoning_effort": "high", "enable_thinking": False}, "<think:opensource></think:opensource>"),
+        ("hy3", {"enable_thinking": True}, "<｜hy_Assistant:opensource｜><think:opensource>"),
+        ("hy3", {"reasoning_effort": "none", "enable_thinking": False}, "<think:opensource></think:opensource>"),
     ],
 )
 def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], tail: str) -> None:
     assert family(name).render([{"role": "user", "content": "U"}], options=options).endswith(tail)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3"])
 def test_other_families_last_messages_are_continued(name: str) -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]
     assert family(name).render(chat, continue_final=True).endswith("Once")
+
+
+@pytest.mark.parametrize(
+    ("asked", "effort"),
+    [("none", "no_think"), ("minimal", "low"), ("low", "low"), ("medium", "high"), ("high", "high"), ("max", "high")],
+)
+def test_hunyuan_gets_the_nearest_of_its_levels_of_effort(asked: str, effort: str) -> None:
+    for tools in (None, TOOLS):
+        prompt = family("hy3").render(
+            [{"role": "user", "content": "U"}], tools=tools, options={"reasoning_effort": asked}
+        )
+        assert f"<｜reasoning_mode:opensource｜>reasoning_effort:{effort}<｜hy_User:opensource｜>U" in prompt
+
+
+def test_a_forced_thought_and_a_closed_one_have_the_familys_own_tags(tmp_path: Path) -> None:
+    text = load_text(None, open_gguf(write_tiny_model(tmp_path, arch="hy3").gguf).metadata, "m.gguf")
+    template = text.require_template()
+    prompt = template.render([{"role": "user", "content": "U"}])
+    begin, end = "<think:opensource>", "</think:opensource>"
+    assert prompt.endswith(f"<｜hy_Assistant:opensource｜>{begin}{end}")
+    assert close_thinking(prompt, template.tags, is_forced=True) == prompt
+    assert force_think(prompt, template.tags) == prompt.removesuffix(end) + "\n"
+    assert close_thinking(force_think(prompt, template.tags), template.tags, is_forced=False).endswith(
+        f"{begin}\n\n{end}\n\n"
+    )
+
+
+def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
+    with pytest.raises(RequestError, match="reasoning_effort is some; expected no_think, low or high"):
+        family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
+
+
+def test_minimax_and_hunyuan_write_leading_instructions_in_front_and_late_ones_in_place() -> None:
+    chat = [{"role": "system", "content": "S0"}, *CHAT]
+    minimax = family("minimax-m2").render(chat)
+    assert minimax.startswith("]~!b[]~b]system\nS0\n\nS1[e~[\n]~b]user\nU1[e~[\n]~b]ai\nA1[e~[\n")
+    assert f"]~b]user\nU2\n\n{S2}[e~[\n" in minimax
+    hunyuan = family("hy3").render(chat)
+    assert hunyuan.startswith("<｜hy_begin_of_sentence:opensource｜>S0S1<｜reasoning_mode:opensource｜>")
+    assert f"<｜hy_User:opensource｜>U2\n\n{S2}<｜hy_Assistant:opensource｜>" in hunyuan
+
+
+def test_minimax_shows_reasoning_since_the_last_question_and_hunyuan_all_of_it_with_tools() -> None:
+    chat = [
+        {"role": "user", "content": "U1"},
+        {"role": "assistant", "content": "A1", "reasoning_content": "old"},
+        {"role": "user", "content": "U2"},
+        {"role": "assistant", "content": "", "reasoning_content": "new", "tool_calls": [call("f", {})]},
+        {"role": "tool", "tool_call_id": "f", "content": "R"},
+    ]
+    for name, tools, old in (("minimax-m2", TOOLS, False), ("hy3", None, False), ("hy3", TOOLS, True)):
+        prompt = family(name).render(chat, tools=tools)
+        assert ("old" in prompt, "new" in prompt) == (old, True)
 
 
 def test_a_file_without_a_template_is_told_which_its_vocabulary_may_have() -> None:

@@ -399,6 +399,26 @@ def test_glms_splits(text: str, pieces: list[str]) -> None:
     assert splits("glm4", text) == splits("glm5", text) == pieces
 
 
+# The expected pieces follow from the pattern of GPT-4o's tokenizer, which llama.cpp quotes next to its own.
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("it's I'LL HelloWorld XMLHttp", ["it's", " I'LL", " Hello", "World", " XMLHttp"]),
+        ("1234567 a/b/\n\n//x", ["123", "456", "7", " a", "/b", "/\n\n//", "x"]),
+        ("中文abc。", ["中文abc", "。"]),
+        ("e\u0301té Ǆemal ʰx", ["e\u0301té", " Ǆemal", " ʰx"]),
+        ("\r\n  y", ["\r\n", " ", " y"]),
+    ],
+)
+def test_gpt_4os_splits(text: str, pieces: list[str]) -> None:
+    assert splits("gpt-4o", text) == splits("minimax-m2", text) == pieces
+
+
+@pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "#include 日本"])
+def test_hunyuan_splits_as_deepseek_v3(text: str) -> None:
+    assert splits("hunyuan-dense", text) == splits("deepseek-v3", text)
+
+
 @pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "e\u0301té ﬁ A\u030a", " \t\n x"])
 def test_qwens_tokenizer_is_that_of_transformers(text: str) -> None:
     ours = tokenizer_from_gguf(byte_metadata("qwen2", user_defined=()), "qwen3.gguf")

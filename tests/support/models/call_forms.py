@@ -100,11 +100,18 @@ class CallForm:
         }
         match self.style:
             case "keyed":
+                if Mark.CALLS in self._family.reply.spellings:
+                    pairs = [f"{Mark.KEY}{k}{Mark.END_KEY}\n{Mark.VALUE}{v}{Mark.END_VALUE}\n" for k, v in bare.items()]
+                    inner = f"{C}{name}{Mark.SEPARATOR}\n{''.join(pairs)}{END_C}"
+                    return f"{Mark.CALLS}\n{inner}\n{Mark.END_CALLS}"
                 pairs = [f"{Mark.KEY}{k}{Mark.END_KEY}{Mark.VALUE}{v}{Mark.END_VALUE}" for k, v in bare.items()]
                 return f"{C}{name}{''.join(pairs)}{END_C}"
             case "tagged":
                 tags = [f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in bare.items()]
                 return f"{C}\n<function={name}>\n{''.join(tags)}</function>\n{END_C}"
+            case "invoke":
+                tags = [f'<parameter name="{k}">{v}</parameter>\n' for k, v in bare.items()]
+                return f'{C}\n<invoke name="{name}">\n{"".join(tags)}</invoke>\n{END_C}'
             case "dsml":
                 kinds = {key: "true" if isinstance(each, str) else "false" for key, each in values.items()}
                 tags = [f'<{D}parameter name="{k}" string="{kinds[k]}">{v}</{D}parameter>\n' for k, v in bare.items()]
@@ -125,6 +132,8 @@ FORMS: Mapping[str, CallForm] = {
     "Qwen3-Coder": CallForm("qwen3", "tagged"),
     "Qwen3": CallForm("qwen3", "json"),
     "GLM": CallForm("glm", "keyed"),
+    "Hunyuan 3": CallForm("hunyuan", "keyed"),
+    "MiniMax-M2": CallForm("minimax", "invoke"),
     "Kimi": CallForm("kimi", "numbered"),
     "DeepSeek V3": CallForm("deepseek", "fenced"),
     "DeepSeek V3.1": CallForm("deepseek", "plain"),

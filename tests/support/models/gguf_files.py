@@ -193,6 +193,75 @@ GLM46_SPEC = changed(
     width=1536,
 )
 
+MINIMAX_SPEC = changed(
+    GLM_SPEC,
+    name="small-minimax",
+    architecture=ARCHITECTURES["minimax-m2"],
+    num_dense_layers=0,
+    options=frozenset({QK_NORM}),
+    norms_all_heads=True,
+    num_shared=0,
+    weights_scale=1.0,
+    rms_eps=1e-6,
+)
+
+MINIMAX_M2_SPEC = changed(
+    MINIMAX_SPEC,
+    name="MiniMax-M2's shape",
+    num_layers=62,
+    vocab_size=200064,
+    context_length=196608,
+    hidden=3072,
+    num_heads=48,
+    num_kv_heads=8,
+    head_dim=128,
+    v_dim=128,
+    dim=64,
+    theta=5e6,
+    num_experts=256,
+    num_experts_used=8,
+    width=1536,
+)
+
+HUNYUAN_SPEC = changed(
+    GLM_SPEC,
+    name="small-hunyuan",
+    architecture=ARCHITECTURES["hy_v3"],
+    dim=32,
+    options=frozenset({QK_NORM}),
+    weights_scale=2.826,
+    router_bias_name="exp_probs_b",
+)
+
+HUNYUAN3_SPEC = changed(
+    HUNYUAN_SPEC,
+    name="Hunyuan 3's shape",
+    num_layers=80,
+    vocab_size=120832,
+    context_length=262144,
+    hidden=4096,
+    dense_width=13312,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=128,
+    v_dim=128,
+    dim=128,
+    theta=11158840.0,
+    num_experts=192,
+    num_experts_used=8,
+    width=1536,
+)
+
+DOTS_SPEC = changed(
+    GLM_SPEC,
+    name="small-dots",
+    architecture=ARCHITECTURES["dots1"],
+    num_kv_heads=4,
+    dim=32,
+    options=frozenset({QK_NORM}),
+    num_shared=2,
+    rms_eps=1e-6,
+)
 
 GLM45_AIR_SPEC = changed(
     GLM46_SPEC,
@@ -321,16 +390,19 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         }
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec)
-    if spec.architecture.name != "qwen3moe":
+    if spec.architecture.name == "hy_v3":
+        keys["expert_shared_feed_forward_length"] = experts.shared_width
+    elif spec.architecture.name not in ("qwen3moe", "minimax-m2"):
+        keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
+    if spec.architecture.name not in ("qwen3moe", "dots1"):
+        keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
+    if spec.architecture.name not in ("qwen3moe", "minimax-m2"):
         keys |= {
-            "leading_dense_block_count": spec.routed_layers[0],
-            "expert_shared_count": experts.num_shared,
-            "expert_gating_func": 2 if routing.gating == "sigmoid" else 1,
-            "expert_group_count": routing.num_groups,
-            "expert_group_used_count": routing.num_groups_used,
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
         }
+    if spec.routing.num_groups > 1 or spec.architecture.name in ("deepseek2", "glm4moe"):
+        keys |= {"expert_group_count": routing.num_groups, "expert_group_used_count": routing.num_groups_used}
     if rope.yarn is not None:
         keys |= {
             "rope.scaling.type": "yarn",

@@ -23,12 +23,18 @@ from transformers import (
     DeepseekV3ForCausalLM,
     DeepseekV32Config,
     DeepseekV32ForCausalLM,
+    Dots1Config,
+    Dots1ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
     Glm4MoeLiteForCausalLM,
     GlmMoeDsaConfig,
     GlmMoeDsaForCausalLM,
+    HYV3Config,
+    HYV3ForCausalLM,
+    MiniMaxM2Config,
+    MiniMaxM2ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -39,6 +45,9 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
     "DeepseekV32ForCausalLM": (DeepseekV32Config, DeepseekV32ForCausalLM),
+    "Dots1ForCausalLM": (Dots1Config, Dots1ForCausalLM),
+    "HYV3ForCausalLM": (HYV3Config, HYV3ForCausalLM),
+    "MiniMaxM2ForCausalLM": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
     "GlmMoeDsaForCausalLM": (GlmMoeDsaConfig, GlmMoeDsaForCausalLM),
     "Glm4MoeForCausalLM": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "Glm4MoeLiteForCausalLM": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
@@ -81,6 +90,7 @@ _BLOCK_NAMES = {
     "ffn_down.weight": "mlp.down_proj.weight",
     "ffn_gate_inp.weight": "mlp.gate.weight",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
     "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
     "ffn_down_exps.weight": "mlp.experts.down_proj",
     "ffn_gate_shexp.weight": "mlp.shared_experts.gate_proj.weight",
@@ -101,6 +111,9 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     )
     model = model_class(config).to(torch.float32)
     weights = hf_weights(dequantized(gguf_path))
+    own = model.state_dict().keys()
+    # Some classes keep the router's bias in the block, not in the router.
+    weights = {name if name in own else name.replace(".gate.e_score", ".e_score"): weights[name] for name in weights}
     model.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()}, strict=True)
     return model.eval()
 
@@ -113,12 +126,12 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
 
-    def look(router: Any, seen: tuple[torch.Tensor], result: tuple[torch.Tensor, ...]) -> None:
+    def look(router: Any, seen: tuple[torch.Tensor, ...], result: tuple[torch.Tensor, ...]) -> None:
         states = seen[0].reshape(-1, seen[0].shape[-1])
         chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
         for _ in range(num_copies):
             moved = states * (1 + noise * torch.randn(states.shape, generator=random))
-            others = router.forward(moved)[-1].reshape(len(states), -1).sort(dim=-1).values
+            others = router.forward(moved, *seen[1:])[-1].reshape(len(states), -1).sort(dim=-1).values
             positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
 
     def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of `glm-dsa`: GLM-5, 5.1 and 5.2, whose attention is DeepSeek V3.2's."""
+"""The arithmetic of `glm-dsa`: GLM-5 to 5.3, whose attention is DeepSeek V3.2's."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ ARCHITECTURE = Architecture(
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     index_pairs="neighbours",
     shared_index_context=1048576,
-    served=("GLM-5", "GLM-5.1", "GLM-5.2"),
+    served=("GLM-5", "GLM-5.1", "GLM-5.2", "GLM-5.3"),
 )

@@ -1,4 +1,4 @@
-"""Kimi K2, K2-0905, K2-Thinking, K2.5 and K2.6, which have DeepSeek's arithmetic.
+"""Kimi K2, K2-0905, K2-Thinking, K2.5, K2.6 and K2.7-Code, which have DeepSeek's arithmetic.
 
 The published templates of K2 and K2-Thinking give results the ids of calls by their order alone, or number the calls of
 each message anew, so that a result may name another call than its own; they are replaced. Those of K2.5 and later write
@@ -13,7 +13,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="kimi",
-    served="Kimi K2 to K2.6 (text)",
+    served="Kimi K2 to K2.7-Code (text)",
     architecture="deepseek2",
     models=MODELS,
     releases=(

@@ -19,5 +19,5 @@ MODELS = (
     KnownModel("Kimi K2", _K2, _SHARED | yarn_values(32.0, 1.0, 0.1) | {EPSILON: 1e-6}),
     KnownModel("Kimi K2-0905", _K2, _SHARED | yarn_values(64.0, 1.0, 0.1) | {EPSILON: 1e-6}),
     KnownModel("Kimi K2-Thinking", _K2, _SHARED | yarn_values(64.0, 1.0, 0.1) | {EPSILON: 1e-5}),
-    KnownModel("Kimi K2.5 or K2.6", _K2, _SHARED | yarn_values(64.0, 32.0, 0.1) | {EPSILON: 1e-5}),
+    KnownModel("Kimi K2.5, K2.6 or K2.7-Code", _K2, _SHARED | yarn_values(64.0, 32.0, 0.1) | {EPSILON: 1e-5}),
 )

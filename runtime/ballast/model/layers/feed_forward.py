@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ballast.families.architecture import Gating
-from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix
+from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, matrix
 
 MLP = "mlp"
 """The role of a network for every token: a dense layer's, or the shared experts."""
 EXPERTS = "experts"
 """The role of routed experts."""
+ROUTER_BIAS = "exp_probs_b.bias"
+"""The usual name of a router's bias in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class ExpertsSpec:
     num_shared: int
     is_fused: bool
     """Whether each expert's gate and up projection are in one tensor, gate first."""
+    router_bias_name: str = ROUTER_BIAS
+    """How the file names the router's bias, if there is one."""
 
     @property
     def shared_width(self) -> int:
@@ -66,12 +70,12 @@ class ExpertsSpec:
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         count = self.routing.num_experts
-        router = {"group": "router", "classes": ("MoEGate", "{family}TopkRouter")}
-        biases = (bias("router_bias", "exp_probs_b", count, "mlp.gate", **router),) if self.routing.router_bias else ()
+        router: dict[str, Any] = {"group": "router", "classes": ("MoEGate", "{family}TopkRouter")}
+        added = Tensor("router_bias", self.router_bias_name, (count,), module="mlp.gate", is_added=True, **router)
         shared = _network("_shexp", self.shared_width, hidden, "mlp.shared_experts", "shared experts")
         return (
             matrix("router", "ffn_gate_inp", (count, hidden), "mlp.gate", is_exact=True, **router),
-            *biases,
+            *((added,) if self.routing.router_bias else ()),
             *self._experts(hidden),
             *(shared if self.num_shared else ()),
         )

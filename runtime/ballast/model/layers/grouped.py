@@ -11,7 +11,7 @@ from ballast.model.layers.tensor import Tensor, bias, matrix, norm
 QKV_BIAS = "qkv_bias"
 """Queries, keys and values have biases."""
 QK_NORM = "qk_norm"
-"""Each head's query and key are normed before they are rotated."""
+"""Queries and keys are normed before they are rotated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,9 @@ class GroupedSpec:
     """Rotates the first entries of a head, i together with i + rope.dim / 2."""
     options: frozenset[str] = frozenset()
     """Options of the declaration that the layer has."""
+    norms_all_heads: bool = False
+    """Whether QK_NORM takes the mean over all heads of a token's queries, and over those of its keys, else over each
+    head."""
 
     @property
     def query_dim(self) -> int:
@@ -57,6 +60,7 @@ class GroupedSpec:
         queries = self.num_heads * self.head_dim
         keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_dim
         biases, norms = {"option": QKV_BIAS}, {"option": QK_NORM}
+        query_norm, key_norm = (queries, keys) if self.norms_all_heads else (self.head_dim, self.head_dim)
         return (
             matrix("query", "attn_q", (queries, hidden), "self_attn.q_proj"),
             bias("query_bias", "attn_q", queries, "self_attn.q_proj", **biases),
@@ -64,7 +68,7 @@ class GroupedSpec:
             bias("key_bias", "attn_k", keys, "self_attn.k_proj", **biases),
             matrix("value", "attn_v", (values, hidden), "self_attn.v_proj"),
             bias("value_bias", "attn_v", values, "self_attn.v_proj", **biases),
-            norm("query_norm", "attn_q_norm", self.head_dim, "self_attn.q_norm", **norms),
-            norm("key_norm", "attn_k_norm", self.head_dim, "self_attn.k_norm", **norms),
+            norm("query_norm", "attn_q_norm", query_norm, "self_attn.q_norm", **norms),
+            norm("key_norm", "attn_k_norm", key_norm, "self_attn.k_norm", **norms),
             matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
         )

@@ -63,15 +63,12 @@ class Tensor:
     """Whether its products select experts or positions. It stays float32 on a GPU and in generated files."""
     must_be_finite: bool = False
     """Whether loading checks its values, because a wrong one would change a selection that no logit shows."""
+    is_added: bool = False
+    """Whether it is added to a vector: biases, but no matrix or norm."""
 
     @property
     def cols(self) -> int:
         return self.shape[-1]
-
-    @property
-    def is_added(self) -> bool:
-        """Whether it is added to a vector: biases, but no matrix or norm."""
-        return self.name.endswith(".bias")
 
     @property
     def num_experts(self) -> int:
@@ -96,7 +93,7 @@ def norm(role: str, stem: str, width: int, module: str, **more: Any) -> Tensor:
 
 def bias(role: str, stem: str, width: int, module: str, **more: Any) -> Tensor:
     """Numbers that are added to a vector; in the group of attention by default."""
-    return Tensor(role, f"{stem}.bias", (width,), **{"group": "attention", "module": module, **more})
+    return Tensor(role, f"{stem}.bias", (width,), **{"group": "attention", "module": module, "is_added": True, **more})
 
 
 def parts_of_experts(tensors: Iterable[Tensor]) -> dict[str, dict[ExpertPart, Tensor]]:

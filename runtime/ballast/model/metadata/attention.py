@@ -155,6 +155,7 @@ def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn
         head_dim=head_dim,
         v_dim=keys.whole("attention.value_length", default=by_heads),
         rope=RopeSpec(rope_dim, theta, yarn),
+        norms_all_heads=keys.architecture.norms_all_heads,
     )
     return replace(mixer, options=_options(keys, mixer.declared(widths.hidden)))
 

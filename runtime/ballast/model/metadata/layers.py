@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, FeedForward, RoutingSpec
+from ballast.model.layers.feed_forward import ROUTER_BIAS, DenseSpec, ExpertsSpec, FeedForward, RoutingSpec
 from ballast.model.metadata.keys import Keys
 from ballast.weights.gguf import block_of
+
+ROUTER_BIASES = (ROUTER_BIAS, "exp_probs_b")
+"""The names that files give the bias of a router: conversions of Hunyuan 3 leave out the suffix."""
 
 
 class Layers(NamedTuple):
@@ -19,7 +22,7 @@ class Layers(NamedTuple):
 def read_layers(keys: Keys) -> Layers:
     """Raises ModelError for counts that contradict each other or the tensors."""
     num_layers = _num_layers(keys)
-    num_dense_layers = keys.whole("leading_dense_block_count", default=0, minimum=0)
+    num_dense_layers = keys.whole("leading_dense_block_count", default=_num_routerless(keys, num_layers), minimum=0)
     if num_dense_layers > num_layers:
         raise keys.refuse(
             f"{keys.full('leading_dense_block_count')}={num_dense_layers}; the model has {num_layers} layers"
@@ -45,24 +48,27 @@ class Widths(NamedTuple):
 def read_widths(keys: Keys, layers: Layers) -> Widths:
     """Raises ModelError for a key that is missing or has an impossible value."""
     num_layers, num_dense_layers = layers
+    expert_dim = keys.uniform("expert_feed_forward_length", range(num_dense_layers, num_layers))
     return Widths(
         hidden=keys.whole("embedding_length"),
         ffn_dim=keys.uniform("feed_forward_length", range(num_dense_layers)) if num_dense_layers else 0,
         num_heads=keys.uniform("attention.head_count", range(num_layers)),
         num_experts=keys.whole("expert_count"),
         num_experts_used=keys.whole("expert_used_count"),
-        num_shared_experts=_num_shared_experts(keys, num_dense_layers),
-        expert_dim=keys.uniform("expert_feed_forward_length", range(num_dense_layers, num_layers)),
+        num_shared_experts=_num_shared_experts(keys, num_dense_layers, expert_dim),
+        expert_dim=expert_dim,
     )
 
 
 def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: RoutingSpec) -> tuple[FeedForward, ...]:
     """The feed-forward of each layer."""
+    first = f"blk.{layers.num_dense_layers}"
     experts = ExpertsSpec(
         routing=routing,
         width=widths.expert_dim,
         num_shared=widths.num_shared_experts,
-        is_fused=keys.has_tensor(f"blk.{layers.num_dense_layers}.ffn_gate_up_exps.weight"),
+        is_fused=keys.has_tensor(f"{first}.ffn_gate_up_exps.weight"),
+        router_bias_name=next((name for name in ROUTER_BIASES if keys.has_tensor(f"{first}.{name}")), ROUTER_BIAS),
     )
     num_routed = layers.num_layers - layers.num_dense_layers
     return (*[DenseSpec(widths.ffn_dim)] * layers.num_dense_layers, *[experts] * num_routed)
@@ -104,8 +110,22 @@ def _num_layers(keys: Keys) -> int:
     return num_layers
 
 
-def _num_shared_experts(keys: Keys, num_dense_layers: int) -> int:
-    """A file without the key has none, unless it has their weights, which must not be left out in silence."""
-    if keys.has_tensor(f"blk.{num_dense_layers}.ffn_gate_shexp.weight"):
+def _num_routerless(keys: Keys, num_layers: int) -> int:
+    """Layers before the first one with a router; 0 for a file without any, which another check refuses."""
+    routed = (layer for layer in range(num_layers) if keys.has_tensor(f"blk.{layer}.ffn_gate_inp.weight"))
+    return next(routed, 0)
+
+
+def _num_shared_experts(keys: Keys, num_dense_layers: int, expert_dim: int) -> int:
+    """Files have their number, or the width of all of them. A file without either has none, unless it has their
+    weights, which must not be left out in silence."""
+    has_weights = keys.has_tensor(f"blk.{num_dense_layers}.ffn_gate_shexp.weight")
+    key = "expert_shared_feed_forward_length"
+    if keys.get("expert_shared_count") is None and keys.get(key) is not None:
+        width = keys.whole(key, minimum=0)
+        if width % expert_dim or (has_weights and not width):
+            raise keys.wrong(key, f"a multiple of {expert_dim}, the width of an expert")
+        return width // expert_dim
+    if has_weights:
         return keys.whole("expert_shared_count")
     return keys.whole("expert_shared_count", default=0, minimum=0)

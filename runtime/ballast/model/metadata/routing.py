@@ -5,7 +5,7 @@ from __future__ import annotations
 from ballast.families.architecture import Gating
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.metadata.keys import Keys, is_number, is_whole
-from ballast.model.metadata.layers import Layers, Widths
+from ballast.model.metadata.layers import ROUTER_BIASES, Layers, Widths
 from ballast.model.metadata.settings import Settings
 
 _GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
@@ -32,7 +32,8 @@ def read_routing(settings: Settings, layers: Layers, widths: Widths) -> RoutingS
 
 
 def _lacks_bias(keys: Keys, num_layers: int) -> bool:
-    return not any(keys.has_tensor(f"blk.{layer}.exp_probs_b.bias") for layer in range(num_layers))
+    names = (f"blk.{layer}.{name}" for layer in range(num_layers) for name in ROUTER_BIASES)
+    return not any(map(keys.has_tensor, names))
 
 
 def _ignores_groups(settings: Settings, gating: Gating) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast.families.family import CallStyle
 from ballast.text.calls.dsml_calls import DsmlCalls
+from ballast.text.calls.invoke_calls import InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -24,6 +25,8 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
             return DsmlCalls
         case "keyed":
             return partial(KeyedCalls, tools=tools)
+        case "invoke":
+            return partial(InvokeCalls, tools=tools)
         case "tagged":
             return partial(TaggedCalls, tools=tools)
         case _:

@@ -1,6 +1,7 @@
-"""Reads calls of keys and values between marks, as GLM-4.5 and later write them.
+"""Reads calls of keys and values between marks, as GLM-4.5 and later, and Hunyuan 3, write them.
 
-    CALL name KEY k END_KEY VALUE v END_VALUE KEY … END_VALUE END_CALL
+    GLM:        CALL name KEY k END_KEY VALUE v END_VALUE KEY … END_VALUE END_CALL
+    Hunyuan 3:  CALLS CALL name SEPARATOR KEY k END_KEY VALUE v END_VALUE … END_CALL … END_CALLS
 
 Values are bare text; their types are the schema's (`pairs`). A key without a value is content.
 """
@@ -59,6 +60,8 @@ class KeyedCalls(BracketedCalls):
 
     def _inner_mark(self, mark: Mark) -> list[Part]:
         match mark:
+            case Mark.SEPARATOR:
+                return self._end_part() if self._state is _State.NAME else []
             case Mark.KEY:
                 parts = self._end_part()
                 self._drop_key()

@@ -52,7 +52,7 @@ ReadCalls = Callable[[NewId], CallReader]
 
 
 class BracketedCalls(ABC):
-    """Calls between CALL and END_CALL, one after another, with nothing before or after all of them.
+    """Calls between CALL and END_CALL, one after another; CALLS and END_CALLS may stand around all of them.
 
     Text between calls is content, but for white space. Text that cannot be read as a call becomes content, unchanged.
     Marks are never shown. What there is of a call that ends with the reply before its name is known is such text.
@@ -94,7 +94,7 @@ class BracketedCalls(ABC):
             self._is_inside = True
             self._begin()
             return parts
-        if mark is Mark.END_CALL:
+        if mark in (Mark.END_CALL, Mark.END_CALLS):
             return [*self._begin_unopened(is_closed=True), *self._ended()]
         return self._inner_mark(mark) if self._is_inside else []
 

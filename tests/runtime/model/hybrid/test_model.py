@@ -74,8 +74,9 @@ MOST_CHOSEN_NEARBY = 0.05
 """Of choices of positions by a token in a layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
-GROUPED = ("qwen3", "glm45", "glm45air")
-"""Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads."""
+GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2")
+"""Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads; one norm of all heads
+of a token."""
 SPARSE = ("v32", "glm5")
 """Whose tokens attend to 32 positions that an indexer chooses: of each layer, and shared by some."""
 SETTINGS = EngineSettings(

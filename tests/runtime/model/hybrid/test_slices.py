@@ -92,7 +92,7 @@ def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[
     return logits, [kept.clone() for kept in hybrid.kv_tensors]
 
 
-@pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air", "v32", "glm5"])
+@pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air", "minimaxm2", "v32", "glm5"])
 def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

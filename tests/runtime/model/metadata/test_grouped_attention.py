@@ -1,7 +1,9 @@
-"""Files whose attention has keys and values of several heads: Qwen3-MoE's and GLM-4.5's."""
+"""Files whose attention has keys and values of several heads: Qwen3-MoE's, GLM-4.5's, MiniMax-M2's, Hunyuan 3's and
+dots.llm1's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM_SPEC, QWEN3_SPEC, write_model
+from support.models.gguf_files import DOTS_SPEC, GLM_SPEC, HUNYUAN_SPEC, MINIMAX_SPEC, QWEN3_SPEC, write_model
 
 
 def grouped(spec: ModelSpec) -> GroupedSpec:
@@ -37,7 +39,11 @@ def file_of(
 WITH_NORMS = changed(GLM_SPEC, options=frozenset({QK_NORM}))
 
 
-@pytest.mark.parametrize("spec", [QWEN3_SPEC, GLM_SPEC, WITH_NORMS], ids=["qwen3", "glm", "norms and no biases"])
+@pytest.mark.parametrize(
+    "spec",
+    [QWEN3_SPEC, GLM_SPEC, WITH_NORMS, MINIMAX_SPEC, HUNYUAN_SPEC, DOTS_SPEC],
+    ids=["qwen3", "glm", "norms and no biases", "minimax", "hunyuan", "dots"],
+)
 def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec)
     check_tensors(gguf, spec)
@@ -49,6 +55,60 @@ def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path
     )
     names = {module.name for module in module_tree(found)}
     assert {tensor.module for tensor in expected_tensors(found).values()} <= names
+
+
+def test_a_norm_of_all_heads_is_as_wide_as_the_heads_together(tmp_path: Path) -> None:
+    spec = read_spec(file_of(tmp_path, MINIMAX_SPEC))
+    widths = [expected_tensors(spec)[f"blk.0.attn_{kind}_norm.weight"].shape for kind in ("q", "k")]
+    assert widths == [(128,), (64,)]
+    narrow = file_of(tmp_path, MINIMAX_SPEC, shapes={"blk.0.attn_q_norm.weight": (32,)})
+    with pytest.raises(ModelError, match=r"attn_q_norm\.weight.*expected shape \(128,\), found \(32,\)"):
+        check_tensors(narrow, spec)
+
+
+def test_hunyuan_files_say_by_their_tensors_which_layers_are_dense(tmp_path: Path) -> None:
+    routers = dict.fromkeys(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))
+    assert read_spec(file_of(tmp_path, HUNYUAN_SPEC)).routed_layers == (1, 2)
+    without = file_of(tmp_path, HUNYUAN_SPEC, shapes=routers)
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_gate_inp\.weight.* is missing"):
+        check_tensors(without, read_spec(without))
+    counted = file_of(tmp_path, HUNYUAN_SPEC, {"leading_dense_block_count": 1, "expert_shared_count": 1})
+    assert changed(read_spec(counted), weights_scale=0.0, rms_eps=0.0) == changed(
+        HUNYUAN_SPEC, weights_scale=0.0, rms_eps=0.0
+    )
+
+
+@pytest.mark.parametrize(("width", "found"), [(32, 1), (64, 2), (0, 0)])
+def test_the_width_of_shared_experts_says_their_number(tmp_path: Path, width: int, found: int) -> None:
+    spec = changed(HUNYUAN_SPEC, num_shared=found)
+    gguf = file_of(tmp_path, spec, {"expert_shared_feed_forward_length": width})
+    assert spec.layers[1].experts == replace(read_spec(gguf).layers[1].experts, routing=spec.routing)
+
+
+@pytest.mark.parametrize("width", [0, 48])
+def test_a_width_of_shared_experts_that_is_no_multiple_is_refused(tmp_path: Path, width: int) -> None:
+    with pytest.raises(ModelError, match=r"hy_v3\.expert_shared_feed_forward_length"):
+        read_spec(file_of(tmp_path, HUNYUAN_SPEC, {"expert_shared_feed_forward_length": width}))
+
+
+def test_a_routers_bias_is_found_under_both_of_its_names(tmp_path: Path) -> None:
+    def named(name: str, tensor: str) -> dict[str, tuple[int, ...] | None]:
+        return {f"blk.{layer}.{each}": (8,) if each == name else None for layer in (1, 2) for each in (name, tensor)}
+
+    for spec, other in ((HUNYUAN_SPEC, "exp_probs_b.bias"), (GLM_SPEC, "exp_probs_b")):
+        own = "exp_probs_b" if spec is HUNYUAN_SPEC else "exp_probs_b.bias"
+        gguf = file_of(tmp_path, spec, shapes=named(other, own))
+        found = read_spec(gguf)
+        check_tensors(gguf, found)
+        assert f"blk.1.{other}" in expected_tensors(found)
+        assert found.routing.router_bias
+
+
+def test_hunyuan_files_without_a_bias_have_none(tmp_path: Path) -> None:
+    gguf = file_of(tmp_path, HUNYUAN_SPEC, shapes=dict.fromkeys(f"blk.{layer}.exp_probs_b" for layer in (1, 2)))
+    found = read_spec(gguf)
+    check_tensors(gguf, found)
+    assert not found.routing.router_bias
 
 
 def test_planes_are_keys_and_values_of_all_their_heads() -> None:

@@ -167,7 +167,7 @@ def test_models_of_the_same_dimensions_that_differ_in_a_missing_key_are_not_gues
     message = refusal(gguf)
     assert message.startswith("model_path=none: ")
     assert "m.gguf lacks deepseek2.rope.scaling.yarn_beta_fast" in message
-    assert "its dimensions are those of Kimi K2-Thinking or Kimi K2.5 or K2.6, which differ in it" in message
+    assert "its dimensions are those of Kimi K2-Thinking or Kimi K2.5, K2.6 or K2.7-Code, which differ in it" in message
     assert "name a directory with the model's config.json, which has rope_scaling.beta_fast" in message
     config = HfConfig.model_validate({"text_config": {"rope_scaling": {"type": "yarn", "beta_fast": 32.0}}})
     found = read_spec(gguf, config.language_model).rope.yarn

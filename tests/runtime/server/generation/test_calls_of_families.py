@@ -34,6 +34,8 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
         ("qwen3", "qwen3-coder"),
         ("v3", "deepseek-v3.1"),
         ("v32", None),
+        ("minimaxm2", None),
+        ("hy3", None),
     ],
     ids=lambda param: param[1] or param[0],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
 from ballast.text.calls.dsml_calls import DsmlCalls
+from ballast.text.calls.invoke_calls import InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -38,6 +39,7 @@ PARAMETERS = {
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}]
 KEYED: ReadCalls = partial(KeyedCalls, tools=TOOLS)
 TAGGED: ReadCalls = partial(TaggedCalls, tools=TOOLS)
+INVOKED: ReadCalls = partial(InvokeCalls, tools=TOOLS)
 
 
 def parse(pieces: list[str], read: ReadCalls, start: Start = Start.CONTENT) -> Message:
@@ -152,6 +154,99 @@ def test_calls_as_keys_and_values_that_are_cut_or_no_calls(
     message = parse([reply], KEYED)
     assert (message.content, calls_of(message)) == (content, calls)
     assert parse(list(reply), KEYED) == message
+
+
+CS, END_CS, SEP = Mark.CALLS, Mark.END_CALLS, Mark.SEPARATOR
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{CS}\n{C}f{SEP}\n{K}text{END_K}\n{V}a{END_V}\n{END_C}\n{END_CS}", "", [("f", '{"text": "a"}')]),
+        (f"hm{CS}{C}f{SEP}{END_C}{C}g{SEP}\n{END_C}{END_CS}", "hm", [("f", "{}"), ("g", "{}")]),
+        # The marks around all calls, or a call's end, are missing.
+        (f"{C}f{SEP}\n{pair('count', '3')}\n{END_C}", "", [("f", '{"count": 3}')]),
+        (f"{CS}\n{C}f{SEP}\n{pair('count', '3')}\n{END_CS}done", "done", [("f", '{"count": 3}')]),
+        (f"{CS}\n{C}f{SEP}{C}g{SEP}{END_CS}", "", [("f", "{}"), ("g", "{}")]),
+        (f"{CS}\n{C}f{pair('text', 'a')}{END_C}{END_CS}", "", [("f", '{"text": "a"}')]),
+        # No call, and text that is none of it.
+        (f"{CS}no call{END_CS}", "no call", []),
+        (f"{CS}{C}a b{SEP}c{END_C}{END_CS}", "a bc", []),
+        (f"{CS}{C}f{SEP}so{END_C}{END_CS}", "so", [("f", "{}")]),
+        (f"{CS}{C}f{SEP}{K}te", "te", [("f", "{}")]),
+    ],
+)
+def test_calls_as_keys_and_values_after_a_separator(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse([reply], KEYED)
+    assert (message.content, calls_of(message)) == (content, calls)
+    assert parse(list(reply), KEYED) == message
+
+
+def invoked(key: str, value: str) -> str:
+    return f'<parameter name="{key}">{value}</parameter>\n'
+
+
+F, END_F = '<invoke name="f">\n', "</invoke>\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{C}\n{F}{invoked('text', 'a')}{END_F}{END_C}", "", [("f", {"text": "a"})]),
+        (f"hm\n{C}\n{F}{END_F}{END_C}", "hm", [("f", {})]),
+        (f"{C}\n{F}{invoked('count', '3')}{END_F}{F}{END_F}{END_C}", "", [("f", {"count": 3}), ("f", {})]),
+        (f"{C}{F}{END_F}{END_C}\n{C}{F}{END_F}{END_C}", "", [("f", {}), ("f", {})]),
+        (f"{C}<invoke name='f' ><parameter  name = 'text'>a</parameter></invoke>{END_C}", "", [("f", {"text": "a"})]),
+        # A value is the exact text between its tags.
+        (f"{C}{F}{invoked('text', chr(10) + ' a ' + chr(10))}{END_F}{END_C}", "", [("f", {"text": "\n a \n"})]),
+        (
+            f"{C}{F}{invoked('text', '3')}{invoked('name', 'null')}{END_F}{END_C}",
+            "",
+            [("f", {"text": "3", "name": None})],
+        ),
+        (
+            f"{C}{F}{invoked('text', '<b></parameter> </c>')}{END_F}{END_C}",
+            "",
+            [("f", {"text": "<b></parameter> </c>"})],
+        ),
+        (
+            f"{C}{F}{invoked('list', '[' + chr(34) + '</parameter></invoke>' + chr(34) + ']')}{END_F}{END_C}",
+            "",
+            [("f", {"list": ["</parameter></invoke>"]})],
+        ),
+        # Ends that are missing.
+        (f"{C}{F}{invoked('text', 'a')}", "", [("f", {"text": "a"})]),
+        (f"{C}{F}{invoked('text', 'a')}{END_C}", "", [("f", {"text": "a"})]),
+        (f'{C}{F}<parameter name="text">a\n{END_F}{END_C}', "", [("f", {"text": "a"})]),
+        (f'{C}{F}<parameter name="text">a{END_F}{F}{END_F}{END_C}', "", [("f", {"text": "a"}), ("f", {})]),
+        (f"{C}{F}{invoked('text', 'a')}{F}{END_F}{END_C}", "", [("f", {"text": "a"}), ("f", {})]),
+        # No call, and text that is none of it.
+        (f"{C}not a call{END_C}", "not a call", []),
+        (f'{C}<invoke name="a b"></invoke>{END_C}', '<invoke name="a b"></invoke>', []),
+        (f"{C}so {F}{END_F}{END_C}", "so", [("f", {})]),
+        (f"{C}{F}and{invoked('text', 'a')}{END_F}{END_C}done", "anddone", [("f", {"text": "a"})]),
+        (f"{C}<invo", "<invo", []),
+    ],
+)
+def test_calls_in_invoke_tags(reply: str, content: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    message = parse([reply], INVOKED)
+    assert message.content == content
+    assert [(name, json.loads(text)) for name, text in calls_of(message)] == calls
+    assert parse(list(reply), INVOKED) == message
+
+
+def test_a_call_in_invoke_tags_that_is_cut_says_what_there_is() -> None:
+    for rest in ("", "</para", "</parameter>\n<param", "\n</inv"):
+        parser, message = OutputParser(Start.CONTENT, INVOKED, new_id=lambda: "c"), Message()
+        message.take(parser.push(f'{C}{F}<parameter name="text">ab{rest}'))
+        message.take(parser.finish(is_cut=True))
+        assert (message.content, calls_of(message)) == ("", [("f", '{"text": "ab')])
+
+
+def test_calls_end_reasoning() -> None:
+    for reply, read in ((f"hm\n{C}\n{F}{END_F}{END_C}", INVOKED), (f"hm{CS}\n{C}f{SEP}\n{END_C}\n{END_CS}", KEYED)):
+        message = parse(list(reply), read, Start.REASONING)
+        assert (message.reasoning, message.content, calls_of(message)) == ("hm", "", [("f", "{}")])
 
 
 def test_a_value_that_can_only_be_a_string_is_passed_on_as_it_arrives() -> None:
@@ -345,6 +440,13 @@ tagged_reply = st.lists(
     words | marks | tagged_part | tagged_call.map(lambda pairs: f"{C}<function=f>{''.join(pairs)}</function>{END_C}"),
     max_size=8,
 )
+invoked_call = st.lists(st.builds(invoked, st.sampled_from([*PARAMETERS["properties"], "x"]), words), max_size=3)
+invoked_part = st.sampled_from(
+    [F, END_F, '<parameter name="text">', '<parameter name="list">', "</parameter>", "</invoke>", "<para", "</", '["']
+)
+invoked_reply = st.lists(
+    words | marks | invoked_part | invoked_call.map(lambda pairs: f"{C}{F}{''.join(pairs)}{END_F}{END_C}"), max_size=8
+)
 dsml_call = st.lists(
     st.builds(dsml, st.sampled_from(["a", "b", "a>b", "<", ">"]), words, st.sampled_from(["", JSON])), max_size=3
 )
@@ -381,6 +483,11 @@ def test_every_division_of_calls_in_tags_reads_the_same(text: str, at: list[int]
     assert parse(divided(text, at), TAGGED, start) == parse([text], TAGGED, start)
 
 
+@given(invoked_reply.map("".join), cuts, st.sampled_from(Start))
+def test_every_division_of_calls_in_invoke_tags_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    assert parse(divided(text, at), INVOKED, start) == parse([text], INVOKED, start)
+
+
 @given(dsml_reply.map("".join), cuts, st.sampled_from(Start))
 def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, at: list[int], start: Start) -> None:
     whole = parse([text], DsmlCalls, start)
@@ -409,6 +516,11 @@ PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
             "\n",
         ],
     ),
+    "invoke tags": (
+        INVOKED,
+        [f"{C}{F}", C, END_C, F, END_F, '<parameter name="text">', '<parameter name="WORD">', "</parameter>", "\n"],
+    ),
+    "keys and values after a separator": (KEYED, [f"{CS}{C}f", CS, END_CS, C, END_C, SEP, K, END_K, V, END_V, "f"]),
     "tags with a mark": (
         DsmlCalls,
         [

@@ -20,8 +20,8 @@ class HeadWeights:
     query_bias: torch.Tensor | None  # [H * K]
     key_bias: torch.Tensor | None  # [G * K]
     value_bias: torch.Tensor | None  # [G * V]
-    query_norm: torch.Tensor | None  # [K], the same for all heads
-    key_norm: torch.Tensor | None
+    query_norm: torch.Tensor | None  # [K], the same for all heads, or [H * K], one norm of all of them together
+    key_norm: torch.Tensor | None  # [K] or [G * K]
 
 
 INDEX_NORM_EPS = 1e-6
@@ -83,8 +83,8 @@ class Pointwise(Protocol):
         step: Step,
     ) -> torch.Tensor:
         """The query [T, H, K] of products query [T, H, K], key [T, G, K] and value [T, G, V], whose tokens may be
-        strided. Each gets its bias; each head's query and key are normed, and their first rope_dim entries rotated, i
-        with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Bounded as by
+        strided. Each gets its bias; queries and keys are normed, and the first rope_dim entries of each head rotated,
+        i with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Bounded as by
         `query_and_cache`."""
 
     def index_query_and_key(
@@ -164,7 +164,9 @@ class TorchPointwise:
             (key, weights.key_bias, weights.key_norm),
         ):
             normed = _biased(heads, bias)
-            turned.append(self._halves_rotated(normed if norm is None else self.norm(normed, norm), step))
+            if norm is not None:
+                normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
+            turned.append(self._halves_rotated(normed, step))
         row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         return self._bounded(turned[0], self._largest_query)

@@ -131,6 +131,8 @@ class TritonPointwise:
         """See `Pointwise`."""
         num_tokens, num_heads, head_dim = query.shape
         num_kv_heads, v_dim = value.shape[1:]
+        query, query_bias, query_norm = self._all_normed(query, weights.query_bias, weights.query_norm)
+        key, key_bias, key_norm = self._all_normed(key, weights.key_bias, weights.key_norm)
         rotated = torch.empty((num_tokens, num_heads, head_dim), device=query.device)
         rest = head_dim - self._rope_dim
         pointwise_kernels.heads_and_cache[(num_tokens, num_heads + 2 * num_kv_heads)](
@@ -138,11 +140,8 @@ class TritonPointwise:
             key,
             value,
             # Any pointer, where there is none.
-            *(
-                query if given is None else given
-                for given in (weights.query_bias, weights.key_bias, weights.value_bias)
-            ),
-            *(query if given is None else given for given in (weights.query_norm, weights.key_norm)),
+            *(query if given is None else given for given in (query_bias, key_bias, weights.value_bias)),
+            *(query if given is None else given for given in (query_norm, key_norm)),
             step.positions,
             step.slots,
             self._cos,
@@ -156,11 +155,11 @@ class TritonPointwise:
             QUERY_STRIDE=query.stride(0),
             KEY_STRIDE=key.stride(0),
             VALUE_STRIDE=value.stride(0),
-            HAS_QUERY_BIAS=weights.query_bias is not None,
-            HAS_KEY_BIAS=weights.key_bias is not None,
+            HAS_QUERY_BIAS=query_bias is not None,
+            HAS_KEY_BIAS=key_bias is not None,
             HAS_VALUE_BIAS=weights.value_bias is not None,
-            HAS_QUERY_NORM=weights.query_norm is not None,
-            HAS_KEY_NORM=weights.key_norm is not None,
+            HAS_QUERY_NORM=query_norm is not None,
+            HAS_KEY_NORM=key_norm is not None,
             KEY_DIM=head_dim,
             V_DIM=v_dim,
             ROPE=self._rope_dim,
@@ -173,6 +172,16 @@ class TritonPointwise:
             num_warps=1,
         )
         return rotated
+
+    def _all_normed(
+        self, heads: torch.Tensor, bias: torch.Tensor | None, norm: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """`heads` [T, heads, K] with bias and norm applied if the norm spans all heads, which the kernel computes apart
+        from each other; else unchanged. What remains to be applied follows."""
+        if norm is None or norm.numel() == heads.shape[2]:
+            return heads, bias, norm
+        rows = heads.flatten(1) if bias is None else heads.flatten(1) + bias
+        return self.norm(rows, norm).view(heads.shape), None, None
 
     def index_query_and_key(
         self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step

@@ -10,7 +10,7 @@ from ballast.engine.core import EngineCore
 
 
 def best_of(run: Callable[[], None], times: int = 10) -> float:
-    """Seconds of the fastest of so many calls; other work of the machine only makes calls slower."""
+    """Seconds of the fastest of `times` calls; other work of the machine only makes calls slower."""
     best = float("inf")
     for _ in range(times):
         begin = time.perf_counter()

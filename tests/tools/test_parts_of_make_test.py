@@ -16,7 +16,7 @@ STARTED = "@echo {part} >> started; echo output of {part}"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A folder with the script and a Makefile whose parts succeed at once."""
+    """A folder with the script and a Makefile whose parts do nothing and succeed."""
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools/test.sh", tmp_path / "tools")
     write(tmp_path)

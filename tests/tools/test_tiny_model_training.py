@@ -9,6 +9,7 @@ import gguf.quants
 import numpy as np
 import pytest
 import torch
+import transformers
 from tools.tiny_model.batches import Batches, most_documents
 from tools.tiny_model.corpus.conversation import messages, pieces
 from tools.tiny_model.corpus.draw import Draw, is_held_out
@@ -20,7 +21,6 @@ from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
 from tools.tiny_model.shape import LONGEST, QUANT, SHAPE
 from tools.tiny_model.train import Settings, Training, save
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.tiny import BUILT_IN
@@ -208,13 +208,13 @@ def test_weights_say_which_sizes_are_not_the_built_in_models(network, tmp_path):
 
 def test_the_trained_network_is_transformers_deepseek_v3(network):
     shape = replace(SHAPE, num_layers=2)
-    config = DeepseekV3Config.from_dict(
+    config = transformers.DeepseekV3Config.from_dict(
         hf_config(shape, make_tokenizer("v3"), 512),
         attn_implementation="eager",
         experts_implementation="eager",
         dtype="float32",
     )
-    oracle = DeepseekV3ForCausalLM(config).eval()
+    oracle = transformers.DeepseekV3ForCausalLM(config).eval()
     weights = hf_weights({name: value.numpy() for name, value in network.state_dict().items()})
     oracle.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, strict=True)
     ids = torch.arange(3, 33)[None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
+from support.models.written import MakeTiny
 
 NUM_REQUESTS = 24
 NUM_REFERENCE_REQUESTS = 12
@@ -47,10 +46,9 @@ def subject(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def make_core(tmp_path_factory: pytest.TempPathFactory, subject: tuple[str, str]) -> Callable[..., EngineCore]:
+def make_core(written: MakeTiny, subject: tuple[str, str]) -> Callable[..., EngineCore]:
     arch, isa = subject
-    model = write_tiny_model(tmp_path_factory.mktemp("tiny"), arch=arch, mla="split", quant="q4_k")
-    gguf_model = open_gguf(model.gguf)
+    gguf_model = open_gguf(written(arch=arch, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf_model, None)
 
     def make(*, max_batch_size: int, chunk_size: int = 64, cache_lens: int = 8192, threads: int = 1) -> EngineCore:
@@ -150,10 +148,9 @@ def test_text_is_the_same_on_any_number_of_threads(
 
 
 @pytest.mark.parametrize("arch", ["v3", "qwen3", "glm45", "v32"])
-def test_ids_beyond_the_tokenizer_are_never_sampled(tmp_path: Path, arch: str):
+def test_ids_beyond_the_tokenizer_are_never_sampled(written: MakeTiny, arch: str):
     """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
-    model = write_tiny_model(tmp_path, arch=arch, mla="split", quant="q4_k")
-    gguf_model = open_gguf(model.gguf)
+    gguf_model = open_gguf(written(arch=arch, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf_model, None)
     num_real = load_text(None, gguf_model.metadata, "model.gguf").tokenizer.vocab_size
     assert num_real < spec.vocab_size

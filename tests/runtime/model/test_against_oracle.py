@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
-from transformers import PreTrainedModel
 
 from ballast._core import kernels
 from ballast.engine.build import EngineSettings, scheduler_config
@@ -35,6 +35,9 @@ from support.kernels.isas import FAST_ISAS, isa_params
 from support.models.mixed_types import with_all_types
 from support.models.random_blocks import FORMATS
 from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4

@@ -11,6 +11,8 @@ from support.cluster.process import Process, free_port
 from support.cluster.waiting import wait_for
 
 START_TIMEOUT_S = 90
+GOGC = "300"
+"""By what percentage Go's heap grows between collections, 100 by default: a fifth less CPU time for 250 MB more."""
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -91,7 +93,7 @@ class ControlPlane:
 
     def _process(self, name: str, flags: dict[str, str | Path]) -> Process:
         words = (f"--{flag}={value}" for flag, value in flags.items())
-        return Process(name, [program(name), *words], self.logs)
+        return Process(name, [program(name), *words], self.logs, env={"GOGC": GOGC})
 
     def _etcd_flags(self) -> dict[str, str | Path]:
         return {

@@ -14,45 +14,12 @@ from typing import Any
 import gguf.quants
 import numpy as np
 import torch
+import transformers
 from gguf import GGUFReader, ReaderTensor
 from numpy.typing import NDArray
-from transformers import (
-    DeepseekV2Config,
-    DeepseekV2ForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    DeepseekV32Config,
-    DeepseekV32ForCausalLM,
-    Dots1Config,
-    Dots1ForCausalLM,
-    Glm4MoeConfig,
-    Glm4MoeForCausalLM,
-    Glm4MoeLiteConfig,
-    Glm4MoeLiteForCausalLM,
-    GlmMoeDsaConfig,
-    GlmMoeDsaForCausalLM,
-    HYV3Config,
-    HYV3ForCausalLM,
-    MiniMaxM2Config,
-    MiniMaxM2ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
 
 Floats = NDArray[np.float32]
 
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    "DeepseekV2ForCausalLM": (DeepseekV2Config, DeepseekV2ForCausalLM),
-    "DeepseekV3ForCausalLM": (DeepseekV3Config, DeepseekV3ForCausalLM),
-    "DeepseekV32ForCausalLM": (DeepseekV32Config, DeepseekV32ForCausalLM),
-    "Dots1ForCausalLM": (Dots1Config, Dots1ForCausalLM),
-    "HYV3ForCausalLM": (HYV3Config, HYV3ForCausalLM),
-    "MiniMaxM2ForCausalLM": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
-    "GlmMoeDsaForCausalLM": (GlmMoeDsaConfig, GlmMoeDsaForCausalLM),
-    "Glm4MoeForCausalLM": (Glm4MoeConfig, Glm4MoeForCausalLM),
-    "Glm4MoeLiteForCausalLM": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
-    "Qwen3MoeForCausalLM": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-}
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
 
 # GGUF name → transformers name, for what corresponds one to one. In blocks: `blk.N.X` → `model.layers.N.Y`.
@@ -105,8 +72,9 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     Raises RuntimeError, naming them, when a weight is missing, unexpected or of the wrong shape.
     """
     config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
-    config_class, model_class = _CLASSES[config_values["architectures"][0]]
-    config = config_class.from_dict(
+    # transformers imports the code of a model when its class is first asked for, which takes seconds.
+    model_class = getattr(transformers, config_values["architectures"][0])
+    config = model_class.config_class.from_dict(
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
     model = model_class(config).to(torch.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from ballast.model.hybrid.layers import largest_kept
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
-from ballast.tiny import write_tiny_model
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.random_blocks import dequantized
+from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3
@@ -89,13 +88,13 @@ def test_infinite_weights_have_no_finite_bound() -> None:
     assert not largest_product(np.zeros(HIDDEN, np.float32), rows, None).max() <= 65504
 
 
-def test_the_scale_of_a_whole_matrix_counts(tmp_path: Path, monkeypatch) -> None:
+def test_the_scale_of_a_whole_matrix_counts(written: MakeTiny, monkeypatch) -> None:
     seen: list[np.ndarray] = []
     bound = largest_kept.largest_product
     monkeypatch.setattr(
         largest_kept, "largest_product", lambda norm, rows, bias: (seen.append(rows), bound(norm, rows, bias))[1]
     )
-    file = write_tiny_model(tmp_path, arch="v2lite", quant="nvfp4").gguf
+    file = written(arch="v2lite", quant="nvfp4").gguf
     load_hybrid(file, CPU, SETTINGS, make_linear=float_linear)
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
     name = "blk.0.attn_kv_a_mqa"
@@ -104,11 +103,11 @@ def test_the_scale_of_a_whole_matrix_counts(tmp_path: Path, monkeypatch) -> None
 
 
 @pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
-def test_a_start_tells_how_large_keys_can_be(tmp_path: Path, monkeypatch, caplog, key: float, level: str) -> None:
+def test_a_start_tells_how_large_keys_can_be(written: MakeTiny, monkeypatch, caplog, key: float, level: str) -> None:
     if key is not None:
         monkeypatch.setattr(largest_kept, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)
-    load_hybrid(write_tiny_model(tmp_path, arch="k2", quant="q4_k").gguf, CPU, SETTINGS, make_linear=float_linear)
+    load_hybrid(written(arch="k2", quant="q4_k").gguf, CPU, SETTINGS, make_linear=float_linear)
     [record] = [record for record in caplog.records if "the cache" in record.message]
     assert record.levelname == level
     assert vars(record)["largest_key"] > 0

@@ -29,11 +29,11 @@ from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.written import MakeTiny
 from support.tiers import until_written
 
 BLOCK_TOKENS, NUM_BLOCKS = 16, 40
@@ -106,14 +106,14 @@ def test_a_step_waits_for_the_copies_of_what_it_writes_to_and_no_others(monkeypa
 
 
 def test_a_start_goes_on_without_host_memory_that_is_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: MakeTiny
 ) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError("1 GiB of host memory were refused")
 
     blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, memory_beside(torch.device("cpu")))
     monkeypatch.setattr(blocks, "new_memory", refuse)
-    gguf = open_gguf(write_tiny_model(tmp_path).gguf)
+    gguf = open_gguf(written().gguf)
     assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=1 << 30)) is None
     (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is not used")
     assert "refused" in vars(record)["why"]
@@ -153,18 +153,18 @@ def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
 MakeCore = Callable[..., EngineCore]
 
 
-def load(folder: Path, device: torch.device, arch: str = "v3", **options: Any) -> HybridModel:
+def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: Any) -> HybridModel:
     torch.set_num_threads(1)
     on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
-    file = write_tiny_model(folder, arch=arch, mla="split", quant=quant).gguf
+    file = written(arch=arch, mla="split", quant=quant).gguf
     return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
 
 
 @pytest.fixture
-def make_core(tmp_path: Path) -> Iterator[MakeCore]:
+def make_core(written: MakeTiny, tmp_path: Path) -> Iterator[MakeCore]:
     """Of one model on the CPU; `host_blocks` and `on_disk` say what stands beside its cache."""
-    model = load(tmp_path, torch.device("cpu"))
+    model = load(written, torch.device("cpu"))
     opened: list[EngineCore] = []
 
     def make(host_blocks: int = 0, *, on_disk: bool = False) -> EngineCore:
@@ -257,11 +257,17 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
     ids=["host", "disk", "index keys"],
 )
 def test_logits_are_those_of_blocks_that_never_left(
-    device: torch.device, tmp_path: Path, arch: str, host_blocks: int, on_disk: bool, has_prefill_lane: bool
+    device: torch.device,
+    written: MakeTiny,
+    tmp_path: Path,
+    arch: str,
+    host_blocks: int,
+    on_disk: bool,
+    has_prefill_lane: bool,
 ) -> None:
     """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks. Of index keys
     all positions are scored, of which a quarter is chosen."""
-    model = load(tmp_path, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
+    model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
     model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
     settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
     config = with_tiers(scheduler_config(settings), model)

@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.tiny import write_tiny_model
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
     cache_lens=320, max_batch_size=4, max_new_tokens=40, chunk_size=24, prefill_chunk_size=48, max_queue=16
@@ -151,7 +151,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
 
 @pytest.mark.parametrize(("finishes_later", "late"), [(True, ["some"]), (False, [])])
 def test_a_start_records_the_kernels_that_it_began_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finishes_later: bool, late: list[str]
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch, finishes_later: bool, late: list[str]
 ) -> None:
     compiler = Compiler()
 
@@ -162,7 +162,7 @@ def test_a_start_records_the_kernels_that_it_began_without(
             kernels.add(compiler.compiled, compiler.end)
 
     monkeypatch.setattr(load, "_flashinfer", lambda *_: Compiling())
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    file = written(arch="v3", mla="split", quant="f32").gguf
     model = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, finishes_later=finishes_later)
     compiler.end()
     assert model.start.missing == [*late, "streamed_experts"]

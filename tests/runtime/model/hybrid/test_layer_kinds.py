@@ -11,10 +11,10 @@ from gguf import GGMLQuantizationType as T
 from ballast.engine.build import EngineSettings
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.gguf_files import GLM52_SPEC, R1_SPEC, common_types, write_hollow_model
+from support.models.written import MakeTiny
 
 NUM_ROUTED = len(R1_SPEC.routed_layers)
 
@@ -63,12 +63,12 @@ def test_a_choice_that_layers_share_is_made_before_it_is_attended_to(tmp_path: P
     assert {len(GLM52_SPEC.planes[index]) for index in found} == {1, 2}
 
 
-def test_warm_up_goes_through_these_layers_alone(tmp_path: Path) -> None:
+def test_warm_up_goes_through_these_layers_alone(written: MakeTiny) -> None:
     """Layer 3 takes the choice of layer 0: those between are left out."""
     settings = EngineSettings(
         cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=40, max_queue=1
     )
-    file = write_tiny_model(tmp_path, arch="glm5", quant="q4_k").gguf
+    file = written(arch="glm5", quant="q4_k").gguf
     hybrid = load_hybrid(file, torch.device("cpu"), settings, make_linear=float_linear)
     caches = hybrid._kv.layers
     assert [layer.index_keys is not None for layer in caches] == [True, True, True, False, False, True]

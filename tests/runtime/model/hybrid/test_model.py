@@ -250,18 +250,18 @@ def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(wr
     np.testing.assert_array_equal(kernels.unpack(tensors.stacked((gate, up))), np.concatenate(apart, 1))
 
 
-def test_logits_agree_where_matrices_of_one_input_have_different_types(tmp_path: Path, monkeypatch) -> None:
+def test_logits_agree_where_matrices_of_one_input_have_different_types(written: MakeTiny, monkeypatch) -> None:
     monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: False)
-    pair = pair_on_cpu(write_tiny_model(tmp_path, arch="v3", mla="split", quant="q4_k").gguf)
+    pair = pair_on_cpu(written(arch="v3", mla="split", quant="q4_k").gguf)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
-def test_logits_agree_where_values_have_a_type_of_their_own(tmp_path: Path, monkeypatch) -> None:
+def test_logits_agree_where_values_have_a_type_of_their_own(written: MakeTiny, monkeypatch) -> None:
     monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: not any("attn_v" in name for name in names))
     stacked, stack = [], Tensors.stacked
     monkeypatch.setattr(Tensors, "stacked", lambda self, names: (stacked.append(len(names)), stack(self, names))[1])
-    pair = pair_on_cpu(write_tiny_model(tmp_path, arch="glm45", quant="q4_k").gguf)
+    pair = pair_on_cpu(written(arch="glm45", quant="q4_k").gguf)
     assert set(stacked) == {2}, "queries and keys; gate and up"
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
@@ -306,10 +306,10 @@ def test_logits_agree_however_experts_are_divided(
 LONG = replace(SETTINGS, chunk_size=512, prefill_chunk_size=512)
 
 
-def test_a_cache_in_half_precision_costs_little_but_near_ties(tmp_path: Path) -> None:
+def test_a_cache_in_half_precision_costs_little_but_near_ties(written: MakeTiny) -> None:
     differing = total = 0
     for arch in ("v2lite", "v2", "v3", "k2"):
-        file = write_tiny_model(tmp_path / arch, arch=arch, quant="q4_k").gguf
+        file = written(arch=arch, quant="q4_k").gguf
         pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
         run_long_prompts(pair, LONG)
         pair.check()
@@ -357,9 +357,9 @@ def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_computes_rightly(
-    tmp_path: Path, is_right: bool, monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, is_right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    file = written(arch="v3", mla="split", quant="f32").gguf
     gpu_experts, seen = gpu_experts_of(file)["some"], []
 
     def make(*stacks: PanelStack) -> GroupedExperts:
@@ -436,12 +436,14 @@ def test_a_kept_share_is_one_of_those_that_are_tried(value: object) -> None:
         kept_share(value)
 
 
-def test_what_fails_while_the_share_is_measured_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_the_share_is_measured_ends_the_start(
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
         raise EngineDeadError("a stream memory operation of CUDA's driver failed with code 801")
 
     monkeypatch.setattr(HostExperts, "submit", refused)
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    file = written(arch="v3", mla="split", quant="f32").gguf
     with pytest.raises(EngineDeadError, match="801"):
         load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
 

@@ -7,7 +7,6 @@ import mmap
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +20,10 @@ from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.pinned_memory import Bytes, memory_beside, take_pinned
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
-from ballast.tiny import write_tiny_model
 from support.cluster.waiting import wait_for
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
     cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=16, max_queue=2, block_tokens=16
@@ -177,7 +176,7 @@ def test_who_needs_it_more_has_it_given_back_while_it_is_taken() -> None:
         assert taken.held == 0
 
 
-def test_nothing_is_timed_before_the_memory_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     told: list[str] = []
 
@@ -189,7 +188,7 @@ def test_nothing_is_timed_before_the_memory_is_there(tmp_path: Path, caplog: pyt
 
     with PinnedAhead(100, 100, take) as ahead:
         load_hybrid(
-            write_tiny_model(tmp_path, arch="v3", quant="f32").gguf,
+            written(arch="v3", quant="f32").gguf,
             torch.device("cpu"),
             SETTINGS,
             ahead=ahead,

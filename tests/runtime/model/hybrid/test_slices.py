@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step
-from ballast.tiny import write_tiny_model
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 BLOCK_TOKENS = 16
@@ -94,9 +93,9 @@ def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[
 
 @pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air", "minimaxm2", "v32", "glm5"])
 def test_logits_and_cache_are_the_same_however_a_step_is_cut(
-    tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write_tiny_model(tmp_path, arch=arch, quant="f32").gguf
+    file = written(arch=arch, quant="f32").gguf
     hybrid = load_hybrid(file, CPU, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32, slices=WHOLE)
     first = batch_of([(0, 30), (0, 3), (0, 1), (0, 45), (0, 18), (0, 20)])
     # Each goes on where it ended, or where a part of it did: from the cache of the step before.

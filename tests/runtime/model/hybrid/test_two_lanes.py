@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(
@@ -232,9 +232,9 @@ def test_nobody_waits_before_the_device_has_enough_pieces() -> None:
 
 
 def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write_tiny_model(tmp_path, arch="v3", mla="split", quant="f32").gguf
+    file = written(arch="v3", mla="split", quant="f32").gguf
     spec = read_spec(open_gguf(file), None)
     everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
     model = load_hybrid(

@@ -204,6 +204,7 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("kv_indices", view_of(&Plan::kv_indices))
       .def_property_readonly("kv_lens", view_of(&Plan::kv_lens))
       .def_property_readonly("samples", view_of(&Plan::samples))
+      .def_property_readonly("logits_at", view_of(&Plan::logits_at))
       .def_property_readonly("preempted", view_of(&Plan::preempted));
 
   py::class_<Committed, std::shared_ptr<Committed>>(m, "Committed")
@@ -294,6 +295,12 @@ void bind_sched(py::module_ m) {
       .def(
           "fail", [](Scheduler& self, int64_t seq, bool forget) { self.fail(SeqId{seq}, forget); },
           py::arg("seq"), py::kw_only(), py::arg("forget"))
+      .def(
+          "propose",
+          [](Scheduler& self, int64_t seq, const Tokens& draft_tokens) {
+            self.propose(SeqId{seq}, to_vector(draft_tokens, "draft_tokens"));
+          },
+          py::arg("seq"), py::arg("draft_tokens").noconvert())
       .def(
           "plan",
           [](Scheduler& self, int64_t lane, std::optional<double> now_s) {

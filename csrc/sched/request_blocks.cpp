@@ -28,6 +28,11 @@ void RequestBlocks::publish(Request& request) {
   tiers_.mirror(request);
 }
 
+void RequestBlocks::release_after(Request& request, int32_t num_tokens) {
+  const size_t num_kept = static_cast<size_t>(num_for(num_tokens));
+  for (; request.blocks.size() > num_kept; request.blocks.pop_back()) blocks_.release(request.blocks.back());
+}
+
 void RequestBlocks::release(Request& request) {
   tiers_.release(request);
   blocks_.release(request.blocks);

@@ -28,6 +28,8 @@ class RequestBlocks {
   void acquire(Request& request, int32_t num_tokens);
   // Makes the request's computed blocks known to the prefix cache and sends them to the tiers.
   void publish(Request& request);
+  // Releases the blocks after those that hold num_tokens, which no other request can hold.
+  void release_after(Request& request, int32_t num_tokens);
   void release(Request& request);
   // As `release`, and hides all blocks that the request has read or written, in the cache and in the tiers,
   // from other requests.

@@ -98,6 +98,19 @@ void Scheduler::fail(SeqId seq, bool forget) {
   request.forget = request.forget || forget;
 }
 
+void Scheduler::propose(SeqId seq, std::vector<int32_t> draft_tokens) {
+  const auto found = state_.requests.find(seq);
+  if (found == state_.requests.end() || !found->second->can_run() || !found->second->wants_decode()) {
+    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(seq)) +
+                                " does not decode in the next step; draft tokens are for a sequence that has "
+                                "sampled a token and is in no outstanding plan");
+  }
+  Request& request = *found->second;
+  const size_t most = static_cast<size_t>(request.max_tokens - request.num_generated() - 1);
+  draft_tokens.resize(std::min(draft_tokens.size(), most));
+  request.draft_tokens = std::move(draft_tokens);
+}
+
 std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   if (lane == Lane::kPrefill && !state_.config.has_prefill_lane()) {
     throw std::logic_error("plan() of the prefill lane, but without prefill_costs there is none");
@@ -110,9 +123,11 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   if (lane == Lane::kDecode) {
     plan_decodes(draft);
     state_.num_decode = draft.num_tokens();
+    plan_draft_tokens(draft);
     const int32_t num_prompts = assign_lanes();
-    draft.set_budget(
-        state_.planner.prompt_budget(state_.num_decode, num_prompts, steps_.computes(Lane::kPrefill)));
+    draft.set_budget(state_.planner.prompt_budget(state_.num_decode, num_prompts,
+                                                  steps_.computes(Lane::kPrefill),
+                                                  draft.num_tokens() - state_.num_decode));
   } else {
     const auto decodes = [](const Request* request) { return request->wants_decode(); };
     state_.num_decode =
@@ -137,7 +152,7 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
 
 std::shared_ptr<Plan> Scheduler::plan_ahead() {
   const auto& [plan, rows, began_s, is_shared, is_mixed] = steps_[Lane::kDecode];
-  if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_requests()) return nullptr;
+  if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_tokens()) return nullptr;
   int32_t num_short = 0;
   for (const Request* request : rows) {
     const bool ends = request->num_generated() + 1 >= request->max_tokens;
@@ -168,6 +183,21 @@ void Scheduler::plan_decodes(StepDraft& draft) {
   } while (state_.running.assign_slots());  // those of preempted requests
 }
 
+// Draft tokens preempt no request. They leave each slot one token of chunk_size, so prompts continue.
+void Scheduler::plan_draft_tokens(StepDraft& draft) {
+  int32_t most = state_.config.chunk_size - state_.config.max_batch_size;
+  for (Request* request : state_.running) {
+    if (request->draft_tokens.empty() || !request->is_planned()) continue;
+    int32_t num_tokens = std::min(most, static_cast<int32_t>(request->draft_tokens.size()));
+    while (state_.blocks.num_available() < state_.request_blocks.num_missing(*request, 1 + num_tokens)) {
+      --num_tokens;
+    }
+    request->draft_tokens.resize(static_cast<size_t>(num_tokens));
+    draft.add(*request, num_tokens);
+    most -= num_tokens;
+  }
+}
+
 // Returns true if the request can get a block for one more token. May preempt requests, including this one.
 bool Scheduler::make_room(StepDraft& draft, size_t index) {
   const Request& request = state_.running[index];
@@ -192,6 +222,7 @@ void Scheduler::preempt(StepDraft& draft, size_t index) {
   victim.num_computed = 0;
   victim.num_planned_ahead = 0;
   victim.decodes = false;
+  victim.draft_tokens.clear();
   state_.request_blocks.release(victim);
   draft.note_preempted(victim.seq);
   ++num_preemptions_;
@@ -222,31 +253,30 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
                                              std::optional<double> now_s) {
   const Plan* outstanding = steps_[lane].plan.get();
   if (outstanding == nullptr) throw std::logic_error("commit() came without a plan()");
-  if (sampled.size() != static_cast<size_t>(outstanding->num_samples)) {
+  if (sampled.size() != outstanding->logits_at.size()) {
     throw std::invalid_argument("commit() got " + std::to_string(sampled.size()) +
                                 " tokens for a plan that samples " +
-                                std::to_string(outstanding->num_samples));
+                                std::to_string(outstanding->num_samples()));
   }
   const OutstandingSteps::Step step = steps_.end(lane);
   if (now_s && step.began_s && !step.is_mixed && step.computes()) {
     state_.planner.costs().observe(lane, step.is_shared, step.plan->num_tokens(), *now_s - *step.began_s);
   }
   auto committed = std::make_shared<Committed>();
-  auto token = sampled.begin();
+  const int32_t* of_row = sampled.data();
   std::vector<Request*> done;
   for (Request* request : step.rows) {
-    const bool samples = request->samples();
-    request->num_computed += request->num_planned;
+    const int32_t num_samples = request->num_samples();
+    request->num_computed += request->num_planned - request->num_planned_drafts();
     request->num_planned = 0;
-    if (!request->failed) state_.request_blocks.publish(*request);
     Finish finish = Finish::kNone;
-    if (samples && !request->aborted) {
-      finish = append_sampled(*request, *token);
-      committed->seqs.push_back(request->seq);
-      committed->tokens.push_back(*token);
-      committed->finish.push_back(finish);
+    if (num_samples > 0 && !request->aborted) finish = append_sampled(*request, of_row, *committed);
+    of_row += num_samples;
+    if (!request->failed) state_.request_blocks.publish(*request);
+    if (!request->draft_tokens.empty()) {
+      request->draft_tokens.clear();
+      state_.request_blocks.release_after(*request, request->num_tokens());
     }
-    token += samples;
     if (finish != Finish::kNone || request->aborted) {
       if (request->forget)
         state_.request_blocks.forget(*request);
@@ -264,7 +294,21 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
   return committed;
 }
 
-Finish Scheduler::append_sampled(Request& request, int32_t token) const {
+// Appends the tokens sampled for a row: the first one, and each next one while the draft token before it was
+// right. The KV of draft tokens that were right is computed.
+Finish Scheduler::append_sampled(Request& request, const int32_t* sampled, Committed& committed) {
+  for (size_t i = 0;; ++i) {
+    const Finish finish = append(request, sampled[i]);
+    committed.seqs.push_back(request.seq);
+    committed.tokens.push_back(sampled[i]);
+    committed.finish.push_back(finish);
+    const bool is_right = i < request.draft_tokens.size() && sampled[i] == request.draft_tokens[i];
+    if (finish != Finish::kNone || !is_right) return finish;
+    ++request.num_computed;
+  }
+}
+
+Finish Scheduler::append(Request& request, int32_t token) {
   request.tokens.push_back(token);
   if (request.num_generated() >= request.min_tokens && request.stops_at(token)) return Finish::kStop;
   return request.num_generated() == request.max_tokens ? Finish::kLength : Finish::kNone;

@@ -38,7 +38,8 @@ struct AddOptions {
 };
 
 // Owns the requests, their blocks and the outstanding steps. Not thread-safe. A step is plan(), then commit()
-// with the sampled tokens. Each lane has at most one outstanding step; a request is in one of them at a time.
+// with one sampled token per sampled logit. Each lane has at most one outstanding step; a request is in one
+// of them at a time.
 //
 // Running and waiting requests are both in the order of service (see FairQueue); Admission starts waiting
 // ones. Preemption takes the last running request that is in no outstanding plan, so the first running
@@ -56,6 +57,11 @@ class Scheduler {
   void add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens, std::vector<int32_t> stop_tokens,
            const AddOptions& options = {});
   bool abort(SeqId seq);
+  // Draft tokens: guesses of the tokens that follow the last one of a sequence that decodes, e.g. by a small
+  // model. Its row in the next plan computes all of them and has logits for each token; commit() keeps those
+  // that were right. They are cut to max_tokens, to the free blocks, and to chunk_size - max_batch_size for
+  // all sequences together. Throws std::invalid_argument unless the sequence decodes in the next step.
+  void propose(SeqId seq, std::vector<int32_t> draft_tokens);
   // A row of the outstanding plan failed: commit() frees its sequence and does not publish what the step
   // computed for it. With `forget`, for wrong numbers, nothing that it read or wrote before is served to
   // others either.
@@ -67,6 +73,9 @@ class Scheduler {
   // ends; its blocks are taken already. For use while a plan that only decodes is outstanding; null if the
   // next one cannot be predicted.
   std::shared_ptr<Plan> plan_ahead();
+  // `sampled`: a token for each of Plan::logits_at. A row with draft tokens keeps its first sampled token,
+  // and each next one while the sampled token before it equals the draft token. Blocks that it does not need
+  // then are released.
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled, Lane lane = Lane::kDecode,
                                     std::optional<double> now_s = {});
 
@@ -105,9 +114,11 @@ class Scheduler {
   void plan_decodes(StepDraft& draft);
   bool make_room(StepDraft& draft, size_t index);
   void preempt(StepDraft& draft, size_t index);
+  void plan_draft_tokens(StepDraft& draft);
   void plan_prompts(StepDraft& draft);
 
-  Finish append_sampled(Request& request, int32_t token) const;
+  static Finish append(Request& request, int32_t token);
+  static Finish append_sampled(Request& request, const int32_t* sampled, Committed& committed);
   void end(const Request& request);
   void check_leader(const std::string& name, const AddOptions& options) const;
   Request& fetching(SeqId seq) const;

@@ -9,12 +9,17 @@ namespace ballast {
 void Scheduler::check_running(const Request& request) const {
   const RequestBlocks& blocks = state_.request_blocks;
   const int32_t num_covered = request.num_computed + request.num_planned;
+  const int32_t num_drafts = request.num_planned_drafts();
   const int32_t num_planned_ahead = request.num_planned_ahead;
-  BALLAST_CHECK(num_covered <= request.num_tokens() && request.num_computed < request.num_tokens());
+  BALLAST_CHECK(num_covered <= request.num_tokens() + num_drafts &&
+                request.num_computed < request.num_tokens());
+  BALLAST_CHECK(request.draft_tokens.empty() || request.wants_decode());
+  BALLAST_CHECK(!request.is_planned() || num_drafts == static_cast<int32_t>(request.draft_tokens.size()));
+  BALLAST_CHECK(num_drafts == 0 || num_covered <= request.num_kv_tokens_at_most());
   // All tokens have blocks, except that a token to decode may get its block only when it is planned.
   const int32_t num_blocks = static_cast<int32_t>(request.blocks.size());
   const int32_t num_stored = request.wants_decode() ? num_covered : request.num_tokens();
-  BALLAST_CHECK(num_blocks <= blocks.num_for(request.num_tokens() + num_planned_ahead));
+  BALLAST_CHECK(num_blocks <= blocks.num_for(request.num_tokens() + std::max(num_planned_ahead, num_drafts)));
   BALLAST_CHECK(num_blocks >= blocks.num_for(num_stored + num_planned_ahead));
   BALLAST_CHECK(request.num_published == request.num_computed / state_.config.block_tokens);
   BALLAST_CHECK(request.admitted_before);
@@ -32,6 +37,7 @@ void Scheduler::check_running(const Request& request) const {
 
 void Scheduler::check_waiting(const Request& request) {
   BALLAST_CHECK(request.blocks.empty() && request.num_computed == 0 && request.num_planned == 0);
+  BALLAST_CHECK(request.draft_tokens.empty());
   BALLAST_CHECK(!request.aborted && !request.has_slot);
   for (const TierTable& tier : request.tiers) BALLAST_CHECK(tier.blocks.empty());
 }

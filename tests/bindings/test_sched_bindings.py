@@ -21,7 +21,8 @@ PLAN_ARRAYS = {
     "kv_indptr": np.int32,
     "kv_indices": np.int32,
     "kv_lens": np.int32,
-    "samples": np.uint8,
+    "samples": np.int32,
+    "logits_at": np.int64,
     "preempted": np.int64,
 }
 COMMITTED_ARRAYS = {"seqs": np.int64, "tokens": np.int32, "finish": np.uint8}
@@ -70,6 +71,7 @@ def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
     assert plan.kv_indices.tolist() == [1, 2, 3, 4, 5]
     assert plan.kv_lens.tolist() == [5, 9]
     assert plan.samples.tolist() == [1, 1]
+    assert plan.logits_at.tolist() == [4, 13]
     assert plan.preempted.tolist() == []
 
 
@@ -82,6 +84,26 @@ def test_a_commit_says_what_was_sampled_and_what_ended(scheduler: sched.Schedule
     assert committed.tokens.tolist() == [50, 60, 70, 71]
     assert committed.finish.tolist() == [0, 0, sched.Finish.LENGTH, sched.Finish.STOP]
     assert (sched.Finish.NONE, sched.Finish.STOP, sched.Finish.LENGTH) == (0, 1, 2)
+
+
+def test_draft_tokens_are_computed_in_one_row_and_kept_while_they_are_right(scheduler: sched.Scheduler) -> None:
+    scheduler.plan()
+    scheduler.commit(ids(50, 60))
+    scheduler.propose(1, ids(51, 52, 53))
+    plan = scheduler.plan()
+    assert plan.token_ids.tolist() == [50, 51, 60], "max_tokens leaves room for one draft token"
+    assert plan.samples.tolist() == [2, 1]
+    assert plan.logits_at.tolist() == [0, 1, 2]
+    committed = scheduler.commit(ids(51, 52, 61))
+    assert committed.seqs.tolist() == [1, 1, 2]
+    assert committed.tokens.tolist() == [51, 52, 61]
+    assert committed.finish.tolist() == [sched.Finish.NONE, sched.Finish.LENGTH, sched.Finish.NONE]
+
+
+def test_draft_tokens_of_a_sequence_that_does_not_decode_next_are_a_value_error(scheduler: sched.Scheduler) -> None:
+    for seq in (1, 9):
+        with pytest.raises(ValueError, match=f"sequence {seq} does not decode in the next step"):
+            scheduler.propose(seq, ids(51))
 
 
 def arrays_of(scheduler: sched.Scheduler) -> Iterator[tuple[Any, str, Any]]:
@@ -239,8 +261,11 @@ def test_the_cache_hit_of_an_unknown_sequence_is_a_value_error(scheduler: sched.
 
 @pytest.mark.parametrize("tokens", [np.array([1], np.int64), np.array([1.0]), np.arange(4, dtype=np.int32)[::2]])
 def test_arrays_of_another_type_or_layout_are_refused_rather_than_converted(tokens: NDArray[Any]) -> None:
+    scheduler = new_scheduler()
     with pytest.raises(TypeError):
-        new_scheduler().add(1, tokens, 1, ids())
+        scheduler.add(1, tokens, 1, ids())
+    with pytest.raises(TypeError):
+        scheduler.propose(1, tokens)
 
 
 def test_plan_and_commit_out_of_turn_are_errors(scheduler: sched.Scheduler) -> None:

@@ -53,7 +53,7 @@ struct Run : Scheduler {
     return decided;
   }
   void end(const Plan& decided, Lane lane) {
-    commit(Tokens(static_cast<size_t>(decided.num_samples), 7), lane);
+    commit(Tokens(static_cast<size_t>(decided.num_samples()), 7), lane);
     check();
   }
   void step(Lane lane = kDecode) { end(*begin(lane), lane); }
@@ -365,7 +365,7 @@ TEST(a_pass_waits_for_a_slot_that_is_free_soon_while_others_wait_for_slots) {
   const auto step = [&] {
     const auto plan = run.plan(kDecode, now_s);
     now_s += 1.2;
-    run.commit(Tokens(static_cast<size_t>(plan->num_samples), 7), kDecode, now_s);
+    run.commit(Tokens(static_cast<size_t>(plan->num_samples()), 7), kDecode, now_s);
     run.check();
   };
   for (int i = 0; i < 3; ++i) step();  // the first request ends
@@ -390,7 +390,7 @@ TEST(costs_follow_steps_whose_times_are_given) {
   for (int i = 0; i < 20; ++i) {
     const auto step = run.plan(kDecode, now_s);
     now_s += 1.5;
-    run.commit(Tokens(static_cast<size_t>(step->num_samples), 7), kDecode, now_s);
+    run.commit(Tokens(static_cast<size_t>(step->num_samples()), 7), kDecode, now_s);
   }
   EXPECT(run.costs().decode().seconds(1) > before_s * 1.3);
   EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == in_pass_s);

@@ -43,7 +43,7 @@ struct Run : Scheduler {
   }
   void step() {
     const auto decided = plan();
-    commit(Tokens(static_cast<size_t>(decided->num_samples), 7));
+    commit(Tokens(static_cast<size_t>(decided->num_samples()), 7));
   }
 };
 
@@ -113,7 +113,7 @@ TEST(a_request_waits_for_the_pass_that_is_outstanding) {
   const double later_s =
       run.queue_state({}, 1.0, 11.0).predicted_wait_s(0, 9, 4, 10, kAnyTime, /*elapsed_s=*/2.0);
   EXPECT(later_s > 0.9 && later_s < 1.1);
-  run.commit(Tokens(static_cast<size_t>(pass->num_samples), 7), Lane::kPrefill);
+  run.commit(Tokens(static_cast<size_t>(pass->num_samples()), 7), Lane::kPrefill);
 }
 
 TEST(without_costs_no_wait_is_predicted) {

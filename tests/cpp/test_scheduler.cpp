@@ -65,12 +65,21 @@ struct Run {
     for (size_t row = 0; row < decided.seqs.size(); ++row) {
       if (decided.samples[row]) sampled.push_back(next_token(decided.seqs[row]));
     }
+    commit(sampled);
+  }
+
+  void commit(const Tokens& sampled) {
     const auto committed = scheduler.commit(sampled);
     scheduler.check();
     for (size_t i = 0; i < committed->seqs.size(); ++i) {
       got[committed->seqs[i]].push_back(committed->tokens[i]);
       if (committed->finish[i] != Finish::kNone) finished[committed->seqs[i]] = committed->finish[i];
     }
+  }
+
+  void propose(int64_t seq, Tokens draft_tokens) {
+    scheduler.propose(SeqId{seq}, std::move(draft_tokens));
+    scheduler.check();
   }
 
   std::shared_ptr<Plan> step() {
@@ -129,14 +138,14 @@ TEST(a_prompt_is_computed_in_chunks_and_then_decoded_to_its_length) {
 
   auto plan = run.step();
   EXPECT(row_sizes(*plan) == Tokens{8});
-  EXPECT(plan->samples == std::vector<uint8_t>{0});
+  EXPECT(plan->samples == Tokens{0});
   EXPECT(plan->slots == (Tokens{4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT(plan->kv_lens == Tokens{8});
 
   plan = run.step();
   EXPECT(plan->token_ids == (Tokens{10008, 10009}));
   EXPECT(plan->positions == (Tokens{8, 9}));
-  EXPECT(plan->samples == std::vector<uint8_t>{1});
+  EXPECT(plan->samples == Tokens{1});
   EXPECT_EQ(plan->num_decode, 0);
 
   plan = run.step();
@@ -164,7 +173,7 @@ TEST(decoding_requests_come_first_and_a_prompt_fills_the_rest_of_the_budget) {
   EXPECT(seqs(*plan) == (Ids{1, 2, 3}));
   EXPECT(row_sizes(*plan) == (Tokens{1, 1, 6}));
   EXPECT_EQ(plan->num_decode, 2);
-  EXPECT(plan->samples == (std::vector<uint8_t>{1, 1, 0}));
+  EXPECT(plan->samples == (Tokens{1, 1, 0}));
 }
 
 TEST(a_step_in_which_nothing_decodes_has_the_larger_budget) {
@@ -736,6 +745,155 @@ TEST(nothing_is_planned_ahead_that_would_take_blocks_from_somebody) {
     run.commit(*plan);
   }
   EXPECT(!was_planned);
+}
+
+TEST(a_decode_row_computes_its_draft_tokens_and_has_logits_for_each_token) {
+  Run run(config(8));
+  run.add(1, prompt(1, 3), 8);
+  run.add(2, prompt(2, 2), 8);
+  run.step();
+  run.propose(1, {2, 3});
+  const auto plan = run.plan();
+  EXPECT(row_sizes(*plan) == (Tokens{3, 1}) && plan->num_decode == 2);
+  EXPECT(plan->token_ids == (Tokens{1, 2, 3, 1}) && plan->positions == (Tokens{3, 4, 5, 2}));
+  EXPECT(plan->kv_lens == (Tokens{6, 3}) && plan->samples == (Tokens{3, 1}));
+  EXPECT(plan->logits_at == (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(plan->num_samples(), 4);
+  EXPECT_THROWS(run.scheduler.commit({2, 3}), std::invalid_argument);
+  EXPECT(!run.scheduler.plan_ahead());  // how many draft tokens are right is not known yet
+  run.commit({2, 3, 4, 2});
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 2, 3, 4}) && run.got[SeqId{2}] == (Tokens{1, 2}));
+  const auto next = run.step();
+  EXPECT(next->token_ids == (Tokens{4, 2}) && next->positions == (Tokens{6, 3}));
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{1}].size(), 8u);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(the_logits_of_a_prompt_chunk_come_after_those_of_draft_tokens) {
+  Run run(config(8, 4, 12));
+  run.add(1, prompt(1, 3), 8);
+  run.step();
+  run.propose(1, {2, 3});
+  run.add(2, prompt(2, 4), 8);
+  const auto plan = run.plan();
+  EXPECT(row_sizes(*plan) == (Tokens{3, 4}) && plan->samples == (Tokens{3, 1}));
+  EXPECT(plan->logits_at == (std::vector<int64_t>{0, 1, 2, 6}));
+}
+
+TEST(a_wrong_draft_token_ends_what_a_row_adds_and_returns_its_blocks) {
+  Run run(config(8));
+  run.add(1, prompt(1, 3), 12);
+  run.step();
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 4);
+  run.propose(1, {2, 9, 4, 5});
+  EXPECT_EQ(run.plan()->num_tokens(), 5);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 8);
+  run.commit({7, 3, 4, 5, 6});  // the first draft token is wrong already
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 7}));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 8);  // the second block holds the next token
+  run.propose(1, {3, 9, 5, 6});
+  EXPECT(run.plan()->positions == (Tokens{4, 5, 6, 7, 8}));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 12);
+  run.commit({3, 4, 5, 6, 7});  // the second one is
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, 7, 3, 4}));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 8);
+  const auto next = run.plan();
+  EXPECT(next->token_ids == Tokens{4} && next->positions == Tokens{6});
+  run.commit(*next);
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{1}].size(), 12u);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(only_the_kv_of_right_draft_tokens_is_published) {
+  Run run(config(16));
+  run.add(1, {1, 2, 3}, 8);
+  run.step();  // samples 1
+  run.propose(1, {5, 6, 7, 8});
+  run.plan();
+  run.commit({5, 9, 0, 0, 0});  // the first block is full, the second one holds 5 and what was wrong
+  run.scheduler.abort(SeqId{1});
+  run.add(2, {1, 2, 3, 1, 5, 6, 7, 8, 4}, 1);
+  EXPECT(run.step()->positions == (Tokens{4, 5, 6, 7, 8}));
+}
+
+TEST(a_stop_token_or_the_length_ends_a_row_among_its_draft_tokens) {
+  Run run(config(8));
+  run.add(1, prompt(1, 3), 8);
+  run.add(2, prompt(2, 3), 4);
+  run.step();
+  run.propose(1, {kStopToken, 3});
+  run.propose(2, {2, 3, 4, 5});
+  EXPECT(row_sizes(*run.plan()) == (Tokens{3, 3}));  // the second one samples its last token after two
+  run.commit({kStopToken, 3, 4, 2, 3, 4});
+  EXPECT(run.got[SeqId{1}] == (Tokens{1, kStopToken}) && run.finished[SeqId{1}] == Finish::kStop);
+  EXPECT(run.got[SeqId{2}] == (Tokens{1, 2, 3, 4}) && run.finished[SeqId{2}] == Finish::kLength);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(draft_tokens_preempt_no_request) {
+  Run run(config(4, 4, 12));
+  run.add(1, prompt(1, 4), 9);
+  run.add(2, prompt(2, 3), 4);
+  run.step();
+  run.propose(1, {2, 3, 4, 5});
+  run.propose(2, {2, 3});
+  const auto plan = run.plan();  // those of the first one take the last block
+  EXPECT(row_sizes(*plan) == (Tokens{5, 1}) && plan->preempted.empty());
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 16);
+}
+
+TEST(draft_tokens_leave_each_slot_a_token_of_the_step) {
+  Run run(config(32, 4, 6));  // 4 slots
+  run.add(1, prompt(1, 2), 12);
+  run.add(2, prompt(2, 2), 12);
+  run.step();
+  run.add(3, prompt(3, 9), 2);
+  run.propose(1, {2});
+  run.propose(2, {2, 3, 4});
+  const auto plan = run.plan();
+  EXPECT(row_sizes(*plan) == (Tokens{2, 2, 2}));
+}
+
+TEST(a_preempted_request_loses_its_draft_tokens) {
+  Run run(config(3));
+  run.add(1, prompt(1, 4), 9);
+  run.add(2, prompt(2, 3), 9);
+  run.step();
+  run.step();  // the first one takes the third block
+  run.propose(2, {3, 4});
+  const auto plan = run.plan();
+  EXPECT(row_sizes(*plan) == Tokens{1} && plan->preempted == std::vector<SeqId>{SeqId{2}});
+  run.commit(*plan);
+  run.run_dry();
+  EXPECT_EQ(run.got[SeqId{2}].size(), 9u);
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
+}
+
+TEST(a_failed_row_adds_none_of_its_draft_tokens) {
+  Run run(config(8));
+  run.add(1, prompt(1, 3), 8);
+  run.add(2, prompt(2, 3), 8);
+  run.step();
+  run.propose(1, {2, 3});
+  run.plan();
+  run.scheduler.fail(SeqId{1}, false);
+  run.commit({2, 3, 4, 2});
+  EXPECT(run.got[SeqId{1}] == Tokens{1} && run.got[SeqId{2}] == (Tokens{1, 2}));
+  EXPECT_EQ(run.scheduler.stats().used_tokens, 4);
+}
+
+TEST(draft_tokens_are_only_for_a_sequence_that_decodes_next) {
+  Run run(config(8));
+  EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {2}), std::invalid_argument);
+  run.add(1, prompt(1, 3), 8);
+  EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {2}), std::invalid_argument);
+  run.step();
+  run.propose(1, {2});
+  run.propose(1, {});  // takes them back
+  EXPECT(row_sizes(*run.plan()) == Tokens{1});
+  EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {3}), std::invalid_argument);
 }
 
 TEST(limits_that_cannot_work_are_refused) {

@@ -110,6 +110,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(steps):
             self.reference.step(lambda request: tokens[request.seq % 4])
 
+    @precondition(lambda self: any(request.decodes for request in self.reference.live.values()))
+    @rule(guesses=st.lists(st.lists(TOKENS | st.just(STOP), max_size=5), min_size=1, max_size=4), data=st.data())
+    def draft_tokens(self, guesses: list[list[int]], data: st.DataObject) -> None:
+        """For sequences that decode, and in vain for the others. About half of them are right."""
+        for tokens in guesses:
+            self.reference.propose(data.draw(st.sampled_from(list(self.reference.live))), tokens)
+        self.reference.step(
+            lambda request: request.seq % 3 if request.draft_token is None else request.draft_token // 2 * 2
+        )
+
     @precondition(lambda self: self.reference.live)
     @rule(data=st.data())
     def finish_by_stop_token(self, data: st.DataObject) -> None:

@@ -28,6 +28,7 @@ class Simulation:
         looks_ahead: bool = False,
         num_clients: int = 1,
         num_salts: int = 1,
+        most_draft_tokens: int = 0,
         **options: Any,
     ) -> None:
         """`num_clients`: the first asks for as much as all others. `num_salts`: number of salts among requests, no salt
@@ -38,6 +39,7 @@ class Simulation:
         self.num_requests = num_requests
         self.num_clients = num_clients
         self.num_salts = num_salts
+        self.most_draft_tokens = most_draft_tokens
         self.num_added = 0
         self.num_refused = 0
         self.digest = hashlib.sha256()
@@ -58,6 +60,8 @@ class Simulation:
                 self._step_of_the_prefill_lane()
             if self.reference.tiers:
                 self._move_some()
+            if self.most_draft_tokens and self.random.random() < 0.6:
+                self._draft_some()
             self._digest(self.reference.step(self._next_token, self._abort_some, self._fail_some))
         self.reference.run_dry(self._next_token, max_steps=10_000)
 
@@ -81,6 +85,13 @@ class Simulation:
         if self.reference.fetches and self.random.random() < 0.02:
             self.reference.abort(self.random.choice(list(self.reference.fetches)))
 
+    def _draft_some(self) -> None:
+        """For most sequences that decode."""
+        for request in list(self.reference.live.values()):
+            if request.decodes and self.random.random() < 0.7:
+                count = self.random.randrange(self.most_draft_tokens + 1)
+                self.reference.propose(request.seq, [self._next_token(request) for _ in range(count)])
+
     def _digest(self, plan: sched.Plan) -> None:
         for array in (plan.seqs, plan.token_ids, plan.slots, plan.kv_indices, plan.preempted):
             self.digest.update(array.tobytes())
@@ -97,6 +108,8 @@ class Simulation:
         )
 
     def _next_token(self, request: Expected) -> int:
+        if request.draft_token is not None and self.random.random() < 0.7:
+            return request.draft_token
         return STOP if self.random.random() < 0.04 else self.random.randrange(1, 1000)
 
     def _fail_some(self, rows: list[int]) -> dict[int, bool]:
@@ -235,6 +248,23 @@ def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     assert simulation.reference.scheduler.stats().used_tokens == 0
     assert totals.prefill_steps > 50
     assert totals.fetched_blocks > 200
+
+
+def test_draft_tokens_leave_no_block_behind_whether_right_or_wrong() -> None:
+    costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
+    for options in ({}, costs | {"tiers": [(200, 8)]}):
+        digests = set()
+        for _ in range(2):
+            simulation = Simulation(seed=41, num_requests=700, looks_ahead=True, most_draft_tokens=7, **options)
+            simulation.run()
+            digests.add(simulation.digest.hexdigest())
+        totals = simulation.reference.totals
+        assert len(digests) == 1
+        assert simulation.reference.scheduler.stats().used_tokens == 0
+        assert totals.preemptions > 10
+        assert totals.predicted > 100
+        assert totals.drafted_tokens > 3_000
+        assert 0.3 * totals.drafted_tokens < totals.right_draft_tokens < 0.7 * totals.drafted_tokens
 
 
 def test_different_salts_never_share_a_block_in_the_cache_or_in_tiers() -> None:

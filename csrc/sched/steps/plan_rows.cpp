@@ -13,6 +13,7 @@ void reserve(Plan& plan, const std::vector<Request*>& rows) {
   plan.seqs.reserve(rows.size());
   plan.kv_lens.reserve(rows.size());
   plan.samples.reserve(rows.size());
+  plan.logits_at.reserve(rows.size());
   plan.query_indptr.reserve(rows.size() + 1);
   plan.kv_indptr.reserve(rows.size() + 1);
   plan.token_ids.reserve(num_tokens);
@@ -30,9 +31,8 @@ void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, 
   }
   plan.seqs.push_back(request.seq);
   for (int32_t position = begin; position < end; ++position) {
-    const bool is_known = position < request.num_tokens();
     const BlockId block = request.blocks[static_cast<size_t>(position / block_tokens)];
-    plan.token_ids.push_back(is_known ? request.tokens[static_cast<size_t>(position)] : 0);
+    plan.token_ids.push_back(request.token_at(position));
     plan.positions.push_back(position);
     plan.slots.push_back(static_cast<int32_t>(block) * block_tokens + position % block_tokens);
   }
@@ -59,8 +59,10 @@ std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& reques
   for (const Request* request : rows) {
     append_row(plan, *request, request->num_computed, request->num_computed + request->num_planned,
                block_tokens);
-    plan.samples.push_back(request->samples());
-    plan.num_samples += request->samples();
+    plan.samples.push_back(request->num_samples());
+    for (int32_t left = request->num_samples(); left > 0; --left) {
+      plan.logits_at.push_back(plan.num_tokens() - left);
+    }
   }
   return rows;
 }

@@ -27,18 +27,20 @@ int32_t StepPlanner::idle_chunk() const {
   return std::min(config_.prefill_chunk_size, std::max(config_.chunk_size, kMostIdleTokens));
 }
 
-int32_t StepPlanner::prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass) const {
+int32_t StepPlanner::prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass,
+                                   int32_t num_draft_tokens) const {
   // During a pass no step is longer than chunk_size: the device has memory for one long step at a time.
   if (num_decode == 0) return in_pass ? std::min(config_.chunk_size, idle_chunk()) : idle_chunk();
-  const int32_t most = config_.chunk_size - num_decode;
+  const int32_t num_tokens = num_decode + num_draft_tokens;
+  const int32_t most = config_.chunk_size - num_tokens;
   if (!costs_.are_known()) return most;
   const CostCurve& costs = costs_.decode(in_pass);
-  const double alone_s = costs.seconds(num_decode);
+  const double alone_s = costs.seconds(num_tokens);
   const double crowding = std::max(1.0, static_cast<double>(num_prompts) / num_decode);
   const double auto_s =
       alone_s * crowding * (config_.has_prefill_lane() ? kAutoStallOfTwoLanes : kAutoStallOfOneLane);
   const double limit_s = alone_s + config_.max_stall_s.value_or(auto_s);
-  const int32_t within = costs.tokens_within(limit_s, config_.chunk_size) - num_decode;
+  const int32_t within = costs.tokens_within(limit_s, config_.chunk_size) - num_tokens;
   return std::min(most, std::max(1, within));
 }
 

@@ -45,7 +45,9 @@ class StepPlanner {
   // prompts are to be computed in that lane. The decoding requests wait at most max_stall_s for the prompts.
   // If that is not set and more prompts wait than requests decode, the limit grows by their ratio: then short
   // steps would make many wait for the sake of few. At least one token, unless chunk_size leaves no room.
-  int32_t prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass = false) const;
+  // num_draft_tokens: tokens that the decoding requests compute beyond one each.
+  int32_t prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass = false,
+                        int32_t num_draft_tokens = 0) const;
 
   // The lane of each prompt, given the numbers of tokens that are not computed yet, in the order of service.
   // It minimises the sum of the times of first tokens over all divisions that give the decode lane the k

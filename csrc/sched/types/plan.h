@@ -19,19 +19,20 @@ struct Plan {
   std::vector<int32_t> kv_indptr;     // [rows + 1]
   std::vector<BlockId> kv_indices;    // blocks of all rows, flattened
   std::vector<int32_t> kv_lens;       // [rows] tokens, this step's included
-  std::vector<uint8_t> samples;       // [rows]
+  std::vector<int32_t> samples;       // [rows] the row's last tokens whose logits are sampled, none or more
+  std::vector<int64_t> logits_at;     // [samples of all rows] the indices of those tokens, ascending
   std::vector<SeqId> preempted;       // victims of this step, in the order in which they fell
   int32_t num_decode = 0;
-  int32_t num_samples = 0;
   bool was_predicted = false;  // plan_ahead() said the same, token_ids aside
 
   int32_t num_requests() const { return static_cast<int32_t>(seqs.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t num_samples() const { return static_cast<int32_t>(logits_at.size()); }
 };
 
 enum class Finish : uint8_t { kNone = 0, kStop = 1, kLength = 2 };
 
-// What a step brought, one entry a sampled row that was not aborted, in plan order. Filled by
+// The tokens that a step added, in plan order: one or more per sampled row that was not aborted. Filled by
 // Scheduler::commit.
 struct Committed {
   std::vector<SeqId> seqs;

@@ -25,6 +25,8 @@ struct TierTable {
 //        0            num_computed      num_computed + num_planned      tokens.size()
 //        |  KV written  |  this step's chunk  |  later chunks            |
 //        |  blocks cover all tokens, except a last sampled token that is not planned yet           |
+//
+// A decode row computes the last token, and draft tokens after it: num_planned is 1 + draft_tokens.size().
 struct Request {
   SeqId seq{};
   int64_t arrival = 0;
@@ -38,6 +40,7 @@ struct Request {
   int32_t max_tokens = 0;
   int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts
   std::vector<int32_t> stop_tokens;
+  std::vector<int32_t> draft_tokens;  // guesses of the tokens after `tokens`, for the next decode row
 
   std::vector<BlockId> blocks;
   PrefixMatch match;             // while it waits: the cached prefix when it was last looked at
@@ -71,7 +74,16 @@ struct Request {
   bool wants_decode() const { return num_generated() > 0 && num_uncomputed() == 1; }
   // Whether a running request has prompt tokens that a step can take now.
   bool continues_prompt() const { return can_run() && has_slot && !wants_decode(); }
-  bool samples() const { return num_planned > 0 && num_planned == num_uncomputed(); }
+  // Tokens of the outstanding plan whose logits are sampled: the last of `tokens`, and draft tokens.
+  int32_t num_samples() const { return std::max(0, num_planned - num_uncomputed() + 1); }
+  int32_t num_planned_drafts() const { return std::max(0, num_planned - num_uncomputed()); }
+  // The token at a position; 0 if it is not known yet.
+  int32_t token_at(int32_t position) const {
+    const size_t index = static_cast<size_t>(position);
+    if (index < tokens.size()) return tokens[index];
+    const size_t draft = index - tokens.size();
+    return draft < draft_tokens.size() ? draft_tokens[draft] : 0;
+  }
   // Tokens whose KV is written if the request runs to its end. The last sampled token is never read back.
   int32_t num_kv_tokens_at_most() const { return prompt_tokens + max_tokens - 1; }
   bool comes_before(const Request& other) const {

@@ -89,7 +89,7 @@ class Plan(PybindObject):
     def num_tokens(self) -> int: ...
     @property
     def num_decode(self) -> int:
-        """The first num_decode rows carry one token each."""
+        """The first num_decode rows decode. Each has one token, and its draft tokens after it."""
     @property
     def seqs(self) -> NDArray[np.int64]:
         """[requests]"""
@@ -115,8 +115,12 @@ class Plan(PybindObject):
     def kv_lens(self) -> I32:
         """[requests], KV length in tokens once this step has run."""
     @property
-    def samples(self) -> NDArray[np.uint8]:
-        """[requests], 1 where the row's last token yields a sampled token."""
+    def samples(self) -> I32:
+        """[requests], number of the row's last tokens whose logits are sampled: 0 if the row leaves prompt tokens to
+        compute, otherwise 1 more than its draft tokens."""
+    @property
+    def logits_at(self) -> NDArray[np.int64]:
+        """Indices of the tokens whose logits are sampled, ascending."""
     @property
     def preempted(self) -> NDArray[np.int64]:
         """Sequences preempted while planning this step (for logs)."""
@@ -125,17 +129,18 @@ class Plan(PybindObject):
         """`plan_ahead` said the same of it, token_ids aside."""
 
 class Committed(PybindObject):
-    """What a step meant for each sampled row, in plan order. Views valid until the next commit()."""
+    """The tokens that a step added, in plan order: one per sampled row, or several if draft tokens were right. Views
+    valid until the next commit()."""
 
     @property
     def seqs(self) -> NDArray[np.int64]:
-        """[sampled rows]"""
+        """[added tokens]"""
     @property
     def tokens(self) -> I32:
-        """[sampled rows]"""
+        """[added tokens]"""
     @property
     def finish(self) -> NDArray[np.uint8]:
-        """[sampled rows], Finish values; a finished sequence is already freed."""
+        """[added tokens], Finish values; a finished sequence is already freed."""
 
 class Move(PybindObject):
     """Values of `Transfer.move`."""
@@ -271,6 +276,13 @@ class Scheduler(PybindObject):
         numbers that are wrong in themselves.
 
         ValueError when the sequence is no row of an outstanding plan."""
+    def propose(self, seq: int, draft_tokens: I32) -> None:
+        """Set draft tokens: guesses of the tokens that follow the last one of a sequence that decodes. Its row in the
+        next plan computes all of them, and `commit` keeps those that were right. They are cut to max_tokens, to the
+        free blocks, and to chunk_size - max_batch_size for all sequences together; a sequence that is preempted loses
+        them.
+
+        ValueError when the sequence does not decode in the next step."""
     def plan(self, lane: int = 0, *, now_s: float | None = None) -> Plan:
         """Decide the next step of a lane. An empty plan (num_requests == 0) means that nothing can run in it now.
         `now_s`, seconds of a monotonic clock, says how far the other lane's step is; with it in commit() as well, the
@@ -280,10 +292,11 @@ class Scheduler(PybindObject):
         lane."""
     def plan_ahead(self) -> Plan | None:
         """What the decode lane's next plan will be unless a request comes, goes or ends; to be asked for while a plan
-        that only decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` is empty. None where
-        the next plan cannot be predicted."""
+        that only decodes is outstanding. Its blocks are taken already; token ids are 0, `samples` and `logits_at` are
+        empty. None where the next plan cannot be predicted, for example if a row has draft tokens."""
     def commit(self, tokens: I32, lane: int = 0, *, now_s: float | None = None) -> Committed:
-        """Account for the lane's planned step: `tokens` holds one token for each row with samples == 1, in plan order.
+        """Account for the lane's planned step: `tokens` holds a token for each of `Plan.logits_at`. A row with draft
+        tokens keeps its first one, and each next one while the sampled token before it equals the draft token.
 
         ValueError when their number differs, RuntimeError when there is no plan. Sequences that were aborted or have
         failed since plan() count among the rows, and are left out of what is returned."""

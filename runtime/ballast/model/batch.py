@@ -23,17 +23,19 @@ class Batch:
     kv_indices: NDArray[np.int32]  # block ids
     sampled: NDArray[
         np.int64
-    ]  # [S], the tokens whose logits are computed, ascending; more than R where a prompt is scored
+    ]  # [S], the tokens whose logits are computed, ascending; more than R where prompts are scored or tokens drafted
+    num_decode: int = 0  # the first requests, which decode: one token each, or more if tokens are drafted
 
     @property
     def is_decode(self) -> bool:
-        """Whether every request has one token."""
-        return self.token_ids.size == self.query_indptr.size - 1
+        """Whether each token can be computed as a request of its own: all requests decode, or have one token."""
+        num_requests = self.query_indptr.size - 1
+        return num_requests in (self.token_ids.size, self.num_decode)
 
     @classmethod
     def from_plan(cls, plan: sched.Plan, logits_at: Sequence[int] | None = None) -> Batch:
-        """View a plan as a batch. `logits_at`: indices of the tokens whose logits are computed; None: the last token of
-        each row that samples."""
+        """View a plan as a batch. `logits_at`: indices of the tokens whose logits are computed; None: those that are
+        sampled."""
         return cls(
             token_ids=plan.token_ids,
             positions=plan.positions,
@@ -41,7 +43,8 @@ class Batch:
             query_indptr=plan.query_indptr,
             kv_indptr=plan.kv_indptr,
             kv_indices=plan.kv_indices,
-            sampled=_last_tokens(plan) if logits_at is None else np.array(logits_at, dtype=np.int64),
+            sampled=plan.logits_at if logits_at is None else np.array(logits_at, dtype=np.int64),
+            num_decode=plan.num_decode,
         )
 
 
@@ -58,10 +61,3 @@ def padding(num_tokens: int, block_tokens: int) -> Batch:
         kv_indices=np.zeros(num_blocks, np.int32),
         sampled=np.array([num_tokens - 1], np.int64),
     )
-
-
-def _last_tokens(plan: sched.Plan) -> NDArray[np.int64]:
-    """Of the rows that sample."""
-    ends: NDArray[np.int64] = plan.query_indptr[1:].astype(np.int64)
-    last: NDArray[np.int64] = ends[plan.samples.astype(bool)] - 1
-    return last

@@ -45,6 +45,10 @@ class Expected:
     is_forgotten: bool = False
     """Its first block serves others no more: a failed request read it."""
     num_computed: int = 0
+    draft_tokens: list[int] = field(default_factory=list)
+    """Guesses for its next decode row, as far as they may be computed."""
+    draft_token: int | None = None
+    """While tokens are sampled: the guess of the token that is sampled."""
     cached_tokens: int = 0
     is_fetching: bool = False
     fetches_first: bool = False
@@ -58,8 +62,12 @@ class Expected:
     @property
     def decodes(self) -> bool:
         """Whether the next step owes this request a token whatever else happens."""
-        is_last = self.num_computed == len(self.tokens) - 1
-        return self.has_slot and self.num_generated > 0 and is_last
+        return self.has_slot and self.lacks_one_token
+
+    @property
+    def lacks_one_token(self) -> bool:
+        """Whether only the last sampled token is left to compute."""
+        return self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
 
     def append(self, token: int) -> int:
         """Add a token; returns the Finish value that it means."""
@@ -89,12 +97,38 @@ class Row:
     begin: int
     end: int
     blocks: NDArray[np.int32]
-    samples: bool
+    samples: int
+    """Number of its last tokens whose logits are sampled."""
+    draft_tokens: list[int]
+    written: list[int]
+    """The prefix hash of each token."""
+    computed: int
+    """After the commit: the tokens whose KV is right."""
 
     @property
     def is_part_way(self) -> bool:
         """Whether tokens are left to compute after it."""
         return not self.samples
+
+    def sampled_by(self, next_token: Callable[[Expected], int]) -> list[int]:
+        """One token for each of its logits."""
+        tokens = []
+        for index in range(self.samples):
+            self.request.draft_token = self.draft_tokens[index] if index < len(self.draft_tokens) else None
+            tokens.append(next_token(self.request))
+        self.request.draft_token = None
+        return tokens
+
+    def append(self, sampled: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Add to the request what a commit of these tokens adds: (seq, token, Finish) of each."""
+        added = []
+        for index, token in enumerate(sampled):
+            finish = self.request.append(token)
+            added.append((self.request.seq, token, finish))
+            if finish != sched.Finish.NONE or self.draft_tokens[index : index + 1] != [token]:
+                break
+            self.computed += 1
+        return added
 
 
 @dataclass
@@ -209,6 +243,8 @@ class Totals:
     damaged_blocks: int = 0
     lost_blocks: int = 0
     restored_blocks: int = 0
+    drafted_tokens: int = 0
+    right_draft_tokens: int = 0
     aborted_fetches: int = 0
     given_up_fetches: int = 0
 
@@ -343,6 +379,21 @@ class ReferenceScheduler:
                 self.totals.aborted += 1
         self._check_between_steps()
 
+    def propose(self, seq: int, draft_tokens: Sequence[int]) -> None:
+        """Draft tokens, which must be refused unless the sequence decodes in the next step."""
+        request = self.live.get(seq)
+        is_outstanding = any(seq in outstanding.seqs for outstanding in self.outstanding.values())
+        decodes = request is not None and request.lacks_one_token and not (is_outstanding or request.is_fetching)
+        try:
+            self.scheduler.propose(seq, np.array(draft_tokens, dtype=np.int32))
+        except ValueError:
+            assert not decodes
+            return
+        assert request is not None
+        assert decodes
+        request.draft_tokens = list(draft_tokens)[: request.max_tokens - request.num_generated - 1]
+        self.scheduler.check()
+
     def step(
         self,
         next_token: Callable[[Expected], int],
@@ -397,14 +448,21 @@ class ReferenceScheduler:
 
         bounds = plan.query_indptr.tolist()
         for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
-            self._kv[plan.slots[first:last]] = row.request.prefix_hashes[row.begin : row.end]
-        sampled = [next_token(row.request) for row in rows if row.samples]
+            self._kv[plan.slots[first:last]] = row.written
+        of_rows = [row.sampled_by(next_token) for row in rows]
+        sampled = [token for tokens in of_rows for token in tokens]
         if self.now_s is not None:
             self.now_s += 1.0 + 0.05 * plan.num_tokens
         committed = self.scheduler.commit(np.array(sampled, dtype=np.int32), lane, now_s=self.now_s)
+        added = [
+            each
+            for row, tokens in zip(rows, of_rows, strict=True)
+            if row.request.seq not in aborted
+            for each in row.append(tokens)
+        ]
         self._begin_transfers()
         self._note_published(rows, failed)
-        self._check_committed(rows, sampled, aborted, committed)
+        self._check_committed(rows, added, aborted, committed)
         self.totals.steps += 1
         self.totals.prefill_steps += lane == sched.Lane.PREFILL
         self._check_between_steps()
@@ -593,6 +651,7 @@ class ReferenceScheduler:
         self.scheduler.check()
         self._predicted = None if predicted is None else _tables(predicted)
         if predicted is not None:
+            assert plan.num_tokens == plan.num_requests, "the next positions depend on which draft tokens are right"
             assert predicted.seqs.tolist() == plan.seqs.tolist()
             assert predicted.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
 
@@ -603,8 +662,8 @@ class ReferenceScheduler:
         for row in rows:
             first_block = row.request.prefix_hashes[size - 1 : size]
             if row.request.seq not in failed:
-                num_computed[row.request.seq] = row.end
-                if row.begin < size <= row.end:
+                num_computed[row.request.seq] = row.computed
+                if row.begin < size <= row.computed:
                     self._published.update(first_block)
                 continue
             for position in range(row.begin, row.end):
@@ -634,6 +693,7 @@ class ReferenceScheduler:
             running = [request for request in self.live.values() if request.running and request.seq not in held]
             assert running[-1].seq == seq, "only the last running request may be preempted"
             running[-1].running, running[-1].has_slot, running[-1].num_computed = False, False, 0
+            running[-1].draft_tokens = []
             self.totals.preemptions += 1
 
     def _rows(self, plan: sched.Plan) -> list[Row]:
@@ -643,6 +703,7 @@ class ReferenceScheduler:
         assert (indptr[-1], kv_indptr[-1]) == (plan.num_tokens, plan.kv_indices.size)
         all_positions, token_ids, kv_indices = plan.positions.tolist(), plan.token_ids.tolist(), plan.kv_indices
         rows = []
+        logits_at: list[int] = []
         whole = zip(plan.seqs.tolist(), plan.kv_lens.tolist(), plan.samples.tolist(), strict=True)
         for index, (seq, kv_len, samples) in enumerate(whole):
             request = self.live[seq]
@@ -650,9 +711,11 @@ class ReferenceScheduler:
             positions = all_positions[tokens]
             begin, end = positions[0], positions[-1] + 1
             assert positions == list(range(begin, end))
-            assert token_ids[tokens] == request.tokens[begin:end]
+            drafted = request.draft_tokens[: max(0, end - len(request.tokens))]
+            assert token_ids[tokens] == (request.tokens + drafted)[begin:end]
             assert kv_len == end
-            assert samples == (end == len(request.tokens))
+            assert samples == (0 if end < len(request.tokens) else 1 + len(drafted))
+            logits_at += range(tokens.stop - samples, tokens.stop)
             if not request.running:
                 self._admit(request, begin)
                 request.has_slot = True
@@ -660,8 +723,25 @@ class ReferenceScheduler:
             assert begin == request.num_computed, "a row goes on exactly where its request stopped"
             blocks = kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
-            rows.append(Row(request, begin, end, blocks, bool(samples)))
+            hashes = request.prefix_hashes.copy()
+            for token in drafted:
+                hashes.append(hash((hashes[-1], token)))
+            rows.append(Row(request, begin, end, blocks, samples, drafted, hashes[begin:end], end - len(drafted)))
+        assert plan.logits_at.tolist() == logits_at
+        self._cut_draft_tokens(rows)
         return rows
+
+    def _cut_draft_tokens(self, rows: list[Row]) -> None:
+        """A row has all that were proposed, unless the step is full or no block is left."""
+        num_drafted = sum(len(row.draft_tokens) for row in rows)
+        most = self.config.chunk_size - self.config.max_batch_size
+        assert num_drafted <= most
+        stats = self.scheduler.stats()
+        is_full = num_drafted == most or stats.used_tokens == stats.capacity_tokens
+        for row in rows:
+            assert is_full or len(row.draft_tokens) == len(row.request.draft_tokens)
+            row.request.draft_tokens = row.draft_tokens
+        self.totals.drafted_tokens += num_drafted
 
     def _admit(self, request: Expected, num_cached: int) -> None:
         assert num_cached % self.config.block_tokens == 0
@@ -712,7 +792,8 @@ class ReferenceScheduler:
         order = list(self.live)
         for group in (decode, prefill):
             assert sorted(group, key=order.index) == group
-        assert all(row.end - row.begin == 1 for row in rows[: plan.num_decode])
+        assert all(row.end - row.begin == 1 + len(row.draft_tokens) for row in rows[: plan.num_decode])
+        assert not any(row.draft_tokens for row in rows[plan.num_decode :])
         assert plan.num_tokens <= (self.config.chunk_size if decode else self.config.prefill_chunk_size)
         if not decode and lane == sched.Lane.DECODE and self.config.has_prefill_lane:
             assert plan.num_tokens <= max(self.config.chunk_size, MOST_IDLE_TOKENS)
@@ -812,21 +893,16 @@ class ReferenceScheduler:
         running = [request for request in self.live.values() if request.running]
         used = self.scheduler.stats().used_tokens
         assert used >= len(readers) * block_tokens
-        most = sum(-(-(len(request.tokens) + 1) // block_tokens) for request in running)
+        most = sum(-(-(len(request.tokens) + max(1, len(request.draft_tokens))) // block_tokens) for request in running)
         assert used <= most * block_tokens
 
     def _check_committed(
-        self, rows: list[Row], sampled: list[int], aborted: set[int], committed: sched.Committed
+        self, rows: list[Row], expected: list[tuple[int, int, int]], aborted: set[int], committed: sched.Committed
     ) -> None:
-        expected: list[tuple[int, int, int]] = []
-        tokens = iter(sampled)
         for row in rows:
-            row.request.num_computed = row.end
-            if not row.samples:
-                continue
-            token = next(tokens)
-            if row.request.seq not in aborted:
-                expected.append((row.request.seq, token, row.request.append(token)))
+            row.request.num_computed = row.computed
+            row.request.draft_tokens = []
+            self.totals.right_draft_tokens += row.computed - (row.end - len(row.draft_tokens))
         got = zip(committed.seqs.tolist(), committed.tokens.tolist(), committed.finish.tolist(), strict=True)
         assert list(got) == expected
         finished = [seq for seq, _, finish in expected if finish != sched.Finish.NONE]

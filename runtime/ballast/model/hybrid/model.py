@@ -221,7 +221,7 @@ class HybridModel(Runner):
         self._wanted_rows = slice(None)
         with self._explained_when_full(), torch.cuda.stream(self._decode_stream):
             self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
-            if batch.is_decode:
+            if batch.is_decode and batch.token_ids.size <= self._inputs.max_batch_size:
                 self._pending = self._decode(batch, is_staged=is_staged)
                 if batch.sampled.size < batch.token_ids.size:
                     self._wanted_rows = batch.sampled
@@ -441,7 +441,7 @@ class HybridModel(Runner):
         return rows.to(self._device, non_blocking=True, copy=True)
 
     def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
-        """Queue a step in which every request has one token; the logits in host memory, once the step has run."""
+        """Queue a step whose tokens are requests of their own; the logits in host memory, once the step has run."""
         size = batch.token_ids.size
         if not is_staged:
             self.stage(batch)

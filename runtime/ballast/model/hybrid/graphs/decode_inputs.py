@@ -27,7 +27,7 @@ Table = TypeVar("Table", torch.Tensor, NDArray[np.int32])
 
 @dataclass(frozen=True, slots=True)
 class DecodeInput:
-    """Input of a step in which B requests add one token each."""
+    """Input of a step of B decoded tokens. Each is a request of its own in the tables."""
 
     embedded: torch.Tensor  # float32 [B, D]
     step: Step
@@ -37,7 +37,7 @@ class DecodeInputs:
     """The inputs of every batch size up to a limit; they share their memory."""
 
     def __init__(self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device) -> None:
-        """No request has more than `max_blocks` blocks."""
+        """No step has more than `max_batch_size` tokens, and no request more than `max_blocks` blocks."""
         is_pinned = device.type == "cuda"
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
@@ -54,7 +54,7 @@ class DecodeInputs:
         self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
 
     def of_size(self, batch_size: int) -> DecodeInput:
-        """The same tensors at each call, for `batch_size` requests."""
+        """The same tensors at each call, for `batch_size` tokens."""
         return self._of_size[batch_size - 1]
 
     def host_rows(self, batch_size: int) -> NDArray[np.float32]:
@@ -70,16 +70,17 @@ class DecodeInputs:
             self._sent.record()
 
     def send_tables(self, batch: Batch) -> None:
-        """Queue the copy of a batch's tables, behind a step that may be running. Each request has one token."""
+        """Queue the copy of a batch's tables, behind a step that may be running. A request has a row for each of its
+        tokens, which sees the tokens up to that one."""
         self._wait_until_sent()
         size = batch.token_ids.size
         positions, slots, lens, blocks = self._columns(self._host_table.numpy(), size)
         positions[:], slots[:] = batch.positions, batch.slots
         np.add(batch.positions, 1, out=lens)
         blocks.fill(0)
-        bounds = batch.kv_indptr.tolist()
-        for row, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            blocks[row, : end - begin] = batch.kv_indices[begin:end]
+        tokens, bounds = batch.query_indptr.tolist(), batch.kv_indptr.tolist()
+        for (first, last), (begin, end) in zip(itertools.pairwise(tokens), itertools.pairwise(bounds), strict=True):
+            blocks[first:last, : end - begin] = batch.kv_indices[begin:end]
         self._send(size)
 
     def send_padding(self, batch_size: int) -> None:

@@ -16,7 +16,7 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
+from support.models.changed_spec import changed, experts_of
 from support.models.gguf_files import DOTS_SPEC, GLM_SPEC, HUNYUAN_SPEC, MINIMAX_SPEC, QWEN3_SPEC, write_model
 
 
@@ -82,7 +82,7 @@ def test_hunyuan_files_say_by_their_tensors_which_layers_are_dense(tmp_path: Pat
 def test_the_width_of_shared_experts_says_their_number(tmp_path: Path, width: int, found: int) -> None:
     spec = changed(HUNYUAN_SPEC, num_shared=found)
     gguf = file_of(tmp_path, spec, {"expert_shared_feed_forward_length": width})
-    assert spec.layers[1].experts == replace(read_spec(gguf).layers[1].experts, routing=spec.routing)
+    assert experts_of(spec) == replace(experts_of(read_spec(gguf)), routing=spec.routing)
 
 
 @pytest.mark.parametrize("width", [0, 48])

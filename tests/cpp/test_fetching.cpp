@@ -9,7 +9,7 @@ using Found = std::vector<int32_t>;
 
 // Blocks of 4 tokens; a token takes 1 s, in steps of at most 16.
 StepPlanner one_second_per_token() {
-  SchedulerConfig config{64, 4, 4, 16, 16, 8, true};
+  SchedulerConfig config{64, 4, 4, 16, 16, true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});
   return StepPlanner(config);
 }
@@ -25,7 +25,7 @@ TEST(blocks_are_fetched_if_that_is_faster_than_computing_them) {
 
 TEST(everything_is_fetched_while_a_speed_is_unknown) {
   EXPECT_EQ(num_worth_fetching(one_second_per_token(), 4, {{0.0}}, {0, 0, 0}, 13, 0), 3u);
-  EXPECT_EQ(num_worth_fetching(StepPlanner({64, 4, 4, 16, 16, 8, true}), 4, {{100.0}}, {0, 0, 0}, 13, 0), 3u);
+  EXPECT_EQ(num_worth_fetching(StepPlanner({64, 4, 4, 16, 16, true}), 4, {{100.0}}, {0, 0, 0}, 13, 0), 3u);
 }
 
 TEST(blocks_queued_in_front_delay_a_fetch) {

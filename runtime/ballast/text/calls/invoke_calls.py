@@ -39,7 +39,7 @@ _NO_KEY = re.compile('["\n<>]')
 
 def is_key(key: str) -> bool:
     """Whether a tag can say that its value is that of `key`."""
-    return 0 < len(key) <= LONGEST_KEY and not _NO_KEY.search(key)
+    return 0 < len(key) <= LONGEST_KEY and key == key.strip() and not _NO_KEY.search(key)
 
 
 class _State(Enum):
@@ -68,8 +68,8 @@ class InvokeCalls(BracketedCalls):
         """What is not read yet."""
         self._pairs = Pairs(Parameters())
         self._looked_at = 0
-        """The index in a value's text up to which no end was found."""
-        self._stray = ""
+        """The index in the text up to which no tag, or no end of a value, was found."""
+        self._stray: list[str] = []
         """Text within the call that belongs to no tag."""
 
     def _inner_mark(self, mark: Mark) -> list[Part]:
@@ -87,7 +87,8 @@ class InvokeCalls(BracketedCalls):
             parts += [*self._arguments(self._pairs.value(value)), *self._arguments(self._pairs.end_value())]
             self._text = ""
         if self._state is not _State.BETWEEN:
-            self._stray, self._text = self._stray + self._text, ""
+            self._stray.append(self._text)
+            self._text = ""
             parts += self._end_call()
         return [*parts, *self._as_content(self._text.strip())]
 
@@ -100,10 +101,14 @@ class InvokeCalls(BracketedCalls):
                 begun = self._text.rfind("<")
                 return [*parts, *self._as_content((self._text[:begun] if begun >= 0 else self._text).strip())]
             case _State.CALL:
-                return [*parts, *self._as_content(self._stray.strip())]
+                return [*parts, *self._as_content("".join(self._stray).strip())]
             case _State.VALUE:
                 parts += self._arguments(self._pairs.value(self._text[: _begun_at(self._text)]))
-                return [*parts, *self._arguments(self._pairs.cut_value()), *self._as_content(self._stray.strip())]
+                return [
+                    *parts,
+                    *self._arguments(self._pairs.cut_value()),
+                    *self._as_content("".join(self._stray).strip()),
+                ]
 
     def _read_all(self) -> list[Part]:
         parts: list[Part] = []
@@ -122,27 +127,33 @@ class InvokeCalls(BracketedCalls):
                 return self._read_value()
 
     def _read_invoke(self) -> list[Part] | None:
-        for found in _INVOKE.finditer(self._text):
+        for found in _INVOKE.finditer(self._text, self._looked_at):
             name = _named(found).strip()
             if NAME.fullmatch(name):
                 before, self._text = self._text[: found.start()], self._text[found.end() :]
                 self._state, self._pairs = _State.CALL, Pairs(self._functions.get(name, Parameters()))
+                self._looked_at = 0
                 return [*self._as_content(before.strip()), self._announced(name)]
+        self._looked_at = max(self._looked_at, _last_tag(self._text))
         return None
 
     def _read_tag(self) -> list[Part] | None:
         found = _TAG.search(self._text)
         if found is None:
+            begun = _last_tag(self._text)
+            self._stray.append(self._text[:begun])
+            self._text = self._text[begun:]
             return None
-        self._stray += self._text[: found.start()].strip()
-        self._text = self._text[found.end() :]
+        self._stray.append(self._text[: found.start()])
+        self._text, self._looked_at = self._text[found.end() :], 0
         if found[1] is None and found[2] is None:  # the call ends, by its own tag or because another begins
             return self._end_call()
-        self._state, self._looked_at = _State.VALUE, 0
+        self._state = _State.VALUE
         return self._arguments(self._pairs.begin_value(_named(found).strip()))
 
     def _end_call(self) -> list[Part]:
-        stray, self._stray, self._state = self._stray, "", _State.BETWEEN
+        stray, self._stray = "".join(self._stray), []
+        self._state, self._looked_at = _State.BETWEEN, 0
         return [*self._arguments(self._pairs.end()), *self._as_content(stray.strip())]
 
     def _read_value(self) -> list[Part] | None:
@@ -163,6 +174,12 @@ class InvokeCalls(BracketedCalls):
         certain, self._text = self._text[: self._looked_at], self._text[self._looked_at :]
         self._looked_at = 0
         return self._arguments(self._pairs.value(certain))
+
+
+def _last_tag(text: str) -> int:
+    """The index from which `text` may be part of a tag that is not complete: a tag has one `<`."""
+    begun = text.rfind("<")
+    return len(text) if begun < 0 else begun
 
 
 def _named(found: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
 from ballast.text.calls.dsml_calls import DsmlCalls
-from ballast.text.calls.invoke_calls import InvokeCalls
+from ballast.text.calls.invoke_calls import InvokeCalls, is_key
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -416,6 +416,18 @@ def test_white_space_between_tags_takes_linear_time(begin: str) -> None:
     assert parse([f"{begin}{' ' * 500_000}x{END}"], DsmlCalls).content.strip() == "x"
     blank = "\n" * 50_000
     assert parse([begin, *blank, "x", END], DsmlCalls) == parse([f"{begin}{blank}x{END}"], DsmlCalls)
+
+
+@pytest.mark.parametrize("key", [" a", "a ", "", "a\nb", 'a"', "a>"])
+def test_a_key_that_a_tag_cannot_hold_is_known(key: str) -> None:
+    assert not is_key(key)
+
+
+@pytest.mark.parametrize("begin", [C, C + F])
+def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
+    """Quadratic time would be many minutes."""
+    text = "abc <" * 50_000
+    assert parse([begin, *(["abc <"] * 50_000), END_C], InvokeCalls) == parse([f"{begin}{text}{END_C}"], InvokeCalls)
 
 
 def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:

@@ -43,8 +43,6 @@ from ballast.wire.openai.request import (
 )
 from ballast.wire.parsing import refuse
 
-THINK_OPENING = "<think>\n"
-
 
 @dataclass(frozen=True, slots=True)
 class RequestBuilder:
@@ -83,7 +81,7 @@ class RequestBuilder:
             job,
             layout=layout,
             is_call_forced=use is not None and use.is_named,
-            opening=THINK_OPENING if shows_opening else "",
+            opening=f"{text.require_template().tags.begin}\n" if shows_opening else "",
             sampling=replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends.keys()),
             hidden_ids=job.hidden_ids | ends.keys(),
             stop_reasons={**job.stop_reasons, **ends},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
@@ -19,6 +19,7 @@ from ballast.text.messages import (
     with_object_arguments,
 )
 from ballast.text.template_sandbox import CompiledTemplate
+from ballast.text.think_tags import DEFAULT_TAGS, ThinkTags
 from ballast.text.typescript_tools import typescript_of, with_sorted_keys
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -39,16 +40,6 @@ _SAID = "\ufdd3"
 _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 
 Protect = Callable[[Any], Any]
-
-
-class ThinkTags(NamedTuple):
-    """How a family spells the tokens around the reasoning."""
-
-    begin: str = "<think>"
-    end: str = "</think>"
-
-
-DEFAULT_TAGS = ThinkTags()
 
 
 class ChatTemplate:
@@ -126,7 +117,7 @@ class ChatTemplate:
         Raises RequestError for messages that cannot be used, and when the template fails.
         """
         divides_content = self.release is not None and self.release.divides_content
-        chat = normalize_messages(messages, divides_content=divides_content)
+        chat = normalize_messages(messages, divides_content=divides_content, tags=self.tags)
         end = _cut_final(chat) if continue_final else None
         if has_late_instructions(chat) and not self._keeps_late_instructions():
             chat = with_late_instructions(chat)

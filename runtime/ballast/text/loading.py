@@ -12,12 +12,13 @@ import tokenizers
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
 from ballast.families.registry import RELEASES, is_own, release_of, source_of, templates_for, without_template
-from ballast.text.chat_template import ChatTemplate, ThinkTags
+from ballast.text.chat_template import ChatTemplate
 from ballast.text.fim import FimTokens, fim_tokens
 from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
 from ballast.text.model_directory import ModelDirectory, read_template
+from ballast.text.think_tags import ThinkTags
 from ballast.text.tokenizer import Tokenizer
 
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from ballast.errors import RequestError
+from ballast.text.think_tags import DEFAULT_TAGS, ThinkTags
 
 ROLES = {
     "system": "system",
@@ -26,25 +27,26 @@ ROLES = {
 _TEXT = frozenset({"text"})
 _PARTS = {"assistant": _TEXT | {"refusal"}}
 """Types of text parts, for roles that have more than "text"."""
-_THINK, _END_THINK = "<think>", "</think>"
-_Divide: TypeAlias = Callable[[str], tuple[str, str]]
+_Divide: TypeAlias = Callable[[str, ThinkTags], tuple[str, str]]
 _REMINDER = "system-reminder"
 """The tag around instructions inside a user's turn. Anthropic's agents use it, and tell the model what it means."""
 # OpenAI's names have 64 characters at most, Anthropic's 128; those that clients make of MCP servers' need more than 64.
 FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-def normalize_messages(messages: Sequence[Mapping[str, Any]], *, divides_content: bool = False) -> list[dict[str, Any]]:
+def normalize_messages(
+    messages: Sequence[Mapping[str, Any]], *, divides_content: bool = False, tags: ThinkTags = DEFAULT_TAGS
+) -> list[dict[str, Any]]:
     """Copies of the messages, each with a known role and a string as content. What tools returned is in the order of
     their calls. Reasoning that a client sends back inside the content has a field of its own, divided as
-    `Release.divides_content` says, or else at the last `</think>`.
+    `Release.divides_content` says, or else at the last end of reasoning; `tags` begin and end it.
 
     Raises RequestError with the dotted path of the field that cannot be used.
     """
     if not messages:
         raise RequestError("messages must hold at least one message", param="messages")
     divide = _as_templates_divide if divides_content else _at_the_last_tag
-    chat = [_normalize(message, f"messages.{n}", divide) for n, message in enumerate(messages)]
+    chat = [_normalize(message, f"messages.{n}", divide, tags) for n, message in enumerate(messages)]
     _order_results(chat)
     return chat
 
@@ -164,7 +166,7 @@ def _order_results(chat: list[dict[str, Any]]) -> None:
         places = {call["id"]: place for place, call in calls if isinstance(call.get("id"), str)}
 
 
-def _normalize(message: Mapping[str, Any], path: str, divide: _Divide) -> dict[str, Any]:
+def _normalize(message: Mapping[str, Any], path: str, divide: _Divide, tags: ThinkTags) -> dict[str, Any]:
     # Null means the same as a missing key, but templates test with `in`.
     out = {key: value for key, value in message.items() if value is not None}
     out["role"] = _role(out.get("role"), path)
@@ -182,34 +184,34 @@ def _normalize(message: Mapping[str, Any], path: str, divide: _Divide) -> dict[s
     if not isinstance(out.get("reasoning_content", ""), str):
         raise RequestError(f"{path}.reasoning_content must be a string", param=f"{path}.reasoning_content")
     if out["role"] == "assistant":
-        _split_reasoning(out, divide)
+        _split_reasoning(out, divide, tags)
     return out
 
 
-def _split_reasoning(message: dict[str, Any], divide: _Divide) -> None:
+def _split_reasoning(message: dict[str, Any], divide: _Divide, tags: ThinkTags) -> None:
     """Move reasoning that a client sends back inside the content to its own field. Reasoning without an end is one that
     was cut short: it has no answer."""
     content = message["content"]
-    if _END_THINK in content:
-        reasoning, message["content"] = divide(content)
-    elif content.lstrip().startswith(_THINK):
-        reasoning, message["content"] = content.lstrip().removeprefix(_THINK).strip("\n"), ""
+    if tags.end in content:
+        reasoning, message["content"] = divide(content, tags)
+    elif content.lstrip().startswith(tags.begin):
+        reasoning, message["content"] = content.lstrip().removeprefix(tags.begin).strip("\n"), ""
     else:
         return
     message.setdefault("reasoning_content", reasoning)
 
 
-def _at_the_last_tag(content: str) -> tuple[str, str]:
+def _at_the_last_tag(content: str, tags: ThinkTags) -> tuple[str, str]:
     """Reasoning and answer. Line breaks at the reasoning's end belong to the tag and are dropped; the answer is not
     changed."""
-    reasoning, _, answer = content.rpartition(_END_THINK)
-    return reasoning.lstrip().removeprefix(_THINK).strip("\n"), answer
+    reasoning, _, answer = content.rpartition(tags.end)
+    return reasoning.lstrip().removeprefix(tags.begin).strip("\n"), answer
 
 
-def _as_templates_divide(content: str) -> tuple[str, str]:
+def _as_templates_divide(content: str, tags: ThinkTags) -> tuple[str, str]:
     """Reasoning and answer as the templates of Qwen3 and GLM find them."""
-    reasoning = content.partition(_END_THINK)[0].rpartition(_THINK)[2]
-    return reasoning.strip("\n"), content.rpartition(_END_THINK)[2].lstrip("\n")
+    reasoning = content.partition(tags.end)[0].rpartition(tags.begin)[2]
+    return reasoning.strip("\n"), content.rpartition(tags.end)[2].lstrip("\n")
 
 
 def _role(role: object, path: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from ballast.errors import RequestError
 from ballast.text.messages import has_late_instructions, normalize_messages, with_late_instructions
+from ballast.text.think_tags import ThinkTags
 
 
 def one(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +86,14 @@ def test_arguments_of_a_tool_call_are_a_string(arguments: object, expected: str)
 def test_reasoning_of_earlier_turns_is_accepted_under_both_names(key: str) -> None:
     message = one({"role": "assistant", "content": "x", key: "hm"})
     assert message == {"role": "assistant", "content": "x", "reasoning_content": "hm"}
+
+
+@pytest.mark.parametrize("divides_content", [False, True])
+def test_reasoning_inside_the_content_is_divided_by_the_tags_of_the_family(divides_content: bool) -> None:
+    tags = ThinkTags("<think:a>", "</think:a>")
+    said = [{"role": "assistant", "content": content} for content in ("<think:a>hm</think:a>So.", "<think:a>hm")]
+    divided = normalize_messages(said, divides_content=divides_content, tags=tags)
+    assert [(message["reasoning_content"], message["content"]) for message in divided] == [("hm", "So."), ("hm", "")]
 
 
 def test_the_callers_messages_are_not_touched() -> None:

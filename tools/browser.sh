@@ -6,7 +6,7 @@ for name in chromium chromium-browser google-chrome; do
 done
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "browser: installing Debian's chromium for the tests of the chat page"
-  { timeout 300 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 600 \
+  { timeout --foreground 300 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout --foreground 600 \
     apt-get -qq install --no-install-recommends --yes chromium; } >/dev/null && exit 0
 fi
 echo "browser: the tests of the chat page need Chromium; on Debian and Ubuntu: apt install chromium" >&2

@@ -27,10 +27,10 @@ find_qemu() {
   echo "older-cpus: fetching Debian's package of QEMU for the tests on older CPUs" >&2
   making=$(mktemp -d)
   trap 'rm -rf "$making"' EXIT
-  fetch() { (cd "$making" && timeout 300 apt-get -qq download "$1" >>"$making/log" 2>&1); }
+  fetch() { (cd "$making" && timeout --foreground 300 apt-get -qq download "$1" >>"$making/log" 2>&1); }
   # Which of the packages has the program without libraries of its own depends on the release of Debian or Ubuntu.
   for package in qemu-user-static qemu-user; do
-    fetch $package || { [ "$(id -u)" = 0 ] && timeout 300 apt-get -qq update >/dev/null 2>&1 && fetch $package; } || continue
+    fetch $package || { [ "$(id -u)" = 0 ] && timeout --foreground 300 apt-get -qq update >/dev/null 2>&1 && fetch $package; } || continue
     dpkg-deb --fsys-tarfile "$making/$package"_*.deb |
       tar -x -C "$making" --wildcards './usr/bin/qemu-x86_64*' 2>>"$making/log" || continue
     for qemu in "$making"/usr/bin/qemu-x86_64*; do

@@ -17,9 +17,9 @@ if [ ! -x "$cache/usr/bin/promtool" ]; then
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || stop "$advice"
   making=$(mktemp -d)
   trap 'rm -rf "$making"' EXIT
-  fetch() { (cd "$making" && timeout 300 apt-get -qq download prometheus >"$making/log" 2>&1); }
+  fetch() { (cd "$making" && timeout --foreground 300 apt-get -qq download prometheus >"$making/log" 2>&1); }
   echo "prometheus: fetching Debian's package for the tests of dashboards and alerts" >&2
-  fetch || { [ "$(id -u)" = 0 ] && timeout 300 apt-get -qq update >/dev/null 2>&1 && fetch; } ||
+  fetch || { [ "$(id -u)" = 0 ] && timeout --foreground 300 apt-get -qq update >/dev/null 2>&1 && fetch; } ||
     { cat "$making/log" >&2; stop "Debian's package could not be fetched; $advice"; }
   dpkg-deb --extract "$making"/prometheus_*.deb "$making/tree"
   mkdir -p "${cache%/*}"

@@ -16,6 +16,13 @@ run() { # part
   return "$status"
 }
 
+foreground() { # part
+  set -m # a process group for it, so that a signal to this script alone ends the part too
+  run "$1" < /dev/null & running+=("$!")
+  set +m
+  wait "${running[-1]}"
+}
+
 alongside() { # parts, one after the other
   for part; do run "$part" > "$results/$part.log" 2>&1 || return; done
 }
@@ -53,14 +60,14 @@ finish() {
 }
 trap finish EXIT
 
-run setup
+foreground setup
 set -m # a process group for each, so that all of it ends with this script
 alongside browser prometheus < /dev/null & downloads=$!
 alongside cluster-binaries < /dev/null & binaries=$!
 set +m
-running=("$downloads" "$binaries")
-run test-cpp
+running+=("$downloads" "$binaries")
+foreground test-cpp
 wait_for "$downloads" browser prometheus # it installs packages, as the tests on older CPUs may do
-run test-older-cpus
+foreground test-older-cpus
 wait_for "$binaries" cluster-binaries
-run test-python
+foreground test-python

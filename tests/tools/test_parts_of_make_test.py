@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,24 @@ def test_a_failure_of_the_cpp_tests_ends_what_runs_alongside(clone: Path) -> Non
     assert not is_running((clone / "pid").read_text().strip())
     assert summary(output)["test-cpp"] == "0:00 failed"
     assert summary(output)["cluster-binaries"] == "- did not finish"
+
+
+def test_a_signal_to_the_script_alone_ends_the_part_that_runs(clone: Path) -> None:
+    write(clone, test_python="echo $$$$ > pid; sleep 600")
+    with subprocess.Popen([clone / "tools/test.sh"], stdout=subprocess.PIPE, text=True) as script:
+        while not ((clone / "pid").exists() and (clone / "pid").read_text().strip()):
+            assert script.poll() is None
+            time.sleep(0.05)
+        script.terminate()
+        output, _ = script.communicate(timeout=30)
+    assert not is_running((clone / "pid").read_text().strip())
+    assert summary(output)["test-python"] == "- did not finish"
+
+
+@pytest.mark.parametrize("script", ["browser.sh", "prometheus.sh", "older-cpus.sh", "cluster-binaries.sh"])
+def test_what_a_part_limits_in_time_stays_in_its_process_group(script: str) -> None:
+    """Outside of it, the command would outlive the run."""
+    assert not re.search(r"\btimeout +\d", (ROOT / "tools" / script).read_text())
 
 
 def test_the_makefile_has_all_parts() -> None:

@@ -285,7 +285,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         "--otlp-service-name",
         default=defaults.otlp_service_name,
         metavar="NAME",
-        help=f"service.name of the spans; {DEFAULT}",
+        help=f"value of service.name in the spans; {DEFAULT}",
     )
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help=DEFAULT)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help=DEFAULT)
@@ -424,7 +424,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 def _install(arguments: argparse.Namespace) -> int:
     sys.stdout.write(
-        "# Made by `ballast-operator install`; the CustomResourceDefinition is in manifests/crd. For images of\n"
+        "# Made by `ballast-operator install`; the definitions are in charts/ballast/files/crd. For images of\n"
         "# a registry, run: ballast-operator install --operator-image IMAGE --runtime-image IMAGE\n"
     )
     own = CPU_RUNTIME_IMAGE if arguments.runtime_image == ChildOptions().runtime_image else None

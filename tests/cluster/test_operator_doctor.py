@@ -90,7 +90,7 @@ def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:
     for key, said in (
         ("cpuManagerPolicy", "exclusive CPUs"),
         ("memoryManagerPolicy", "keeps memory"),
-        ("topologyManagerPolicy", "keeps a pod on one node"),
+        ("topologyManagerPolicy", "of a pod together"),
     ):
         found = judge_kubelet("n", {name: value for name, value in pins.items() if name != key})
         assert found.verdict == "note"

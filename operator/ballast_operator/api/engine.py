@@ -203,7 +203,7 @@ class Engine(ApiType):
     )
     placement_rules: PlacementRules | None = Field(
         default=None,
-        description="Placement of tensors on devices (--optimize_config_path). Default: the built-in rules.",
+        description="Placement of routed experts on devices (--optimize_config_path). Without it the plan decides.",
     )
     extra_args: list[Annotated[str, StringConstraints(min_length=1, max_length=512)]] = Field(
         default_factory=list,

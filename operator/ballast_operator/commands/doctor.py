@@ -24,7 +24,7 @@ Verdict = Literal["ok", "note", "FAIL"]
 MAX_NODES = 50
 INSTALL_DEFINITIONS = (
     "upgrade the chart's release with crds.install=true; without the chart, run "
-    "kubectl apply --server-side -f manifests/crd"
+    "kubectl apply --server-side -f charts/ballast/files/crd"
 )
 """Definitions that the chart installed belong to Helm."""
 
@@ -136,9 +136,10 @@ def judge_kubelet(node: str, config: dict[str, Any]) -> Finding:
     if cpu != "static":
         wrong.append(f"cpuManagerPolicy is {cpu}; static gives exclusive CPUs")
     if memory != "Static":
-        wrong.append(f"memoryManagerPolicy is {memory}; Static keeps memory on the node of the CPUs")
+        wrong.append(f"memoryManagerPolicy is {memory}; Static keeps memory on the NUMA node of the CPUs")
     if topology not in ("single-numa-node", "restricted"):
-        wrong.append(f"topologyManagerPolicy is {topology}; single-numa-node or restricted keeps a pod on one node")
+        keeps = "single-numa-node or restricted keeps CPUs, memory and devices of a pod together"
+        wrong.append(f"topologyManagerPolicy is {topology}; {keeps}")
     if wrong:
         return Finding("note", f"node {node}: {'; '.join(wrong)}")
     return Finding("ok", f"node {node}: CPUs {cpu}, memory {memory}, topology {topology}")

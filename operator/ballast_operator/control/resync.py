@@ -38,7 +38,7 @@ class Resync:
     enqueue: Callable[[Ref], None]
     clock: Callable[[], float]
     namespaces: Sequence[str | None] = (None,)
-    """Namespaces where services are looked for; None: all."""
+    """Namespaces whose services are listed; None: all."""
     on_progress: Callable[[], None] = lambda: None
     """Called after each LIST: a resync takes long where the API server is slow and namespaces are many."""
     _nodes: dict[str, str] = field(default_factory=dict)
@@ -95,8 +95,8 @@ class Resync:
             if missing:
                 log.warning(
                     "the definition is of an earlier release; upgrade the chart's release with crds.install=true, "
-                    "or apply manifests/crd where no chart installed it. Until then the fields that it lacks have no "
-                    "effect and are not in the status",
+                    "or, without the chart, apply charts/ballast/files/crd. Until then the fields that the definition "
+                    "lacks have no effect and are not in the status",
                     extra={"definition": definition["metadata"]["name"], "lacks": ", ".join(missing)},
                 )
         for ref in self.state.services:
@@ -114,7 +114,7 @@ class Resync:
         return found
 
     async def _look_at_nodes(self) -> bool:
-        """Whether any node changed since the last resync. Nodes matter only to services whose pods were refused."""
+        """Whether any node changed since the last resync. Only services whose pods a kubelet rejected depend on it."""
         if not any(known.refused for known in self.state.services.values()):
             self._nodes = {}
             return False

@@ -15,15 +15,15 @@ class AllowLists:
     images: tuple[str, ...] = ()
     """Images, or what they begin with, up to a /, : or @. The operator's own are always allowed."""
     host_paths: tuple[str, ...] = ()
-    """Absolute directories of nodes, each with all below it, and single files."""
+    """Absolute directories of nodes, which include everything in them, and single files."""
     priority_classes: tuple[str, ...] = ()
     """Names."""
     node_selectors: tuple[Mapping[str, str], ...] = ()
-    """Labels; the node selector of a service must hold all those of one entry."""
+    """Labels; the node selector of a service must contain every label of one entry."""
     env: tuple[str, ...] = ()
     """Variables that containers may have in addition to harmless ones: names, or beginnings of names with a *."""
     mount_paths: tuple[str, ...] = ()
-    """Folders of containers where volumes may be mounted in addition to harmless ones, each with all below it."""
+    """Folders of containers, and what is in them, where volumes may be mounted in addition to harmless ones."""
     sidecar_images: tuple[str, ...] = ()
     """Images of sidecars that may have any command, variables and mounts; written as `images` are."""
     kernel_caches: tuple[str, ...] = ()

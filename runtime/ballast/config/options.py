@@ -68,7 +68,9 @@ class ModelConfig(_Section):
         PATH,
         "a GGUF file, or a directory that holds one model's shards; without it the built-in tiny model is served",
     )
-    optimize_config_path: Path | None = option(None, PATH, "YAML file of placement rules; built-in rules without it")
+    optimize_config_path: Path | None = option(
+        None, PATH, "YAML file of placement rules for routed experts; without it the plan decides"
+    )
     served_model_name: tuple[str, ...] = option(
         (),
         text("a name", "NAME", r"\S(.*\S)?", repeatable=True),

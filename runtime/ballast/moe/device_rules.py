@@ -83,7 +83,8 @@ class Placement:
         moved = [module for module, device in self.devices.items() if device != device_of(module)]
         if not moved:
             return self
-        note = f"{len(moved)} modules are placed otherwise than their rules say, {moved[0]} the first: {why}"
+        first = moved[0] or "the whole model"
+        note = f"{len(moved)} modules are placed otherwise than their rules say, {first} the first: {why}"
         return replace(self, notes=(note, *self.notes))
 
 

@@ -1,6 +1,7 @@
 """Decides which pods to start and which to stop. Pure.
 
-A replica has one pod at a time: the next one starts when the previous one has ended, so that two never need memory.
+A replica has one pod at a time: the next one starts when the previous one has ended, so that two never use memory at
+the same time.
 With `rollout.maxSurge`, a rollout uses further replica numbers, from `replicas` on, until it ends.
 Failed pods stay for a while as evidence, and their replica waits longer after each. A kubelet that rejected one replica
 would reject the others too, so only one replica tries then.

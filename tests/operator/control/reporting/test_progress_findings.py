@@ -105,7 +105,7 @@ def test_a_rejected_optional_object_is_no_failure_and_hides_none():
 
 
 def test_a_pod_that_waits_for_its_endpoint_is_not_stalled():
-    evidence = seen(pod(0), behind=frozenset(), unserved="pod-0: ready, and no endpoint of the Service")
+    evidence = seen(pod(0), behind=frozenset(), unserved="pod-0: ready, but not an endpoint of the Service")
     assert found(evidence)["Ready"].reason == "EndpointsMissing"
     assert "Stalled" not in found(evidence)
     assert "lastFailure" not in build_status(service(), evidence, {}, NOW).to_api()

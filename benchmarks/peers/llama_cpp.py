@@ -109,6 +109,8 @@ def ours(options: argparse.Namespace, serve: Sequence[str], number: int) -> Iter
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if not line.startswith("{"):  # printed by a library
+                continue
             record = json.loads(line)
             if start_s is None:
                 start_s = record["start_s"]

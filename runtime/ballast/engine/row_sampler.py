@@ -58,6 +58,7 @@ def requested_rows(plan: sched.Plan, sequences: Mapping[int, Sequence]) -> list[
         unscored = sequences[seq].unscored(begin - to_index, kv_len)
         scored = range(unscored.start + to_index, unscored.stop + to_index)
         computed = min(kv_len, len(sequences[seq].request.prompt_ids)) if index >= plan.num_decode else 0
+        assert samples <= 1, "draft tokens are not sampled here yet"
         requested.append(RequestedRow(seq, scored, bool(samples), end - 1, computed, num_logits))
         num_logits += requested[-1].num_logits
     return requested

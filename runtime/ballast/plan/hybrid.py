@@ -119,7 +119,8 @@ def _device_plan(
         rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
     whole = whole_modules(spec, gpu_experts.experts)
-    streamed = {name: size for name, size in sizes.items() if used_tensors(spec)[name].module not in whole}
+    tensors = used_tensors(spec)
+    streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     # A larger cache displaces experts, which are then streamed.
     gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (

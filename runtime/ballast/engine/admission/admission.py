@@ -19,8 +19,8 @@ NEW_CLIENT = -1
 
 
 class Admission:
-    """The load as arriving requests see it. Callers of its methods hold the engine's lock. Requests are noted in
-    `prompt_share` and `reply_lengths` by the engine's thread."""
+    """The load as arriving requests see it. Callers of its methods, except `check_fits`, hold the engine's lock.
+    Requests are noted in `prompt_share` and `reply_lengths` by the engine's thread."""
 
     def __init__(self, limits: Limits, capacity_tokens: int) -> None:
         """`capacity_tokens`: tokens that the KV cache can hold."""

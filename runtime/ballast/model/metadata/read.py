@@ -64,7 +64,7 @@ _LOOK_ALIKES = {
     "dflash": "a draft model that stands beside another",
 }
 """Architectures whose names are taken for that of a model that is served. Names that begin with one of these, such as
-deepseek41 and bailingmoe2, get its hint as a relative of it."""
+deepseek41, get its hint as a relative of it."""
 
 
 def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:

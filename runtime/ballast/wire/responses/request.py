@@ -290,7 +290,7 @@ def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[st
     """The tools as functions, and the client's names of those that the model reads under another."""
     functions: list[dict[str, Any]] = []
     called: dict[str, CalledTool] = {}
-    for path, namespace, tool in _all_tools(body, ignored):
+    for path, namespace, tool in _all_tools(body):
         kind = tool.get("type")
         if kind not in _CALLED_TOOLS:
             skip(kind, path, ignored)
@@ -306,7 +306,7 @@ def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[st
     return functions, called
 
 
-def _all_tools(body: ResponsesRequest, ignored: IgnoredFields) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+def _all_tools(body: ResponsesRequest) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
     """Each tool with its path and its namespace: the request's, and those that the conversation has brought."""
     brought = () if isinstance(body.input, str) else body.input
     lists = [("tools", body.tools or ())]

@@ -401,7 +401,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
         }
-    if spec.routing.num_groups > 1 or spec.architecture.name in ("deepseek2", "glm4moe"):
+    if spec.routing.num_groups > 1 or spec.architecture.name in ("deepseek2", "deepseek32", "glm4moe"):
         keys |= {"expert_group_count": routing.num_groups, "expert_group_used_count": routing.num_groups_used}
     if rope.yarn is not None:
         keys |= {

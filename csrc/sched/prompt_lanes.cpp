@@ -10,11 +10,16 @@ int32_t PromptLanes::assign(const LaneState& lanes, Lane lane) {
   std::vector<Request*> candidates;
   std::vector<int32_t> prompts;
   const auto consider = [&](Request& request, int32_t num_tokens) {
+    if (request.scores_prompt) {  // the prefill lane computes no log probabilities
+      request.prompt_lane = Lane::kDecode;
+      request.assignment = num_assignments_;
+      return;
+    }
     candidates.push_back(&request);
     prompts.push_back(num_tokens);
   };
   for (Request* request : state_.running) {
-    if (request->continues_prompt() && !request->scores_prompt) consider(*request, request->num_uncomputed());
+    if (request->continues_prompt()) consider(*request, request->num_uncomputed());
   }
   int32_t num_free = state_.running.num_free_slots();
   int32_t num_blocks = state_.blocks.num_available();
@@ -26,7 +31,7 @@ int32_t PromptLanes::assign(const LaneState& lanes, Lane lane) {
     const int32_t num_tokens = has_lanes ? admission_.match(request) : request.num_tokens();
     num_blocks -= admission_.num_new_blocks(request);
     if (num_blocks < 0) break;
-    if (!request.scores_prompt) consider(request, num_tokens);
+    consider(request, num_tokens);
     num_free -= request.found.empty();  // a request that will fetch needs no slot now
   }
   const std::vector<Lane> assigned = state_.planner.assign_lanes(lanes, prompts);
@@ -38,7 +43,7 @@ int32_t PromptLanes::assign(const LaneState& lanes, Lane lane) {
 }
 
 bool PromptLanes::is_assigned(const Request& request, Lane lane) const {
-  if (request.scores_prompt || !state_.config.has_prefill_lane()) return lane == Lane::kDecode;
+  if (!state_.config.has_prefill_lane()) return lane == Lane::kDecode;
   return request.assignment == num_assignments_ && request.prompt_lane == lane;
 }
 

@@ -432,3 +432,16 @@ TEST(an_outstanding_pass_that_is_nearly_over_is_worth_waiting_for) {
   EXPECT(lane_of_second(0.0) == kDecode);
   EXPECT(lane_of_second(5.5) == kPrefill);
 }
+
+TEST(a_scored_prompt_takes_no_slot_of_earlier_prompts_that_wait_for_the_other_lane) {
+  AddOptions scored;
+  scored.scores_prompt = true;
+  const auto is_admitted = [&](int64_t num_waiting) {
+    Run run(two_lanes());
+    for (int64_t seq = 1; seq <= num_waiting; ++seq) run.arrive(seq, 32);
+    run.add(SeqId{9}, prompt(9, 4), 1, {}, scored);
+    return seqs(*run.begin(kDecode)) == std::vector<int64_t>{9};
+  };
+  EXPECT(is_admitted(3));
+  EXPECT(!is_admitted(4));
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from ballast.model.device_counts import DeviceCounts
 from ballast.model.tiers.tier import CacheTiers
 
 
-class Runner:
+class Runner(ABC):
     """A loaded model together with its KV memory. Every model has `forward`; the rest is optional."""
 
     vocabulary: int | None = None
@@ -29,13 +30,13 @@ class Runner:
     start: Start | None = None
     """The times of loading and the measurements; None: they are not recorded."""
 
+    @abstractmethod
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Write the batch's KV and return logits [sampled tokens, real vocabulary].
 
         Calls `alive` after a layer if the last call was 100 ms ago or more, so that a long step can be told from a
         hung one.
         """
-        raise NotImplementedError
 
     def use_spare_time(self) -> bool:
         """Do a part of the work that was left for the time after the start, some tenths of a second of it, and return

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
@@ -177,10 +178,19 @@ async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
     assert max(count for _, count in recorder.steps) == 16
 
 
+class Wrapped(Runner):
+    """Computes what another runner does."""
+
+    model: Runner
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        return self.model.forward(batch, alive)
+
+
 async def test_spare_work_is_done_while_there_are_no_requests() -> None:
-    class Spare(Runner):
+    class Spare(Wrapped):
         def around(self, runner: Runner) -> Runner:
-            self.forward = runner.forward
+            self.model = runner
             self.calls = 0
             return self
 
@@ -200,9 +210,9 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
 async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
-    class Late(Runner):
+    class Late(Wrapped):
         def around(self, runner: Runner) -> Runner:
-            self.forward = runner.forward
+            self.model = runner
             self.calls = 0
             return self
 
@@ -216,9 +226,9 @@ async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.Monk
 
 
 async def test_a_request_does_not_wait_for_all_spare_work() -> None:
-    class Endless(Runner):
+    class Endless(Wrapped):
         def __init__(self, runner: Runner) -> None:
-            self.forward = runner.forward
+            self.model = runner
 
         def use_spare_time(self) -> bool:
             return True

@@ -25,10 +25,10 @@ import gguf
 import gguf.quants
 import numpy as np
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import open_gguf

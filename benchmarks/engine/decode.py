@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.host.filesystem import read_file_system
 from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec

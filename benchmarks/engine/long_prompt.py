@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from ballast import cli
-from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.step_costs import with_measured_costs
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record

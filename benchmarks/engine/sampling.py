@@ -2,7 +2,7 @@
 compare with, for DeepSeek V3's vocabulary. One line a case: minimum and median of the calls, and the median of the
 processor time that all threads took, which other programs on the machine lengthen less.
 
-python benchmarks/engine/sampling.py
+python benchmarks/engine/sampling/sampler.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, sequence_sampler
+from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 from support.bench_record import bench_record
 from support.oracles.numpy_sampler import NumpySampler, token_logprobs

@@ -31,11 +31,11 @@ import numpy as np
 
 from ballast import cli
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.load_progress import Pace
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.load_progress import Pace
+from ballast.engine.startup.loading import load_runner
 from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner

@@ -24,10 +24,10 @@ import numpy as np
 import tokenizers
 import torch
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.hybrid.model import HybridModel

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch._C._autograd import DeviceType
 
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec

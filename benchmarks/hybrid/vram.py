@@ -19,8 +19,8 @@ import numpy as np
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.build import engine_settings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import engine_settings
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ballast.config.options import Config
-from ballast.engine.build import engine_settings
 from ballast.engine.engine import Loader
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import engine_settings
+from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
 from ballast.host.machine import read_machine

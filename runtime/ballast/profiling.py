@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ballast.config.options import Config
 from ballast.documents.small_file import DocumentError, read_text
-from ballast.engine.build import EngineSettings, engine_settings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.errors import ConfigError, RequestError
 from ballast.host.gpu import check_device
 from ballast.model.runner import Runner

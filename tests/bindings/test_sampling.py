@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sampling
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, sequence_sampler
+from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler, sequence_sampler
 from support.compiled_sampler import CompiledSampler, compiled_logprobs
 from support.kernels.isas import FAST_ISAS, isa_params
 from support.oracles.numpy_sampler import NumpySampler, token_logprobs

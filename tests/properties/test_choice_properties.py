@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output, SamplingParams
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.choice import Choice, Piece
 from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Detokenizer

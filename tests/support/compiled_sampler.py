@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import SamplingParams
-from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler, sequence_sampler
+from ballast.engine.sampling.logprobs import TokenLogprobs
+from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 
 ONE_THREAD = StepSampler(kernels.ThreadPool(1), chosen_isa())

@@ -7,10 +7,10 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 from tools.synthetic_model import V2_LITE, write_random_model
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors

@@ -15,8 +15,8 @@ from tools.fuzz import gguf_cases, text_cases
 
 from ballast import cli, plan
 from ballast.config.options import Config, ServerConfig
-from ballast.engine.build import engine_settings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import engine_settings
+from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import padding
 from ballast.plan import check_memory, load_checked_text, open_checked, settle
 from ballast.server.http.keys import Keys

@@ -23,9 +23,9 @@ from ballast.batch.answers import URLS, Answers
 from ballast.batch.files import Replies, check_requests, read_requests
 from ballast.batch.lines import BatchRequest, answer_line, refusal, refusal_line
 from ballast.config.options import Config
-from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine, EngineState
-from ballast.engine.load_progress import with_progress
+from ballast.engine.startup.build import build_engine, engine_settings
+from ballast.engine.startup.load_progress import with_progress
 from ballast.engine.supervision import failure_reason, stop_engine, until_loaded, watch_for_hang
 from ballast.errors import ConfigError, shown
 from ballast.generation.text_threads import text_threads

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.row_sampler import RequestedRow, RowSampler, Sampled, requested_rows
-from ballast.engine.sampling import has_finite_peak
+from ballast.engine.sampling.logprobs import TokenLogprobs
+from ballast.engine.sampling.row_sampler import RequestedRow, RowSampler, Sampled, requested_rows
+from ballast.engine.sampling.sampler import has_finite_peak
 from ballast.engine.sequence import Sequence
 from ballast.engine.tier_mover import TierMover, TierNumbers
 from ballast.model.batch import Batch

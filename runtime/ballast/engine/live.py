@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output, Request
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.engine.stream import RequestStream
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ballast.engine.constraint import Constraint
-from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.sampling.constraint import Constraint
+from ballast.engine.sampling.logprobs import TokenLogprobs
 
 
 class FinishReason(StrEnum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ballast.engine.constraint import ConstraintState, broken_grammar
 from ballast.engine.request import Request
-from ballast.engine.sampling import sequence_sampler
+from ballast.engine.sampling.constraint import ConstraintState, broken_grammar
+from ballast.engine.sampling.sampler import sequence_sampler
 from ballast.errors import RequestError
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import Output
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.choice import Choice
 from ballast.generation.engine_port import EnginePort, OutputStream
 from ballast.generation.job import Job

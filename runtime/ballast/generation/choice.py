@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import FinishReason, Output
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Delta, Detokenizer
 from ballast.text.marks import ReasoningCount

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
-from ballast.engine.constraint import Constraint
 from ballast.engine.limits import Limits
+from ballast.engine.sampling.constraint import Constraint
 from ballast.errors import ContextLengthError, RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import THINKING

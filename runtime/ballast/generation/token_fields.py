@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ballast.engine.constraint import Constraint
+from ballast.engine.sampling.constraint import Constraint
 from ballast.families.marks import Mark
 from ballast.generation.job import Job
 from ballast.grammar.token_rules import AllOf, NoWords, OnlyTokens, ThinkingBudget, bits_of

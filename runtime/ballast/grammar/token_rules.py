@@ -13,7 +13,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.constraint import Constraint, ConstraintState, Mask
+from ballast.engine.sampling.constraint import Constraint, ConstraintState, Mask
 from ballast.errors import RequestError
 
 Bits = NDArray[np.uint8]

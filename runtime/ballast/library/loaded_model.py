@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from ballast.config.options import OF_A_QUEUE, OPTIONS, read_config
 from ballast.config.resolve import resolve
-from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine
+from ballast.engine.startup.build import build_engine, engine_settings
 from ballast.engine.supervision import until_loaded, watch_for_hang
 from ballast.errors import CapacityError, ConfigError, EngineDeadError
 from ballast.generation.admitted_job import admitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.job import Job
 from ballast.library.params import RequestOutputKind
 from ballast.text.reply_parts import Message, Reasoning

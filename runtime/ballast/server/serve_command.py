@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ballast.config.options import Config, ServerConfig, TracingConfig
-from ballast.engine.build import build_engine, engine_settings
 from ballast.engine.engine import Engine
-from ballast.engine.load_progress import with_progress
+from ballast.engine.startup.build import build_engine, engine_settings
+from ballast.engine.startup.load_progress import with_progress
 from ballast.generation.text_threads import text_threads
 from ballast.log import configure_logging
 from ballast.prepared_model import PreparedModel, prepare_model

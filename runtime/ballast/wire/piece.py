@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.text.reply_parts import Content, Part
 
 WireFinishReason = Literal["stop", "length", "tool_calls"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ballast import cli
-from ballast.engine.build import engine_settings
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import engine_settings
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.moe.profile import read_profile
 from ballast.profiling import count_uses

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from ballast.engine import tier_mover
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.limits import Limits
-from ballast.engine.loading import load_runner
 from ballast.engine.request import NO_SALT, Request, SamplingParams, salt_of
 from ballast.engine.runner import with_changes, with_tiers
-from ballast.engine.step_costs import Cost
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile

@@ -16,12 +16,12 @@ from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.engine import engine as engine_module
 from ballast.engine.admission.retry_schedule import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, RetrySchedule
-from ballast.engine.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.publishing import LONGEST_LOOK_S, MAX_DESCRIBED
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.runner import with_changes
+from ballast.engine.startup.build import EngineSettings, build_engine, scheduler_config
 from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.model.batch import Batch

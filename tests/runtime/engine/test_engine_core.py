@@ -7,9 +7,9 @@ import random
 import pytest
 
 from ballast._core import kernels, sched
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import FinishReason, Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from support.generate import generate
 from support.servers.fake_model import FakeModel, fake_next_token
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ballast.engine.build import EngineSettings, build_engine
 from ballast.engine.engine import EngineState
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings, build_engine
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from support.models.written import MakeTiny

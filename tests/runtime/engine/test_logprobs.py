@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
-from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.sampling.logprobs import LOWEST, TokenLogprobs
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ballast.engine import masks
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.masks import MaskWorker
 from ballast.engine.request import FinishReason, Request, SamplingParams
+from ballast.engine.sampling import masks
+from ballast.engine.sampling.masks import MaskWorker
 from ballast.engine.sequence import Sequence
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import RequestError
 from support.generate import generate
 from support.servers.fake_model import FakeModel

@@ -12,11 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.step_costs import with_measured_costs
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.batch import Batch
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.step_costs import CONTEXT_TOKENS, RandomSteps, doubled, measured, with_measured_costs
+from ballast.engine.startup.step_costs import CONTEXT_TOKENS, RandomSteps, doubled, measured, with_measured_costs
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.batch import Batch

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf

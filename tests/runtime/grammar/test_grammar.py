@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast.awake_clock import AwakeClock
-from ballast.engine.constraint import ConstraintState
+from ballast.engine.sampling.constraint import ConstraintState
 from ballast.errors import CapacityError, RequestError
 from ballast.families.marks import Mark
 from ballast.families.registry import DEFAULT_FORM, FAMILIES

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.errors import ModelError
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS, GroupedSpec
 from ballast.model.layers.tensor import Tensor, matrix

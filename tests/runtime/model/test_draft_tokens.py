@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
-from ballast.engine.build import EngineSettings, scheduler_config
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.metadata import read_spec

@@ -12,8 +12,8 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.errors import OutOfMemoryError
 from ballast.host.machine import Memory
 from ballast.model.metadata import read_spec
@@ -46,8 +46,8 @@ def status_bytes(key):
 
 LOAD = """
 import json, sys
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
@@ -65,8 +65,8 @@ print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
 STEP = """
 import json, sys
 import numpy as np
-from ballast.engine.build import EngineSettings, scheduler_config
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec

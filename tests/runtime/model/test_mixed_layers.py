@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.layer import Mixer

@@ -12,10 +12,10 @@ import pytest
 
 from ballast._core import kernels
 from ballast._core.numa import Node, Topology
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.host.numa import WeightMemory, read_report
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec

@@ -12,8 +12,8 @@ import pytest
 from ballast._core import kernels
 from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.config.resolve import resolve
-from ballast.engine.build import engine_settings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import engine_settings
+from ballast.engine.startup.loading import load_runner
 from ballast.errors import ConfigError
 from ballast.host.filesystem import FileSystem, read_file_system
 from ballast.model.kept_weights import KeptWeights

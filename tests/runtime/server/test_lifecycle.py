@@ -19,7 +19,7 @@ import pytest
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.build import EngineSettings, build_engine
+from ballast.engine.startup.build import EngineSettings, build_engine
 from ballast.generation.text_threads import TextThreads
 from ballast.prepared_model import PreparedModel
 from ballast.server.composition import Composition

@@ -24,8 +24,8 @@ import pytest
 
 from ballast._core import kernels
 from ballast._core.numa import Node, Topology
-from ballast.engine.build import EngineSettings
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.loading import load_runner
 from ballast.host.filesystem import read_file_system
 from ballast.model.batch import Batch
 from ballast.model.kept_weights import KeptWeights

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ballast.engine.constraint import ConstraintState
+from ballast.engine.sampling.constraint import ConstraintState
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model

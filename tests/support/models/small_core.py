@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.host.isa import chosen_isa
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors

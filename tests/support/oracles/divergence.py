@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner

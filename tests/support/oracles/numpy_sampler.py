@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import SamplingParams
+from ballast.engine.sampling.logprobs import LOWEST, TokenLogprobs
 
 BLOCK = 512
 

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from ballast import cli, prepared_model
-from ballast.engine import loading
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup import loading
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid import load
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear

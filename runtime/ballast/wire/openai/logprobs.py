@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ballast.engine.logprobs import TokenLogprobs
+from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.wire.json_text import list_to_json
 from ballast.wire.piece import ScoredToken
 

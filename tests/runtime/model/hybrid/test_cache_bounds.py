@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
 from ballast.model.hybrid.layers import largest_kept
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import _tiers
-from ballast.engine.logprobs import TokenLogprobs
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes, with_tiers
+from ballast.engine.sampling.logprobs import TokenLogprobs
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks

@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.joint_split import JointSplit

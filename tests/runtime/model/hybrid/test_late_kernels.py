@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
 from ballast.model.hybrid import load
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside

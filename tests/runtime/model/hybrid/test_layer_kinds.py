@@ -8,7 +8,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.weights.gguf import GgufModel, open_gguf

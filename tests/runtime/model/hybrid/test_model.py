@@ -23,10 +23,10 @@ import triton
 from gguf import GGMLQuantizationType, GGUFReader
 
 from ballast._core import kernels
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import EngineCore
-from ballast.engine.loading import load_runner
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
 from ballast.host.startup.measurements import Measurements

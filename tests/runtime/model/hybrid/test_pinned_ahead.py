@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.host import machine
 from ballast.host.machine import Memory
 from ballast.model.hybrid.copies import pinned_memory

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
 from ballast.model.hybrid import model
 from ballast.model.hybrid.layers import latent_attention

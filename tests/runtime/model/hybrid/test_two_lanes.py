@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from ballast.engine.build import EngineSettings, scheduler_config
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.engine import Engine, EngineState
 from ballast.engine.limits import Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
 from ballast.model.hybrid.layers.attention_layer import AttentionLayer
 from ballast.model.hybrid.model import HybridModel

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from ballast.config.options import Config, SchedulingConfig, ServerConfig
-from ballast.engine.build import EngineSettings, build_engine
+from ballast.engine.startup.build import EngineSettings, build_engine
 from ballast.generation.text_threads import TextThreads
 from ballast.prepared_model import PreparedModel
 from ballast.server.composition import Composition

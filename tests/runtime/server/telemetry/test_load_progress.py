@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ballast.engine.load_progress import Progress, with_progress
+from ballast.engine.startup.load_progress import Progress, with_progress
 from ballast.model.weights import shares_after_layers
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
-from ballast.engine.logprobs import TokenLogprobs
-from ballast.engine.masks import MaskWorker
-from ballast.engine.sampling import SampledRow, ScoredRow, StepSampler
+from ballast.engine.sampling.logprobs import TokenLogprobs
+from ballast.engine.sampling.masks import MaskWorker
+from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 from ballast.host.isa import chosen_isa

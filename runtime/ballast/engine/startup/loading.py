@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from ballast._core import numa
-from ballast.engine.build import EngineSettings
+from ballast.engine.startup.build import EngineSettings
 from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
 from ballast.host.machine import read_machine

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 
 from ballast.awake_clock import AwakeClock
-from ballast.engine.constraint import Mask, broken_grammar
+from ballast.engine.sampling.constraint import Mask, broken_grammar
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels, sampling
-from ballast.engine.constraint import Mask
-from ballast.engine.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.request import SamplingParams
+from ballast.engine.sampling.constraint import Mask
+from ballast.engine.sampling.logprobs import LOWEST, TokenLogprobs
 
 MAX_TOP_K = 2**31 - 1
 """More tokens than any vocabulary has."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels, sched
 from ballast.engine.request import SamplingParams
 from ballast.engine.runner import with_changes
-from ballast.engine.sampling import SampledRow, StepSampler, sequence_sampler
+from ballast.engine.sampling.sampler import SampledRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 from ballast.host.startup.measurements import kept_counts, kept_seconds
 from ballast.host.startup.start import Start

@@ -58,7 +58,8 @@ fi
 # The tests' helpers, `import support`, are used by tools and benchmarks too; no wheel holds them.
 echo "$PWD/tests" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-tests.pth"
 
-want=$(find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum | stamp -)
+# The editable install knows each Python file by name, so a moved one needs it again.
+want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; } | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \
     --no-build-isolation --no-deps --no-index -e . || stop "the C++ part did not build; the lines above say why"

@@ -1,4 +1,4 @@
-"""`make setup` installs flashinfer if the machine has an NVIDIA GPU. Python and uv of the environment are recorders."""
+"""What `make setup` installs, and when it does so again. Python and uv of the environment are recorders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def clone(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools/setup.sh", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "csrc").mkdir()
+    for folder in ("csrc", "runtime", "operator"):
+        (tmp_path / folder).mkdir()
     programs = tmp_path / ".venv/bin"
     programs.mkdir(parents=True)
     for name in ("python", "uv"):
@@ -33,12 +34,22 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def synced(clone: Path, gpus: Path) -> list[str]:
-    """The files of requirements that a run of the script installs; none if they are installed already."""
+def calls(clone: Path, gpus: Path) -> str:
+    """The calls of Python and uv that a run of the script makes, one per line."""
     (clone / "calls").write_text("")
     environment = {**os.environ, "NVIDIA_GPUS": str(gpus)}
     subprocess.run([clone / "tools/setup.sh"], env=environment, check=True, capture_output=True, timeout=60)
-    return re.findall(r"requirements/(dev\S*)", (clone / "calls").read_text())
+    return (clone / "calls").read_text()
+
+
+def synced(clone: Path, gpus: Path) -> list[str]:
+    """The files of requirements that a run of the script installs; none if they are installed already."""
+    return re.findall(r"requirements/(dev\S*)", calls(clone, gpus))
+
+
+def is_package_installed(clone: Path) -> bool:
+    """Whether a run of the script installs Ballast itself."""
+    return " -e ." in calls(clone, clone / "no-gpus")
 
 
 def test_flashinfer_is_installed_with_a_gpu_only(clone: Path) -> None:
@@ -48,6 +59,16 @@ def test_flashinfer_is_installed_with_a_gpu_only(clone: Path) -> None:
     (gpus / "0000:41:00.0").mkdir(parents=True)
     assert synced(clone, gpus) == ["dev-cuda.txt"], "a GPU was added"
     assert synced(clone, gpus) == []
+
+
+def test_the_package_is_installed_again_after_a_python_file_has_moved(clone: Path) -> None:
+    module = clone / "runtime/module.py"
+    module.touch()
+    assert is_package_installed(clone)
+    module.write_text("# The environment links to this file, so that a change needs no installation.\n")
+    assert not is_package_installed(clone)
+    module.rename(clone / "operator/module.py")
+    assert is_package_installed(clone)
 
 
 def test_the_packages_for_a_gpu_are_the_others_and_flashinfer() -> None:

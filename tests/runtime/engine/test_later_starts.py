@@ -122,7 +122,7 @@ def test_a_start_without_a_folder_for_files_measures(
     def refused() -> Path:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr("ballast.engine.loading.measurements_folder", refused)
+    monkeypatch.setattr("ballast.engine.startup.loading.measurements_folder", refused)
     assert started(written(arch="v3", mla="split", quant="f32").gguf, SETTINGS, caplog)["not_measured_again"] == []
     assert [record.message for record in caplog.records if record.levelno > logging.INFO] == [
         "measurements are not kept"

@@ -327,6 +327,8 @@ REPLIES = {
     "<think></think>x": ("", "x"),
     "<think>a </thin b</think> c": ("a </thin b", "c"),
     "<thin": ("", "<thin"),
+    "<think:opensource>\nwhy</think> so</think:opensource>\nbecause": ("why</think> so", "because"),
+    "<think:other>x": ("", "<think:other>x"),
 }
 
 

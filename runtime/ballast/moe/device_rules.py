@@ -41,7 +41,7 @@ class Rule:
     """cpu or cuda."""
     recursive: bool
     unused: tuple[str, ...] = ()
-    """Keys that have no effect here."""
+    """Keys and device numbers that have no effect here."""
 
     @property
     def match(self) -> str:

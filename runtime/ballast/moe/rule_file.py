@@ -93,14 +93,18 @@ def _rule(index: int, entry: Any, named: frozenset[str]) -> Rule:
     """A checked entry as a rule."""
     match, kwargs = entry["match"], _kwargs(entry["replace"])
     device = next((kwargs[key] for key in _USED_DEVICES if kwargs.get(key) is not None), None)
+    kind, _, number = (device or "").partition(":")
+    unused = [key for key in _UNUSED if key in kwargs]
+    if int(number or 0):
+        unused.append(f"the number in {device}, because one GPU is used")
     return Rule(
         index=index,
         pattern=match.get("name"),
         named=named,
         class_name=match.get("class"),
-        device=None if device is None else device.partition(":")[0],
+        device=kind or None,
         recursive=entry.get("recursive", True),
-        unused=tuple(key for key in _UNUSED if key in kwargs),
+        unused=tuple(unused),
     )
 
 

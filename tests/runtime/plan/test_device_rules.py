@@ -125,6 +125,12 @@ def test_a_rule_places_the_experts_of_its_layers(tmp_path: Path, device: str, fo
     assert placed(tmp_path, text).devices == {"model.layers.1.mlp.experts": found}
 
 
+@pytest.mark.parametrize(("device", "is_noted"), [("cuda:1", True), ("cuda:0", False), ("cuda", False), ("cpu", False)])
+def test_the_number_of_another_gpu_is_reported_as_not_used(tmp_path: Path, device: str, is_noted: bool) -> None:
+    notes = placed(tmp_path, rule(r"name: 'layers\.1\.mlp\.experts$'", f'{{generate_device: "{device}"}}')).notes
+    assert any(f"not used: the number in {device}, because one GPU is used" in note for note in notes) is is_noted
+
+
 def test_kernels_and_classes_of_other_programs_are_accepted(tmp_path: Path) -> None:
     text = "- match: {name: lm_head}\n  replace: {class: my.Own, kwargs: {backend: turbo, generate_device: cpu}}\n"
     assert placed(tmp_path, text).devices == {"lm_head": "cpu"}

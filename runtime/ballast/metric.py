@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 
@@ -30,6 +31,7 @@ class Counter:
     """vLLM's name for the same number."""
 
 
+@cache
 def declared(kind: type[Any]) -> Mapping[str, Gauge | Counter]:
     """Attribute → its metric, of the fields and properties of a class."""
     types = get_type_hints(kind, include_extras=True)

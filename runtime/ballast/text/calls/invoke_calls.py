@@ -10,16 +10,14 @@ space and single quotation marks. Text between the marks that belongs to no call
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
 
-from ballast.families.marks import Mark
 from ballast.text.calls.pairs import Pairs
-from ballast.text.calls.parameters import Parameters, parameters_of
-from ballast.text.calls.reader import NAME, BracketedCalls, NewId
+from ballast.text.calls.parameters import Parameters
+from ballast.text.calls.reader import NAME
+from ballast.text.calls.spelled_tags import SpelledTags
 from ballast.text.calls.tags import BLANK, LONGEST_KEY, beginnings, is_in_string
-from ballast.text.reply_parts import Part, new_call_id
+from ballast.text.reply_parts import Part
 
 _NAMED = r"""[ \t]+name[ \t]*=[ \t]*(?:"([^"\n<>]*)"|'([^'\n<>]*)')[ \t]*>"""
 _INVOKE = re.compile(f"<invoke{_NAMED}")
@@ -50,34 +48,21 @@ class _State(Enum):
     VALUE = auto()
 
 
-class InvokeCalls(BracketedCalls):
+class InvokeCalls(SpelledTags):
     """The parser of one reply's calls."""
-
-    def __init__(self, new_id: NewId = new_call_id, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`tools` as in OpenAI's requests: their schemas say which values are strings."""
-        super().__init__(new_id)
-        self._functions = parameters_of(tools)
 
     def unopened_at(self, text: str) -> int:
         """See `CallReader`. A line break before calls belongs to them."""
         return len(text) - text.endswith("\n")
 
     def _begin(self) -> None:
+        super()._begin()
         self._state = _State.BETWEEN
-        self._text = ""
-        """What is not read yet."""
-        self._pairs = Pairs(Parameters())
-        self._looked_at = 0
-        """The index in the text up to which no tag, or no end of a value, was found."""
         self._stray: list[str] = []
         """Text within the call that belongs to no tag."""
 
-    def _inner_mark(self, mark: Mark) -> list[Part]:
-        return []
-
-    def _inner_text(self, text: str) -> list[Part]:
-        self._text += text
-        return [*self._read_all(), *self._certain_value()]
+    def _is_in_value(self) -> bool:
+        return self._state is _State.VALUE
 
     def _end(self) -> list[Part]:
         parts = self._read_all()
@@ -110,14 +95,7 @@ class InvokeCalls(BracketedCalls):
                     *self._as_content("".join(self._stray).strip()),
                 ]
 
-    def _read_all(self) -> list[Part]:
-        parts: list[Part] = []
-        while (more := self._read()) is not None:
-            parts += more
-        return parts
-
     def _read(self) -> list[Part] | None:
-        """The parts of the next tag; None where it is not whole."""
         match self._state:
             case _State.BETWEEN:
                 return self._read_invoke()
@@ -166,14 +144,6 @@ class InvokeCalls(BracketedCalls):
             begin = found.start() + 1
         self._looked_at = max(begin, _begun_at(self._text))
         return None
-
-    def _certain_value(self) -> list[Part]:
-        """Pass on the text that is certainly part of a string."""
-        if self._state is not _State.VALUE or not self._pairs.is_string:
-            return []
-        certain, self._text = self._text[: self._looked_at], self._text[self._looked_at :]
-        self._looked_at = 0
-        return self._arguments(self._pairs.value(certain))
 
 
 def _last_tag(text: str) -> int:

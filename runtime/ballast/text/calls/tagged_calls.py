@@ -9,16 +9,14 @@ function may lack CALL: it is one if END_CALL or the end of the reply follows.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
 
-from ballast.families.marks import Mark
 from ballast.text.calls.pairs import Pairs
-from ballast.text.calls.parameters import Parameters, parameters_of
-from ballast.text.calls.reader import NAME, BracketedCalls, NewId
+from ballast.text.calls.parameters import Parameters
+from ballast.text.calls.reader import NAME
+from ballast.text.calls.spelled_tags import SpelledTags
 from ballast.text.calls.tags import beginnings, begun_at, is_in_string, next_end, without_end
-from ballast.text.reply_parts import Part, new_call_id
+from ballast.text.reply_parts import Part
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]*)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]*)>")
@@ -40,13 +38,8 @@ class _State(Enum):
     VALUE = auto()
 
 
-class TaggedCalls(BracketedCalls):
+class TaggedCalls(SpelledTags):
     """The parser of one reply's calls."""
-
-    def __init__(self, new_id: NewId = new_call_id, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`tools` as in OpenAI's requests: their schemas say which values are strings."""
-        super().__init__(new_id)
-        self._functions = parameters_of(tools)
 
     def unopened_at(self, text: str) -> int:
         """See `CallReader`."""
@@ -62,24 +55,16 @@ class TaggedCalls(BracketedCalls):
         return found is not None and found["more"] is not None
 
     def _begin(self) -> None:
+        super()._begin()
         self._state = _State.NAME
-        self._text = ""
-        """What is not read yet."""
         self._parameters = Parameters()
-        self._pairs = Pairs(self._parameters)
         self._at_start = False
         """Whether nothing of the value has been passed on."""
-        self._looked_at = 0
-        """The index in a value's text up to which no end was found."""
         self._stray = ""
         """Text within the call that belongs to no tag."""
 
-    def _inner_mark(self, mark: Mark) -> list[Part]:
-        return []
-
-    def _inner_text(self, text: str) -> list[Part]:
-        self._text += text
-        return [*self._read_all(), *self._certain_value()]
+    def _is_in_value(self) -> bool:
+        return self._state is _State.VALUE
 
     def _end(self) -> list[Part]:
         parts = self._read_all()
@@ -105,14 +90,7 @@ class TaggedCalls(BracketedCalls):
             case _:
                 return [*parts, *self._end()]
 
-    def _read_all(self) -> list[Part]:
-        parts: list[Part] = []
-        while (more := self._read()) is not None:
-            parts += more
-        return parts
-
     def _read(self) -> list[Part] | None:
-        """The parts of the next tag; None where it is not whole."""
         match self._state:
             case _State.NAME:
                 return self._read_name()
@@ -166,16 +144,7 @@ class TaggedCalls(BracketedCalls):
         self._state, self._text = _State.PAIRS, rest
         return [*self._value(value), *self._arguments(self._pairs.end_value())]
 
-    def _certain_value(self) -> list[Part]:
-        """Pass on the text that is certainly part of a string."""
-        if self._state is not _State.VALUE or not self._pairs.is_string:
-            return []
-        certain, self._text = self._text[: self._looked_at], self._text[self._looked_at :]
-        self._looked_at = 0
-        return self._value(certain)
-
     def _value(self, text: str) -> list[Part]:
-        """`text` is part of the value."""
         if text and self._at_start:
             self._at_start, text = False, text.removeprefix("\n")
-        return self._arguments(self._pairs.value(text))
+        return super()._value(text)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +30,17 @@ class Counter:
     """vLLM's name for the same number."""
 
 
-@cache
-def declared(kind: type[Any]) -> Mapping[str, Gauge | Counter]:
+_known: dict[type[object], Mapping[str, Gauge | Counter]] = {}
+
+
+def declared(kind: type[object]) -> Mapping[str, Gauge | Counter]:
     """Attribute → its metric, of the fields and properties of a class."""
+    if kind not in _known:
+        _known[kind] = _read(kind)
+    return _known[kind]
+
+
+def _read(kind: type[object]) -> Mapping[str, Gauge | Counter]:
     types = get_type_hints(kind, include_extras=True)
     for name, value in vars(kind).items():
         if isinstance(value, property):
@@ -47,7 +54,7 @@ def declared(kind: type[Any]) -> Mapping[str, Gauge | Counter]:
     }
 
 
-def metrics_of(numbers: Any) -> Iterator[tuple[Gauge | Counter, float]]:
+def metrics_of(numbers: object) -> Iterator[tuple[Gauge | Counter, float]]:
     """The metrics of an object, with their values."""
     for name, metric in declared(type(numbers)).items():
         yield metric, getattr(numbers, name)

@@ -21,7 +21,7 @@ read -ra variants <<< "$files"
 for file in "${variants[@]}"; do
   [ -f "$file" ] || stop "REQUIREMENTS names $file, which is not there; a runtime is built from one of" requirements/{runtime,cpu,cuda}.txt
 done
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+version=$(sed -n 's|^__version__ = "\(.*\)"$|\1|p' runtime/ballast/version.py)
 revision=$(git describe --always --dirty=+ --exclude='*' --abbrev=12 2>/dev/null || echo unknown)
 arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 for name in BASE_IMAGE PIP_CERT PIP_INDEX_URL; do

@@ -6,17 +6,16 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import venv
 from pathlib import Path
 
 import pytest
 from tools.image import trim
 
+from ballast.version import __version__ as VERSION
 from ballast_operator.child_options import ChildOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def image(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

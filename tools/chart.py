@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 from tools.dashboards import DASHBOARDS, to_json
 from tools.pages import NOTE, is_file_with, table
 
+from ballast.version import __version__
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,10 +49,9 @@ def main(arguments: list[str]) -> int:
 
 def check_version() -> None:
     """Check that chart, images and package have the same version, since they are released together."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    if (chart["version"], chart["appVersion"]) != (version, version):
-        sys.exit(f"charts/ballast/Chart.yaml: version and appVersion must be {version}, as in pyproject.toml")
+    if (chart["version"], chart["appVersion"]) != (__version__, __version__):
+        sys.exit(f"charts/ballast/Chart.yaml: version and appVersion must be {__version__}, as in version.py")
 
 
 def permissions() -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ballast.config.arguments import add_options, normalised, suggestion
 from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
-from ballast.errors import BallastError, ConfigError, first_line
+from ballast.errors import BallastError, ConfigError, first_line, how_to_install
 from ballast.log import configure_logging
 from ballast.process_exit import output_error, report, watch_output
 from ballast.version import __version__
@@ -41,8 +41,8 @@ _SERVE = (
     *("prometheus_client", "pydantic", "starlette", "tokenizers", "tqdm", "uvicorn", "uvloop", "yaml"),
 )
 _GPU = ("torch", "triton")
-_BRINGS = {**dict.fromkeys(_SERVE, "ballast-serve"), **dict.fromkeys(_GPU, "'ballast-serve[runtime]'")}
-"""Packages of others → what brings them, where one is missing."""
+_EXTRAS = {**dict.fromkeys(_SERVE, None), **dict.fromkeys(_GPU, "runtime")}
+"""Required packages of others → the extra of the wheel that has them; None: the wheel itself."""
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -83,8 +83,8 @@ def exit_code(command: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001  the edge of the process: report what happened, exit with the code for our own faults
         if isinstance(error, OSError) and error is output_error():
             return EXIT_NO_OUTPUT
-        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _BRINGS:
-            report(f"ballast: the package {package} is not installed; `pip install {_BRINGS[package]}` brings it")
+        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _EXTRAS:
+            report(f"ballast: the package {package} is not installed; {how_to_install(_EXTRAS[package])}")
             return ConfigError.exit_code
         traceback.print_exc()
         report(f"ballast: internal error: {first_line(error)}")

@@ -114,6 +114,12 @@ def shown(value: object, most_chars: int = 80) -> str:
     return text if len(text) <= most_chars else f"{text[:most_chars]}…"
 
 
+def how_to_install(extra: str | None = None) -> str:
+    """The end of a message about a missing package: what installs it in a clone and with the wheel."""
+    again = "install the wheel again" if extra is None else f"install the wheel with its extra: WHEEL[{extra}]"
+    return f"run `make setup` in the clone, or {again}"
+
+
 def first_line(error: BaseException) -> str:
     """An unexpected error on one line. CUDA's messages go on with advice for programmers."""
     line, _, _ = str(error).partition("\n")

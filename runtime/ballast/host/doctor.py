@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ballast.errors import ConfigError, first_line
+from ballast.errors import ConfigError, first_line, how_to_install
 from ballast.host.gpu import auto_device
 from ballast.host.machine import Machine, read_machine
 from ballast.host.nvcc import has_ninja, has_nvcc
@@ -289,7 +289,7 @@ def _software(software: Software) -> Iterator[Finding]:
         yield Finding("missing", "compiled part", problem)
     for name, found in software.required.items():
         if found is None:
-            yield Finding("missing", name, "not installed; `pip install ballast-serve` brings it")
+            yield Finding("missing", name, f"not installed; {how_to_install()}")
         else:
             yield Finding("ok", name, found)
     for name, found in software.optional.items():

@@ -494,7 +494,7 @@ CONVERSATIONS = Question(
         Column("ITL of the other request, ms", "others_token_p50_ms", digits=1),
         Column("prompt tokens from the cache, %", "cached_share", scale=100),
     ),
-    command="python benchmarks/serving/conversations.py --conversations 4 --beside host,none -- --gguf_path MODEL.gguf",
+    command="python benchmarks/serving/conversations.py --conversations 4 --tiers host,none -- --gguf_path MODEL.gguf",
 )
 
 OVERLOAD = Question(

@@ -1,8 +1,8 @@
-"""Writes the generated files of the chart: permissions, dashboards, and a README from comments.
+"""Write the generated files of the chart: permissions, dashboards, and a README from comments.
 
     python -m tools.chart [--check]
 
-With --check nothing is written; the exit code says whether the files are up to date.
+With --check nothing is written. The exit code says whether the files are up to date.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         old = [name for name, text in expected.items() if not is_file_with(CHART / name, text)]
         if old:
-            print(f"charts/ballast/: {', '.join(old)} are not what their sources make; run: make docs-reference")
+            print(f"charts/ballast/: {', '.join(old)} are out of date; run: make docs-reference")
         return 1 if old else 0
     for name, text in expected.items():
         (CHART / name).parent.mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ def readme() -> Iterator[str]:
 
 
 def values(text: str) -> Iterable[Value]:
-    """Values with a comment `# -- …` above them; SystemExit names one without."""
+    """Values with a comment `# -- …` above them. A value without one raises SystemExit with its name."""
     defaults = yaml.safe_load(text)
     found: list[Value] = []
     parents: list[str] = []

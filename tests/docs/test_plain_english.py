@@ -26,6 +26,9 @@ PLACES = {
     "pages": ("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples"),
     "operator": ("operator", "tests/operator"),
     "chart and manifests": ("charts", "manifests"),
+    "tests": ("tests",),
+    "tools": ("tools", ":(exclude)tools/tiny_model/corpus/*.yaml"),  # these files are training data
+    "benchmarks": ("benchmarks",),
 }
 SUFFIXES = {".md", ".py", ".yaml", ".tpl"}
 

@@ -1,4 +1,4 @@
-"""The published templates that Ballast's prompts are compared with, and how prompts are told apart."""
+"""The published templates that Ballast's prompts are compared with, and how prompts are distinguished."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_file_for_another_python_is_named_and_the_others_are_compiled(tmp_path
         check=True,
     )
     assert compiled.stderr.splitlines() == [
-        f"compile: left out, its syntax is another Python's: {package / 'newer.py'}"
+        f"compile: left out, not valid in this Python version: {package / 'newer.py'}"
     ]
     assert [path.name.partition(".")[0] for path in (package / "__pycache__").iterdir()] == ["fine"]
 

@@ -19,7 +19,7 @@ TOLERANCE = {"rtol": 0, "atol": 2e-5}  # as latent attention's: scores below 10,
 
 @dataclass
 class Cache:
-    """Sequences in scattered blocks; blocks of nobody hold NaN, so reading one shows."""
+    """Sequences in scattered blocks. Unused blocks hold NaN, so that a read of them shows."""
 
     keys: NDArray[np.float32]  # [slots, kv heads, KEY]
     values: NDArray[np.float32]  # [slots, kv heads, VALUE]

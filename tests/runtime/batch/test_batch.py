@@ -1,4 +1,4 @@
-"""`ballast batch` answers as the server does, goes on where it was stopped, and loses no reply."""
+"""`ballast batch` gives the same answers as the server, resumes where it was stopped, and loses no reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When refused clients are told to come back: one after another, as fast as requests end. Time is made up."""
+"""Retry-After of refused clients: one after another, as fast as requests end. Time is simulated."""
 
 import heapq
 import itertools
@@ -73,7 +73,7 @@ def test_the_wait_is_one_that_clients_heed(slots, runs, refusals):
 
 
 class Server:
-    """A batch and a queue in made-up time, with clients that come back when they are told to."""
+    """A batch and a queue in simulated time, with clients that retry at the requested time."""
 
     def __init__(self, durations):
         self._schedule = RetrySchedule(BATCH)

@@ -1,4 +1,4 @@
-"""Models are pulled from a hub whole and checked, whatever the hub and the network do."""
+"""Models are pulled from a hub completely and verified, also if the hub or the network fails."""
 
 from __future__ import annotations
 

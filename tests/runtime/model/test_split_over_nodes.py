@@ -137,7 +137,7 @@ def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model
     assert max(owned.values()) <= 2 * total / num_nodes
 
     report = read_report(split.memory, split.why_not_pinned)
-    # No such node is here: what it owns lies on those that are, and none of it is near its readers.
+    # This node does not exist here. Its weights are on the existing nodes, and none of them is near its readers.
     assert not {node.node for node in report.nodes} & set(owned)
     resident = sum(node.expert_bytes or 0 for node in report.nodes)
     num_ranges = sum(map(len, split.memory.experts.values()))

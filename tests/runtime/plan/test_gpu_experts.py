@@ -1,4 +1,4 @@
-"""Which routed experts lie in a GPU's memory as well: the choice, the plan that counts it, the options and rules that
+"""Which routed experts are also in GPU memory: the choice, the plan that counts it, the options and rules that
 ask for it, the profile that guides it."""
 
 from __future__ import annotations

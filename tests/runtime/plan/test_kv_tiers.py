@@ -1,4 +1,4 @@
-"""What stands beside the KV cache is planned: host memory of what is left, and the way to disk."""
+"""The plan of the KV cache tiers: host memory from what is left, and the disk tier."""
 
 from __future__ import annotations
 

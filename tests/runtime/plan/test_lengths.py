@@ -129,7 +129,7 @@ def config_for(gguf: GgufModel, vram: int | None, scheduling: SchedulingConfig) 
 @pytest.mark.parametrize(
     ("vram", "host_gib", "reply", "cache"),
     [
-        (24, 512, (8192, 9000), (32800, 36000)),  # what one consumer's GPU holds beside R1's dense weights
+        (24, 512, (8192, 9000), (32800, 36000)),  # what a consumer GPU holds in addition to R1's dense weights
         (80, 512, (32768, 32768), (163840, 163840)),
         (14, 512, (1024, 8191), (4128, 32799)),
         (None, 512, (32768, 32768), (131104, 163840)),

@@ -106,7 +106,7 @@ def test_the_plan_counts_what_the_loaded_model_takes(
     plan = make_plan(gguf, spec, numbers, ROOMY)
 
     vectors = sum(info.num_bytes for name, info in gguf.tensors.items() if len(info.shape) == 1)
-    # A tensor that two matrices look into lies there once.
+    # A tensor that two matrices share is counted once.
     places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
     assert use(plan, "weights") - vectors == sum(size for _, size in places)
 

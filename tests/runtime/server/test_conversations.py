@@ -1,4 +1,4 @@
-"""A server with a folder for what its KV cache gives up: conversations go on from there, after SIGKILL too."""
+"""A server with a folder for evicted KV blocks: conversations continue from there, also after SIGKILL."""
 
 from __future__ import annotations
 

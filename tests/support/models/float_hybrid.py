@@ -35,7 +35,7 @@ def load_hybrid(
     ahead: PinnedAhead | None = None,
     **options: Any,
 ) -> HybridModel:
-    """One thread computes the CPU's experts. `options` are `HybridOptions`'s, whatever the settings say of them."""
+    """One thread computes the CPU's experts. `options` are `HybridOptions`'s and override the settings."""
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     hybrid_options = HybridOptions(

@@ -89,7 +89,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
 def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64) -> set[int]:
     """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of so many copies of the input, each with random noise of `noise` times its size, gets others.
+    That is, at least one of `num_copies` copies of the input, each with random noise of `noise` times its size, gets
+    others.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -139,7 +140,7 @@ def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
 
 
 def dequantized(gguf_path: Path) -> dict[str, Floats]:
-    """Every tensor of the model by its GGUF name, row-major, multiplied by the scale that it has beside it."""
+    """Every tensor of the model by its GGUF name, row-major, multiplied by its scale."""
     shard = _SHARD.fullmatch(gguf_path.name)
     files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
     return with_scales({tensor.name: values_of(tensor) for file in files for tensor in GGUFReader(file).tensors})
@@ -152,7 +153,7 @@ def values_of(tensor: ReaderTensor) -> Floats:
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Matrices multiplied by the scales that lie beside them in the file, of experts one each."""
+    """Matrices multiplied by their scales from the file. Each expert has one."""
     scaled = {name: values for name, values in tensors.items() if not name.endswith(".scale")}
     for name in tensors.keys() - scaled.keys():
         matrix = f"{name.removesuffix('.scale')}.weight"

@@ -1,4 +1,4 @@
-"""A folder of KV blocks: what was written is read, what is not whole is not, whatever ended the process that wrote."""
+"""A folder of KV blocks: complete blocks are read and incomplete ones are not, however the writing process ended."""
 
 from __future__ import annotations
 

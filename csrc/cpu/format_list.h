@@ -6,7 +6,7 @@
 //   FLOATS(name, type, block bytes)
 //
 // One weight a block. Its readers are dequantize_<name> (quant/floats.h) and <name>AsFloats
-// (cpu/shared/panel-inl.h).
+// (cpu/panels/multiply_floats-inl.h).
 //
 //   QUANTIZED(name, type, block weights, block bytes, the members of its QuantLayout)
 //

@@ -4,7 +4,8 @@
 #pragma once
 
 #include "cpu/amx/tile_tokens.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/prefetch-inl.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {

@@ -3,7 +3,8 @@
 // scaled once.
 #pragma once
 
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/decode_codes-inl.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "cpu/amx/super_blocks-inl.h"
 #include "cpu/amx/tile_tokens.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {

@@ -1,9 +1,12 @@
 // Products of few tokens with panels of points: quads are looked up into registers and multiplied from there.
-// Included by kernels.cpp, with internal linkage as panel-inl.h.
 #pragma once
 
 #include "cpu/avx2/simd.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/accumulate_tokens-inl.h"
+#include "cpu/panels/decode_points-inl.h"
+#include "cpu/panels/decoded_panels-inl.h"
+#include "cpu/panels/packed_panels-inl.h"
+#include "cpu/panels/prefetch-inl.h"
 
 namespace ballast {
 namespace {

@@ -1,6 +1,6 @@
 // Looks up the points of a group in the order that costs least where the chip permutes bytes: a quad takes
 // its columns from several points, so that bits stay in their bytes; activations are put into the same order.
-// Included by kernels.cpp before panel-inl.h, with internal linkage as there.
+// Included before the headers of cpu/panels.
 #pragma once
 
 #include "cpu/avx512/points-inl.h"

@@ -1,12 +1,15 @@
 // Products of few tokens with panels of points, where the chip permutes bytes: a group is looked up into
 // registers and multiplied from there. With more tokens the look-ups are a small part, and kernels that all
-// types of points share take pieces that were stored. Included by kernels.cpp behind panel-inl.h, with
-// internal linkage as there.
+// types of points share take pieces that were stored.
 #pragma once
 
 #include "cpu/avx512/ordered_points-inl.h"
 #include "cpu/avx512/points-inl.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/accumulate_sub_blocks-inl.h"
+#include "cpu/panels/decode_points-inl.h"
+#include "cpu/panels/decoded_panels-inl.h"
+#include "cpu/panels/packed_panels-inl.h"
+#include "cpu/panels/prefetch-inl.h"
 
 namespace ballast {
 namespace {

@@ -1,6 +1,6 @@
 // Looks up the points of a grid where the chip permutes bytes (VBMI): numbers of 64 points at a time, in
-// tables that lie in registers. Other chips with AVX-512 look them up one by one. Included by kernels.cpp
-// before panel-inl.h, with internal linkage as there.
+// tables that lie in registers. Other chips with AVX-512 look them up one by one. Included
+// before the headers of cpu/panels, which test the macros below.
 #pragma once
 
 #include "cpu/avx512/simd.h"

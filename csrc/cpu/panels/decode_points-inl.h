@@ -1,5 +1,4 @@
-// Decodes groups of panels whose codes are the points of a grid, on the names of an instruction set's simd.h.
-// Included by panel-inl.h, with internal linkage as there.
+// Decodes groups whose codes are points of a grid.
 #pragma once
 
 #include "cpu/grid_layout.h"

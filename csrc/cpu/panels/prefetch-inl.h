@@ -1,5 +1,4 @@
-// Prefetching of the panels that kernels read, and of what they read next. Included by panel-inl.h, with
-// internal linkage as there.
+// Prefetches the panels that kernels read, and the weights that they read next.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,9 +1,5 @@
-// Codes that are multiplied by their sub-block's scale before they meet activations
-// (QuantLayout::scales_codes), on the names of an instruction set's simd.h. Included by panel-inl.h, with
-// internal linkage as there.
-//
-// The products of a whole super-block with whole numbers are then summed up without a scale between them,
-// once a token; a code is scaled once for all tokens.
+// Multiplies codes by the scale of their sub-block (QuantLayout::scales_codes), once for all tokens. The
+// products of a whole super-block then add up as integers.
 #pragma once
 
 #include "cpu/panel_layout.h"

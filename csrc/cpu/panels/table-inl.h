@@ -1,6 +1,11 @@
 // The functions that an instruction set exports, one a kind of panel.
 #pragma once
 
+#include "cpu/kernels.h"
+#include "cpu/panels/multiply_floats-inl.h"
+#include "cpu/panels/multiply_quantized-inl.h"
+#include "cpu/shared/elementwise-inl.h"
+
 namespace ballast {
 namespace {
 

@@ -1,5 +1,4 @@
-// Decodes panels whose codes are digits to the base of 3, on the names of an instruction set's simd.h.
-// Included by panel-inl.h, with internal linkage as there.
+// Decodes super-blocks whose codes are digits of base 3.
 #pragma once
 
 #include "cpu/panel_layout.h"

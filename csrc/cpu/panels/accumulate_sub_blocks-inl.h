@@ -40,7 +40,7 @@ BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kByt
     begin_dots(first_sum<kLayout>(kWhole ? block.negative_sum : block.negative_half_sums[kSub]), dots[token]);
   }
   if constexpr (kJoins) {
-    alignas(kPartBytes) int16_t numbers[kTokens][kGroupCols];
+    alignas(kVectorBytes) int16_t numbers[kTokens][kGroupCols];
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) join_digits(blocks[token][index].quants, numbers[token]);
     add_quads_of_numbers<kVectors, kTokens, kFirst, kFirst + kQuads>(group, numbers, dots);
@@ -61,10 +61,11 @@ BALLAST_INLINE void add_sub_block(const Group& group, const ActivationBlock<kByt
   }
 }
 
-// sums [token][vector] of groups whose activations share a scale.
+// sums [token][vector] = the groups begin…end, which share an activation scale.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, class Weights>
-BALLAST_INLINE void sum_sub_blocks(const Weights& weights, int64_t begin, int64_t end, Ahead& ahead,
-                                   const ActivationBlock<kBytes>* const* blocks, Floats (*sums)[kVectors]) {
+BALLAST_INLINE void sum_sub_blocks(const Weights& weights, int64_t begin, int64_t end,
+                                   NextPrefetch& next_prefetch, const ActivationBlock<kBytes>* const* blocks,
+                                   Floats (*sums)[kVectors]) {
 #pragma GCC unroll 16
   for (int token = 0; token < kTokens; ++token) {
 #pragma GCC unroll 4
@@ -72,7 +73,7 @@ BALLAST_INLINE void sum_sub_blocks(const Weights& weights, int64_t begin, int64_
   }
   const auto block = block_at(weights, begin);
   for (int64_t index = begin; index < end; ++index) {
-    if (--ahead.wait == 0) prefetch_share<kLayout, kVectors / kPanelVectors>(ahead);
+    if (--next_prefetch.wait == 0) prefetch_next_slice<kLayout, kVectors / kPanelVectors>(next_prefetch);
     const auto group = group_at(weights, block, index);
     add_sub_block<kLayout, kVectors, kTokens, 0>(group, blocks, index, sums);
     if constexpr (kLayout.subs_per_group() == 2)

@@ -9,21 +9,20 @@
 namespace ballast {
 namespace {
 
-// A group's half sums of one byte of the activations.
+// The sums of the two halves of a group for one byte of the activations.
 template <int kBytes>
 BALLAST_INLINE Bytes half_digits(const ActivationBlock<kBytes>& block, int plane) {
   return broadcast_pair(block.negative_half_digits[plane]);
 }
 
-// Whether sub-blocks are scaled after they are multiplied, rather than codes before: a sub-block's dot
-// product with either byte of the activations is a word, so that it is scaled and added at once. With few
-// tokens that is less, and where signed codes take longer to multiply it always is.
+// Whether dot products are scaled instead of codes. One instruction scales and adds a dot product of a sub-
+// block. This is faster with few tokens, and always if signed codes are slow to multiply.
 template <int kBytes, const QuantLayout& kLayout, int kVectors>
 constexpr bool scales_dots(const PackedPanels<kLayout, kVectors>*, int num_tokens) {
   return !multiplies_scaled_codes<kLayout>() || kVectors * num_tokens * kBytes <= 4;
 }
 template <int kBytes, const QuantLayout& kLayout, int kVectors>
-constexpr bool scales_dots(const DecodedPiece<kLayout, kVectors>*, int) {
+constexpr bool scales_dots(const DecodedPanels<kLayout, kVectors>*, int) {
   return !multiplies_scaled_codes<kLayout>();
 }
 
@@ -51,9 +50,9 @@ BALLAST_INLINE void add_scaled_dots(const Group& group, const ActivationBlock<kB
   }
 }
 
-// The same sums as sum_scaled_block's.
+// The same sums as sum_scaled_block, from scaled dot products.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, class Weights>
-BALLAST_INLINE void sum_block_of_dots(const Weights& weights, int64_t begin, Ahead& ahead,
+BALLAST_INLINE void sum_block_of_dots(const Weights& weights, int64_t begin, NextPrefetch& next_prefetch,
                                       const ActivationBlock<kBytes>* const* blocks,
                                       Floats (*sums)[kVectors]) {
   Ints totals[kTokens][1][kBytes][kVectors];
@@ -65,7 +64,7 @@ BALLAST_INLINE void sum_block_of_dots(const Weights& weights, int64_t begin, Ahe
   }
   const auto block = block_at(weights, begin);
   for (int64_t index = begin; index < begin + kSuperGroups; ++index) {
-    if (--ahead.wait == 0) prefetch_share<kLayout, kVectors / kPanelVectors>(ahead);
+    if (--next_prefetch.wait == 0) prefetch_next_slice<kLayout, kVectors / kPanelVectors>(next_prefetch);
     const auto group = group_at(weights, block, index);
     Bytes pairs[kVectors];
 #pragma GCC unroll 4
@@ -98,7 +97,7 @@ BALLAST_INLINE void sum_block_of_dots(const Weights& weights, int64_t begin, Ahe
   }
 }
 
-// What sums of codes that were moved to be without a sign begin with.
+// The initial sums for signed codes that were made unsigned.
 template <const QuantLayout& kLayout, int kBytes>
 BALLAST_INLINE Ints first_sum_of_block(const ActivationBlock<kBytes>* blocks) {
   if constexpr (!kLayout.negates_codes()) return zero_ints();
@@ -107,10 +106,10 @@ BALLAST_INLINE Ints first_sum_of_block(const ActivationBlock<kBytes>* blocks) {
   return shift_left_ints<7>(broadcast_int(negative_sum));
 }
 
-// sums [token][vector] of a super-block whose codes are scaled. They are whole numbers below 2^31: 256
-// products of 128 and a number of two bytes.
+// sums [token][vector] of a super-block with scaled codes. They stay below 2^31: 256 products of 128 and a
+// two-byte number.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, class Weights>
-BALLAST_INLINE void sum_scaled_block(const Weights& weights, int64_t begin, Ahead& ahead,
+BALLAST_INLINE void sum_scaled_block(const Weights& weights, int64_t begin, NextPrefetch& next_prefetch,
                                      const ActivationBlock<kBytes>* const* blocks, Floats (*sums)[kVectors]) {
   Ints dots[kTokens][num_chains<kLayout, kVectors, kTokens>()][kBytes][kVectors];
 #pragma GCC unroll 16
@@ -118,7 +117,7 @@ BALLAST_INLINE void sum_scaled_block(const Weights& weights, int64_t begin, Ahea
     begin_dots(first_sum_of_block<kLayout>(blocks[token] + begin), dots[token]);
   const auto block = block_at(weights, begin);
   for (int64_t index = begin; index < begin + kSuperGroups; ++index) {
-    if (--ahead.wait == 0) prefetch_share<kLayout, kVectors / kPanelVectors>(ahead);
+    if (--next_prefetch.wait == 0) prefetch_next_slice<kLayout, kVectors / kPanelVectors>(next_prefetch);
     const auto group = with_factors(group_at(weights, block, index));
     add_quads<kLayout, kVectors, kTokens, kBytes, 0, kGroupQuads>(group, blocks, index, dots);
   }
@@ -133,7 +132,7 @@ BALLAST_INLINE void sum_scaled_block(const Weights& weights, int64_t begin, Ahea
     }
   }
   if constexpr (kLayout.has_minimum) {
-    // Apart from the products, for the registers' sake.
+    // Separate from the products, to save registers.
     Ints minima[kTokens][1][kBytes][kVectors];
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) begin_dots(zero_ints(), minima[token]);

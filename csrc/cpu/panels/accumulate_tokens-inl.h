@@ -1,9 +1,9 @@
 // Adds up all groups of a row for several tokens.
 //
-// Order of the float sums, for every row and token and whatever the number of tokens. Columns whose
-// activations share a scale (PanelRun::blocks_per_scale) form a sum of their own: sub-block after
-// sub-block, integer dot product times weight scale added with one rounding, then the minimum's part. Such
-// sums, times the activations' scale, are added up with one rounding each. Where codes are scaled first
+// The order of float sums is fixed for every row and token and does not depend on the number of tokens.
+// Columns whose activations share a scale (PanelRun::blocks_per_scale) form one sum, sub-block after
+// sub-block: the integer dot product times the weight scale, added with one rounding, then the minimum. These
+// sums, times the scale of the activations, are added with one rounding each. If codes are scaled
 // (QuantLayout::scales_codes), a super-block is one sub-block.
 #pragma once
 
@@ -14,15 +14,15 @@ namespace ballast {
 namespace {
 
 BALLAST_INLINE float* vector_products(const PanelProducts& out, int token, int vector) {
-  return products_of(out, panel_index(vector)) + token * kPanelRows + part_index(vector) * kVectorRows;
+  return products_of(out, panel_index(vector)) + token * kPanelRows + row_vector_of(vector) * kVectorRows;
 }
 
-// out [panel][token][16 rows] = what came before them, if anything, + the groups of `weights` times the
-// tokens.
+// out [panel][token][16 rows] += the groups of `weights` times the tokens. The first groups overwrite `out`.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, class Weights>
 BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64_t groups_per_scale,
-                                    Ahead& shares, const void* const* tokens, const PanelProducts& out) {
-  Ahead ahead = shares;
+                                    NextPrefetch& shared_prefetch, const void* const* tokens,
+                                    const PanelProducts& out) {
+  NextPrefetch next_prefetch = shared_prefetch;
   const int64_t per_scale = kLayout.is_flat() ? groups_per_scale : kSuperGroups;
   const ActivationBlock<kBytes>* blocks[kTokens];
   Floats totals[kTokens][kVectors];
@@ -38,12 +38,12 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
   for (int64_t begin = groups.begin; begin < groups.end; begin += per_scale) {
     Floats sums[kTokens][kVectors];
     if constexpr (!kLayout.scales_codes())
-      sum_sub_blocks<kLayout, kVectors, kTokens, kBytes>(weights, begin, begin + per_scale, ahead, blocks,
-                                                         sums);
+      sum_sub_blocks<kLayout, kVectors, kTokens, kBytes>(weights, begin, begin + per_scale, next_prefetch,
+                                                         blocks, sums);
     else if constexpr (scales_dots<kBytes>(static_cast<const Weights*>(nullptr), kTokens))
-      sum_block_of_dots<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
+      sum_block_of_dots<kLayout, kVectors, kTokens, kBytes>(weights, begin, next_prefetch, blocks, sums);
     else
-      sum_scaled_block<kLayout, kVectors, kTokens, kBytes>(weights, begin, ahead, blocks, sums);
+      sum_scaled_block<kLayout, kVectors, kTokens, kBytes>(weights, begin, next_prefetch, blocks, sums);
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) {
       const Floats scale = broadcast_float(blocks[token][begin].scale);
@@ -58,11 +58,11 @@ BALLAST_INLINE void multiply_tokens(const Weights& weights, Groups groups, int64
     for (int token = 0; token < kTokens; ++token)
       store_floats(vector_products(out, token, vector), totals[token][vector]);
   }
-  shares = ahead;
+  shared_prefetch = next_prefetch;
 }
 
-// The next number of tokens that is a function of its own. Each one takes long to instrument, so under the
-// sanitizer of addresses there are the widest and the narrowest alone.
+// The next smaller number of tokens with a function of its own. Under the address sanitizer, which
+// instruments each one slowly, only the largest and the smallest exist.
 constexpr int fewer_tokens(int num_tokens) {
 #ifdef __SANITIZE_ADDRESS__
   return num_tokens > 1 ? 1 : 0;
@@ -71,17 +71,18 @@ constexpr int fewer_tokens(int num_tokens) {
 #endif
 }
 
-// As many at a time as registers hold, then the rest together.
+// Multiplies kTokens tokens at a time, as many as registers hold, and then the rest together.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, class Weights>
-void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_scale, Ahead& ahead,
-                   const void* const* tokens, int64_t num_tokens, PanelProducts out) {
+void multiply_rest(const Weights& weights, Groups groups, int64_t groups_per_scale,
+                   NextPrefetch& next_prefetch, const void* const* tokens, int64_t num_tokens,
+                   PanelProducts out) {
   for (; num_tokens >= kTokens; num_tokens -= kTokens, tokens += kTokens, out.first += kTokens * kPanelRows)
-    multiply_tokens<kLayout, kVectors, kTokens, kBytes>(weights, groups, groups_per_scale, ahead, tokens,
-                                                        out);
+    multiply_tokens<kLayout, kVectors, kTokens, kBytes>(weights, groups, groups_per_scale, next_prefetch,
+                                                        tokens, out);
   if constexpr (kTokens > 1) {
     if (num_tokens > 0)
       multiply_rest<kLayout, kVectors, fewer_tokens(kTokens), kBytes>(weights, groups, groups_per_scale,
-                                                                      ahead, tokens, num_tokens, out);
+                                                                      next_prefetch, tokens, num_tokens, out);
   }
 }
 

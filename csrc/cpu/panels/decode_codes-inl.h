@@ -6,18 +6,18 @@
 namespace ballast {
 namespace {
 
-// Vectors are numbered through the rows of neighbouring panels: kPanelVectors of each.
+// Vectors are numbered across the rows of adjacent panels, kPanelVectors per panel.
 constexpr int panel_index(int vector) { return vector / kPanelVectors; }
-constexpr int part_index(int vector) { return vector % kPanelVectors; }
+constexpr int row_vector_of(int vector) { return vector % kPanelVectors; }
 
-// Quad kQuad's codes, from the planes of a group.
+// The codes of quad kQuad, from the planes of a group.
 template <int kQuad>
 BALLAST_INLINE Bytes nibble_quad(const uint8_t* plane) {
   const Bytes line = load_bytes(plane + kQuad % 4 * kQuadBytes);
   return and_bytes(kQuad < 4 ? line : shift_right<4>(line), bytes_of(0x0f));
 }
 
-// Two bits, moved to kTo, kTo + 1.
+// Two bits, moved to kTo and kTo + 1.
 template <int kQuad, int kTo>
 BALLAST_INLINE Bytes pair_quad(const uint8_t* plane) {
   const Bytes line = load_bytes(plane + kQuad / 4 * kQuadBytes);

@@ -6,15 +6,15 @@
 namespace ballast {
 namespace {
 
-// What the scales of a block's groups have in common: where they are, and for super-blocks what they are
-// multiples of.
+// The common data of the scales of a block's groups: their address and, for super-blocks, the factors of
+// scales and minima.
 struct CommonScales {
   const uint8_t* first;
   Floats scale;
   Floats minimum;
 };
 
-// Scales of the sub-blocks of a group, and their minima with the sign of an addend.
+// Scales and minima of the sub-blocks of a group. Minima have the sign for addition.
 template <const QuantLayout& kLayout, bool kScalesCodes = kLayout.scales_codes()>
 struct GroupScales {
   Floats scale[kLayout.subs_per_group()];
@@ -27,22 +27,23 @@ struct GroupScales<kLayout, true> {
 
 constexpr int kHalvesBytes = 2 * kPanelRows;
 
-// Of the groups from `begin` on, to the end of its super-block if it has one, for the rows of a vector.
+// For the groups from `begin` to the end of its super-block, if it has one, and the rows of one vector.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int part, int64_t begin) {
+BALLAST_INLINE CommonScales common_scales(const uint8_t* panel, int row_vector, int64_t begin) {
   if constexpr (kLayout.is_flat()) {
     constexpr int kScaleBytes = kLayout.scales == Scales::kFlat ? 2 : 1;
-    return {panel + begin * kLayout.scale_stride() + part * kVectorRows * kScaleBytes, zero_floats(),
+    return {panel + begin * kLayout.scale_stride() + row_vector * kVectorRows * kScaleBytes, zero_floats(),
             zero_floats()};
   }
   const uint8_t* const record = panel + (begin >> kSuperGroupsLog2) * kLayout.scale_stride();
-  const uint8_t* const halves = record + part * kVectorRows * 2;
-  const uint8_t* const bytes = record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + part * kVectorRows;
+  const uint8_t* const halves = record + row_vector * kVectorRows * 2;
+  const uint8_t* const bytes =
+      record + kHalvesBytes * (kLayout.has_minimum ? 2 : 1) + row_vector * kVectorRows;
   return {bytes, halves_to_floats(halves),
           kLayout.has_minimum ? halves_to_floats(halves + kHalvesBytes) : zero_floats()};
 }
 
-// Of the group that is `index` groups behind the first that `common` is of.
+// For the group `index` groups after the first one of `common`.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE void decode_scales(const CommonScales& common, int64_t index, GroupScales<kLayout>& out) {
   constexpr int kSubs = kLayout.subs_per_group();

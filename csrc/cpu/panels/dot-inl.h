@@ -8,19 +8,19 @@
 namespace ballast {
 namespace {
 
-// Sums that a dot product is formed in: with few tokens one alone would have to wait for itself.
+// Independent sums of a dot product. With few tokens, one sum would wait for its own latency.
 template <const QuantLayout& kLayout, int kVectors, int kTokens>
 constexpr int num_chains() {
   return kVectors * kTokens <= 2 && kLayout.subs_per_group() == 1 ? 2 : 1;
 }
 
-// words [token][plane][vector] = the products of quads kQuad…kEnd, two of each quad in a word.
+// words [token][plane][vector] = the products of quads kQuad…kEnd, two products of a quad per word.
 template <bool kSigned, int kVectors, int kTokens, int kBytes, int kQuad, int kEnd, bool kIsFirst,
           class Group>
 BALLAST_INLINE void sum_in_words(const Group& group, const ActivationBlock<kBytes>* const* blocks,
                                  int64_t index, Bytes (*words)[kBytes][kVectors]) {
   if constexpr (kQuad < kEnd) {
-    if constexpr (kQuad % 2 == 0) ask_ahead<kQuad>(group);
+    if constexpr (kQuad % 2 == 0) prefetch_quads<kQuad>(group);
     Bytes codes[kVectors];
 #pragma GCC unroll 4
     for (int vector = 0; vector < kVectors; ++vector) codes[vector] = quad_of<kQuad>(group, vector);
@@ -39,12 +39,12 @@ BALLAST_INLINE void sum_in_words(const Group& group, const ActivationBlock<kByte
   }
 }
 
-// dots [token][0][0][vector] += quads kQuad…kEnd, with activations that join_digits has made.
+// dots [token][0][0][vector] += quads kQuad…kEnd, with the activations from join_digits.
 template <int kVectors, int kTokens, int kQuad, int kEnd, class Group, class Dots>
 BALLAST_INLINE void add_quads_of_numbers(const Group& group, const int16_t (&numbers)[kTokens][kGroupCols],
                                          Dots* dots) {
   if constexpr (kQuad < kEnd) {
-    if constexpr (kQuad % 2 == 0) ask_ahead<kQuad>(group);
+    if constexpr (kQuad % 2 == 0) prefetch_quads<kQuad>(group);
     Bytes even[kVectors];
     Bytes odd[kVectors];
 #pragma GCC unroll 4
@@ -60,8 +60,8 @@ BALLAST_INLINE void add_quads_of_numbers(const Group& group, const int16_t (&num
   }
 }
 
-// Quads kQuad…kEnd of a group of some vectors: each decoded once for all tokens, each activation loaded once
-// for all vectors. dots [token][chain][plane][vector], a plane being one byte of the activations.
+// Adds quads kQuad…kEnd: each is decoded once for all tokens, each activation loaded once for all vectors.
+// dots [token][chain][plane][vector]; a plane is one byte of the activations.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes, int kQuad, int kEnd, class Group>
 BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>* const* blocks, int64_t index,
                               Ints (*dots)[num_chains<kLayout, kVectors, kTokens>()][kBytes][kVectors]) {
@@ -85,7 +85,7 @@ BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>*
     add_quads<kLayout, kVectors, kTokens, kBytes, kRunEnd, kEnd>(group, blocks, index, dots);
   } else if constexpr (kQuad < kEnd) {
     constexpr int kChain = kQuad / 2 % num_chains<kLayout, kVectors, kTokens>();
-    ask_ahead<kQuad>(group);
+    prefetch_quads<kQuad>(group);
     using Codes = decltype(quad_of<kQuad>(group, 0));
     Codes first[kVectors];
     Codes second[kVectors];
@@ -107,7 +107,7 @@ BALLAST_INLINE void add_quads(const Group& group, const ActivationBlock<kBytes>*
   }
 }
 
-// dots [chain][plane][vector] of one token, to be added to.
+// Initializes dots [chain][plane][vector] of one token.
 template <int kVectors, int kChains, int kBytes>
 BALLAST_INLINE void begin_dots(Ints first, Ints (&dots)[kChains][kBytes][kVectors]) {
 #pragma GCC unroll 4
@@ -121,7 +121,7 @@ BALLAST_INLINE void begin_dots(Ints first, Ints (&dots)[kChains][kBytes][kVector
   }
 }
 
-// What they come to.
+// The final dot product.
 template <int kVectors, int kChains, int kBytes>
 BALLAST_INLINE Ints end_dots(const Ints (&dots)[kChains][kBytes][kVectors], int vector) {
   const auto sum_of_chains = [&](int plane) {

@@ -22,7 +22,7 @@ struct BF16AsFloats {
   BALLAST_INLINE Floats load(const uint8_t* from) { return bfloats_to_floats(from); }
 };
 
-// Column c goes to partial sum c % 4: one sum alone would wait for itself.
+// Column c is added to partial sum c % 4: a single sum would wait for its own latency.
 template <class Format, int kTokens>
 BALLAST_INLINE void multiply_float_tokens(const PanelRun& run, const uint8_t* panel,
                                           const void* const* tokens, float* out) {
@@ -78,10 +78,10 @@ template <class Format>
 void multiply_floats(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                      const PanelProducts& out) {
   for (int64_t index = 0; index < run.count; ++index) {
-    for (int part = 0; part < kPanelRows / kVectorRows; ++part) {
+    for (int row_vector = 0; row_vector < kPanelRows / kVectorRows; ++row_vector) {
       multiply_float_rest<Format, kFloatTokens>(
-          run, panel_of(run, index) + part * kVectorRows * Format::kBytes, tokens, num_tokens,
-          products_of(out, index) + part * kVectorRows);
+          run, panel_of(run, index) + row_vector * kVectorRows * Format::kBytes, tokens, num_tokens,
+          products_of(out, index) + row_vector * kVectorRows);
     }
   }
 }

@@ -10,7 +10,7 @@
 namespace ballast {
 namespace {
 
-// Panels that are decoded as they are multiplied, with kTokens at a time.
+// Decodes panels while it multiplies them, with kTokens tokens at a time.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes>
 BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const void* const* tokens,
                                    int64_t num_tokens, const PanelProducts& out) {
@@ -20,56 +20,56 @@ BALLAST_NOINLINE void multiply_few(const PanelRun& run, int64_t index, const voi
     const int64_t begin = num_tokens * pass / num_passes;
     const int64_t end = num_tokens * (pass + 1) / num_passes;
     multiply_rest<kLayout, kVectors, kTokens, kBytes>(
-        panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.ahead, tokens + begin, end - begin,
-        {products_of(out, index) + begin * kPanelRows, out.panel_stride});
-    panels.asking = asking_for_nothing();  // the first pass has asked
+        panels, {0, run.cols / kGroupCols}, run.blocks_per_scale, panels.next_prefetch, tokens + begin,
+        end - begin, {products_of(out, index) + begin * kPanelRows, out.panel_stride});
+    panels.own_prefetch = no_prefetch();  // the first pass has prefetched the panel
   }
 }
 
-// Where a super-block is summed up in whole numbers, registers hold more sums of one byte.
+// With one-byte activations and integer sums of super-blocks, registers hold the sums of more tokens.
 template <const QuantLayout& kLayout, int kBytes>
 constexpr int tokens_at_once() {
   return kLayout.scales_codes() && kBytes == 1 ? kByteTokens : kQuantTokens;
 }
 
-// Panels that are decoded a piece at a time, once for all tokens.
+// Decodes some groups of the panels at a time, once for all tokens.
 template <const QuantLayout& kLayout, int kVectors, int kBytes>
 BALLAST_NOINLINE void multiply_many(const PanelRun& run, int64_t index, const void* const* tokens,
                                     int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   constexpr int kTokens = tokens_at_once<kLayout, kBytes>();
   PackedPanels<kLayout, kVectors> panels(run, index, divide_up(num_tokens, kTokens));
-  DecodedPiece<kLayout, kVectors> piece;
-  for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
-    const Groups groups{first, smaller(first + kPieceGroups, num_groups)};
-    decode_piece(panels, groups, piece);
-    multiply_rest<kLayout, kVectors, kTokens, kBytes>(piece, groups, run.blocks_per_scale, panels.ahead,
-                                                      tokens, num_tokens,
+  DecodedPanels<kLayout, kVectors> decoded;
+  for (int64_t first = 0; first < num_groups; first += kDecodedGroups) {
+    const Groups groups{first, smaller(first + kDecodedGroups, num_groups)};
+    decode_panels(panels, groups, decoded);
+    multiply_rest<kLayout, kVectors, kTokens, kBytes>(decoded, groups, run.blocks_per_scale,
+                                                      panels.next_prefetch, tokens, num_tokens,
                                                       {products_of(out, index), out.panel_stride});
   }
 }
 
-// The same with panels that have to be decoded first, however few the tokens are.
+// The same for formats that are always decoded first, even with few tokens.
 template <const QuantLayout& kLayout, int kVectors, int kBytes>
 BALLAST_NOINLINE void multiply_decoded(const PanelRun& run, int64_t index, const void* const* tokens,
                                        int64_t num_tokens, const PanelProducts& out) {
   const int64_t num_groups = run.cols / kGroupCols;
   const PackedPanels<kLayout, kVectors> panels(run, index, 1);
-  DecodedPiece<decoded_layout<kLayout>(), kVectors> piece;
-  for (int64_t first = 0; first < num_groups; first += kPieceGroups) {
-    const Groups groups{first, smaller(first + kPieceGroups, num_groups)};
-    decode_first(panels, groups, piece);
-    Ahead nothing{};
+  DecodedPanels<decoded_layout<kLayout>(), kVectors> decoded;
+  for (int64_t first = 0; first < num_groups; first += kDecodedGroups) {
+    const Groups groups{first, smaller(first + kDecodedGroups, num_groups)};
+    decode_first(panels, groups, decoded);
+    NextPrefetch nothing{};
     multiply_rest<decoded_layout<kLayout>(), kVectors, tokens_at_once<decoded_layout<kLayout>(), kBytes>(),
-                  kBytes>(piece, groups, run.blocks_per_scale, nothing, tokens, num_tokens,
+                  kBytes>(decoded, groups, run.blocks_per_scale, nothing, tokens, num_tokens,
                           {products_of(out, index), out.panel_stride});
   }
 }
 
-// More are worth decoding panels once for all of them.
+// With more tokens, panels are decoded once for all of them.
 constexpr int64_t kPackedTokens = 12;
 
-// The products of one panel with few tokens, for which points are looked up into registers.
+// Multiplies one panel with few tokens; points are looked up into registers.
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_in_registers(const PanelRun& run, int64_t index, const void* const* tokens, int64_t num_tokens,
                            const PanelProducts& out);
@@ -83,7 +83,7 @@ BALLAST_INLINE bool keeps_points_in_registers(int64_t num_tokens) {
   return kLayout.has_grid() && num_tokens <= kMostInRegisters<kBytes> && looks_up_into_registers();
 }
 
-// Panels from `index` on, kVectors of rows at a time; returns how far that goes.
+// Multiplies kVectors vectors of rows at a time, from panel `index`. Returns the first panel that is left.
 template <const QuantLayout& kLayout, int kVectors, int kTokens, int kBytes>
 int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                       const PanelProducts& out) {
@@ -109,8 +109,8 @@ int64_t multiply_from(int64_t index, const PanelRun& run, const void* const* tok
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_quantized(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                         const PanelProducts& out) {
-  // Fewer than kQuantTokens wait for memory whatever the chip, and that hands out one panel after the other
-  // faster.
+  // With fewer than kQuantTokens tokens, memory is the limit. It delivers one panel after the other faster
+  // than two together.
   const bool are_paired =
       num_tokens > kPackedTokens || (num_tokens >= kQuantTokens && !run.prefetching.in_one_stream &&
                                      !keeps_points_in_registers<kLayout, kBytes>(num_tokens));

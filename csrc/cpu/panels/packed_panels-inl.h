@@ -10,13 +10,13 @@
 namespace ballast {
 namespace {
 
-// Of columns. IndexRange would bring functions that other objects define too.
+// A range of groups. IndexRange has functions that other objects define too.
 struct Groups {
   int64_t begin;
   int64_t end;
 };
 
-// Panels as they lie, one behind the other: decoded as they are multiplied.
+// Consecutive packed panels, decoded while they are multiplied.
 template <const QuantLayout& kLayout, int kVectors>
 struct PackedPanels {
   static constexpr int kPanels = kVectors / kPanelVectors;
@@ -26,18 +26,18 @@ struct PackedPanels {
         panel_bytes(run.panel_bytes),
         codes(first + kLayout.scale_bytes(run.cols)) {
     const uint8_t* const next = index + kPanels < run.count ? panel_of(run, index + kPanels) : run.next;
-    const bool asks_for_own = num_passes == 1 || index == 0 || kLayout.is_decoded_first();
-    asking = asks_for_own ? asking_ahead(run, first, next) : asking_for_nothing();
-    // One pass has no time to spare for what comes next.
+    const bool prefetches_own = num_passes == 1 || index == 0 || kLayout.is_decoded_first();
+    own_prefetch = prefetches_own ? prefetch_ahead(run, first, next) : no_prefetch();
+    // A single pass has no time to prefetch the next weights.
     if (num_passes > 1 && next != nullptr && !kLayout.is_decoded_first())
-      ahead = {next, num_passes, num_passes, run.prefetching.to};
+      next_prefetch = {next, num_passes, num_passes, run.prefetching.to};
   }
 
   const uint8_t* const first;
   const int64_t panel_bytes;
   const uint8_t* const codes;
-  Asking asking;
-  Ahead ahead{};
+  PanelPrefetch own_prefetch;
+  NextPrefetch next_prefetch{};
 };
 
 template <int kVectors>
@@ -46,7 +46,7 @@ struct PackedBlock {
   CommonScales scales[kVectors];
 };
 
-// The largest code, or magnitude of a signed one, as it is multiplied.
+// The largest code, or magnitude of a signed code, as it is multiplied.
 constexpr int largest_code(const QuantLayout& layout) {
   return is_signed(layout) ? 128 : layout.is_wide() ? kLargestWideCode : (1 << layout.bits) - 1;
 }
@@ -58,11 +58,11 @@ struct PackedGroup {
   const uint8_t* codes;
   int64_t panel_bytes;
   GroupScales<kLayout> scales[kVectors];
-  const uint8_t* asked;
+  const uint8_t* prefetch_from;
   PrefetchTarget to;
 };
 
-// What group_at needs of the groups from `begin` on, at most to the end of a super-block.
+// The data that group_at needs for the groups from `begin`, at most to the end of a super-block.
 template <const QuantLayout& kLayout, int kVectors>
 BALLAST_INLINE PackedBlock<kVectors> block_at(const PackedPanels<kLayout, kVectors>& panels, int64_t begin) {
   PackedBlock<kVectors> block;
@@ -70,7 +70,7 @@ BALLAST_INLINE PackedBlock<kVectors> block_at(const PackedPanels<kLayout, kVecto
 #pragma GCC unroll 4
   for (int vector = 0; vector < kVectors; ++vector)
     block.scales[vector] = common_scales<kLayout>(panels.first + panel_index(vector) * panels.panel_bytes,
-                                                  part_index(vector), begin);
+                                                  row_vector_of(vector), begin);
   return block;
 }
 
@@ -80,8 +80,8 @@ BALLAST_INLINE PackedGroup<kLayout, kVectors> group_at(const PackedPanels<kLayou
   PackedGroup<kLayout, kVectors> group;
   group.codes = panels.codes + index * kLayout.group_bytes();
   group.panel_bytes = panels.panel_bytes;
-  group.asked = asked_at<kLayout>(panels.asking, index);
-  group.to = panels.asking.to;
+  group.prefetch_from = prefetch_address<kLayout>(panels.own_prefetch, index);
+  group.to = panels.own_prefetch.to;
 #pragma GCC unroll 4
   for (int vector = 0; vector < kVectors; ++vector)
     decode_scales<kLayout>(block.scales[vector], index - block.begin, group.scales[vector]);
@@ -89,13 +89,14 @@ BALLAST_INLINE PackedGroup<kLayout, kVectors> group_at(const PackedPanels<kLayou
 }
 
 template <int kQuad, const QuantLayout& kLayout, int kVectors>
-BALLAST_INLINE void ask_ahead(const PackedGroup<kLayout, kVectors>& group) {
-  prefetch_part<kLayout, kVectors / kPanelVectors, kQuad>(group.asked, group.panel_bytes, group.to);
+BALLAST_INLINE void prefetch_quads(const PackedGroup<kLayout, kVectors>& group) {
+  prefetch_group_lines<kLayout, kVectors / kPanelVectors, kQuad>(group.prefetch_from, group.panel_bytes,
+                                                                 group.to);
 }
 template <int kQuad, const QuantLayout& kLayout, int kVectors>
 BALLAST_INLINE Bytes quad_of(const PackedGroup<kLayout, kVectors>& group, int vector) {
   return decode_quad<kLayout, kQuad>(group.codes + panel_index(vector) * group.panel_bytes +
-                                     part_index(vector) * kPartBytes);
+                                     row_vector_of(vector) * kVectorBytes);
 }
 template <const QuantLayout& kLayout, int kVectors>
 BALLAST_INLINE Floats scale_of(const PackedGroup<kLayout, kVectors>& group, int vector, int sub) {
@@ -106,8 +107,8 @@ BALLAST_INLINE Floats minimum_of(const PackedGroup<kLayout, kVectors>& group, in
   return group.scales[vector].minimum[sub];
 }
 
-// Of a super-block that is summed up in whole numbers: what its sums are multiples of, and each group's bytes
-// of scales (pair_of_scales).
+// For a super-block that adds up in integers: its scale, its minimum, and the scale bytes of each group
+// (pair_of_scales).
 template <const QuantLayout& kLayout, int kVectors>
 BALLAST_INLINE Floats block_scale(const PackedPanels<kLayout, kVectors>&, const PackedBlock<kVectors>& block,
                                   int vector) {
@@ -125,7 +126,7 @@ BALLAST_INLINE Bytes pair_at(const PackedPanels<kLayout, kVectors>&, const Packe
                         (index - block.begin) * kLayout.subs_per_group() * kPanelRows);
 }
 
-// A group whose codes are scaled as they are decoded.
+// A group whose codes are scaled while they are decoded.
 template <const QuantLayout& kLayout, int kVectors>
 struct ScaledGroup {
   static constexpr int kLargestCode = largest_scaled_code(kLayout);
@@ -144,8 +145,8 @@ BALLAST_INLINE ScaledGroup<kLayout, kVectors> with_factors(const PackedGroup<kLa
   return group;
 }
 template <int kQuad, const QuantLayout& kLayout, int kVectors>
-BALLAST_INLINE void ask_ahead(const ScaledGroup<kLayout, kVectors>& group) {
-  ask_ahead<kQuad>(group.packed);
+BALLAST_INLINE void prefetch_quads(const ScaledGroup<kLayout, kVectors>& group) {
+  prefetch_quads<kQuad>(group.packed);
 }
 template <int kQuad, const QuantLayout& kLayout, int kVectors>
 BALLAST_INLINE Bytes quad_of(const ScaledGroup<kLayout, kVectors>& group, int vector) {

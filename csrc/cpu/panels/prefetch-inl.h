@@ -16,31 +16,31 @@ BALLAST_INLINE void prefetch(const uint8_t* from, int64_t num_bytes, PrefetchTar
   }
 }
 
-// Prefetches the begin of a run's panel, where no panel before it does.
+// Prefetches the beginning of a panel that no earlier panel prefetches.
 BALLAST_INLINE void prefetch_begin(const PanelRun& run, int64_t panel) {
-  const int64_t ahead = run.prefetching.bytes_ahead;
-  prefetch(panel_of(run, panel), smaller(run.panel_bytes, ahead), run.prefetching.to);
+  const int64_t bytes_ahead = run.prefetching.bytes_ahead;
+  prefetch(panel_of(run, panel), smaller(run.panel_bytes, bytes_ahead), run.prefetching.to);
 }
 
-// A panel's bytes over its groups: the group itself and as much of the scales as falls to it.
+// The bytes of a panel per group: the group and its fraction of the scales.
 template <const QuantLayout& kLayout>
-constexpr int share_bytes() {
+constexpr int bytes_per_group() {
   return kLayout.group_bytes() + kLayout.scale_stride() / (kLayout.is_flat() ? 1 : kSuperGroups);
 }
 
-// What is asked for while a panel is read: its own bytes, `ahead` of those being read, and near its end the
-// first bytes of whatever is read next. Addresses, as what is `beyond` counts from the present panel's begin.
-struct Asking {
-  uintptr_t here;    // of the byte at a distance below `end` from the panel's begin
-  uintptr_t beyond;  // of that at a larger distance
+// Prefetches while a panel is read: the bytes `bytes_ahead` further on, and near the end the next weights.
+// `beyond` is relative to the beginning of the present panel.
+struct PanelPrefetch {
+  uintptr_t here;    // address for distances below `end` from the beginning of the panel
+  uintptr_t beyond;  // address for larger distances
   int64_t end;
-  int64_t ahead;
+  int64_t bytes_ahead;
   PrefetchTarget to;
 };
 
-// For panels that nothing has asked for before. Where nobody knows what follows, their begin is asked for
-// again, which costs less than to decide whether to ask.
-BALLAST_INLINE Asking asking_ahead(const PanelRun& run, const uint8_t* first, const uint8_t* next) {
+// For panels that were not prefetched. If the next weights are unknown, it prefetches the beginning of the
+// panel again, which costs less than a branch.
+BALLAST_INLINE PanelPrefetch prefetch_ahead(const PanelRun& run, const uint8_t* first, const uint8_t* next) {
   const uintptr_t here = reinterpret_cast<uintptr_t>(first);
   const uintptr_t after = next == nullptr ? here : reinterpret_cast<uintptr_t>(next);
   return {here, after - static_cast<uintptr_t>(run.panel_bytes), run.panel_bytes, run.prefetching.bytes_ahead,
@@ -48,43 +48,43 @@ BALLAST_INLINE Asking asking_ahead(const PanelRun& run, const uint8_t* first, co
 }
 
 // For panels that are in the caches.
-BALLAST_INLINE Asking asking_for_nothing() { return {0, 0, 0, 0, PrefetchTarget::kNone}; }
+BALLAST_INLINE PanelPrefetch no_prefetch() { return {0, 0, 0, 0, PrefetchTarget::kNone}; }
 
-// What to ask for while group `index` is multiplied.
+// The address to prefetch while group `index` is multiplied.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE const uint8_t* asked_at(const Asking& asking, int64_t index) {
-  const int64_t distance = index * share_bytes<kLayout>() + asking.ahead;
-  const uintptr_t from = distance < asking.end ? asking.here : asking.beyond;
+BALLAST_INLINE const uint8_t* prefetch_address(const PanelPrefetch& own_prefetch, int64_t index) {
+  const int64_t distance = index * bytes_per_group<kLayout>() + own_prefetch.bytes_ahead;
+  const uintptr_t from = distance < own_prefetch.end ? own_prefetch.here : own_prefetch.beyond;
   return reinterpret_cast<const uint8_t*>(from + static_cast<uintptr_t>(distance));
 }
 
-// Asks for the part of a group's share that falls to two quads of eight: asked for all at once, it would
-// leave memory with less to do while the rest of the group is multiplied.
+// Prefetches the lines for two of the eight quads of a group. Spread over the group, prefetches keep the
+// memory busy.
 template <const QuantLayout& kLayout, int kPanels, int kQuad>
-BALLAST_INLINE void prefetch_part(const uint8_t* share, int64_t panel_bytes, PrefetchTarget to) {
-  constexpr int kLines = (share_bytes<kLayout>() + 63) / 64;
+BALLAST_INLINE void prefetch_group_lines(const uint8_t* bytes, int64_t panel_bytes, PrefetchTarget to) {
+  constexpr int kLines = (bytes_per_group<kLayout>() + 63) / 64;
   constexpr int kBegin = kQuad * kLines / kGroupQuads;
   constexpr int kLinesEnd = (kQuad + 2) * kLines / kGroupQuads;
 #pragma GCC unroll 4
   for (int panel = 0; panel < kPanels; ++panel)
-    prefetch(share + panel * panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, to);
+    prefetch(bytes + panel * panel_bytes + kBegin * 64, (kLinesEnd - kBegin) * 64, to);
 }
 
-// What passes over the same panels, each with other tokens, ask memory for meanwhile.
-struct Ahead {
-  const uint8_t* next;  // what is read after these panels
-  int64_t period;       // groups from one share of that to the next
-  int64_t wait;         // groups left until then; never, from 0 on
+// Next weights, which several passes over the same panels prefetch slice by slice.
+struct NextPrefetch {
+  const uint8_t* next;  // weights that are read after these panels
+  int64_t period;       // groups between two slices
+  int64_t wait;         // groups until the next slice; 0 or less: never
   PrefetchTarget to;
 };
 
-// The same share of as many panels at once, in ascending order.
+// Prefetches the next slice, of as many panels as are multiplied together, in ascending order.
 template <const QuantLayout& kLayout, int kPanels>
-BALLAST_INLINE void prefetch_share(Ahead& ahead) {
-  constexpr int kShare = (kPanels * share_bytes<kLayout>() + 63) / 64 * 64;
-  prefetch(ahead.next, kShare, ahead.to);
-  ahead.next += kShare;
-  ahead.wait = ahead.period;
+BALLAST_INLINE void prefetch_next_slice(NextPrefetch& next_prefetch) {
+  constexpr int kSlice = (kPanels * bytes_per_group<kLayout>() + 63) / 64 * 64;
+  prefetch(next_prefetch.next, kSlice, next_prefetch.to);
+  next_prefetch.next += kSlice;
+  next_prefetch.wait = next_prefetch.period;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The functions that an instruction set exports, one a kind of panel.
+// The functions that an instruction set exports, one per kind of panel.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -7,7 +7,7 @@ Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np

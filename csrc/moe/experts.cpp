@@ -88,43 +88,6 @@ std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
   return split_among_nodes(width, std::max<int64_t>(down.block_weights, rounded_together), threads_per_node);
 }
 
-Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done,
-                        const PartFileOf& file_of) const {
-  const std::vector<IndexRange> ranges =
-      ranges_by_node(down_.matrix.format(), expert_width(), pool.threads_per_node());
-  const auto pack = [&](const char* name, const ExpertMatrices& part,
-                        const std::function<PanelSlice(IndexRange)>& slice_of) {
-    std::vector<PanelSlice> slices;
-    for (const IndexRange& range : ranges) slices.push_back(slice_of(range));
-    PanelFileOf file_of_node;
-    if (file_of) file_of_node = [&](int node, int64_t num_bytes) { return file_of(name, node, num_bytes); };
-    auto packed = Panels::by_node(pool, target, part.matrix, slices, file_of_node);
-    done(name);
-    return packed;
-  };
-  const auto pack_rows = [&](const char* name, const ExpertMatrices& part) {
-    return pack(name, part, [&](IndexRange range) {
-      const HeadRows& rows = part.rows;
-      return PanelSlice{{rows.num_heads, rows.stride, rows.offset + range.begin, range.size()},
-                        {0, part.matrix.cols()}};
-    });
-  };
-  const auto gates = pack_rows("gate", gate_);
-  const auto ups = pack_rows("up", up_);
-  const auto downs = pack("down", down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
-
-  Experts copy = *this;
-  for (ExpertMatrices* part : {&copy.gate_, &copy.up_, &copy.down_})
-    part->matrix = part->matrix.without_data();
-  copy.num_nodes_ = pool.num_nodes();
-  for (size_t node = 0; node < ranges.size(); ++node) {
-    if (ranges[node].size() == 0) continue;
-    const int number = static_cast<int>(node);
-    copy.parts_.push_back({number, pool.node_index(number), gates[node], ups[node], downs[node]});
-  }
-  return copy;
-}
-
 std::array<Matrix, 3> Experts::matrices(const Part& part) const {
   return {gate_.matrix.of_panels(part.gate), up_.matrix.of_panels(part.up),
           down_.matrix.of_panels(part.down)};

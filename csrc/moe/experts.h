@@ -6,9 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "moe/grouping.h"
@@ -46,16 +44,8 @@ class Experts {
   // gate_up [E * 2 I, D]: of each expert first gate's rows, then up's.
   Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
 
-  // The same experts, packed by the threads of the pool's nodes, each its part; the data that they were made
-  // over is not needed any more, and `forward` takes pools of these nodes. Calls done("gate"), then "up" and
-  // "down", as soon as each one's data is not needed.
-  using PartDone = std::function<void(const std::string& part)>;
-  // file_of("gate", node, bytes) names the file that keeps a part, as PanelFileOf does.
-  using PartFileOf =
-      std::function<std::shared_ptr<PanelFile>(const std::string& part, int node, int64_t num_bytes)>;
-  Experts packed(
-      ThreadPool& pool, const PanelTarget& target, const PartDone& done = [](const std::string&) {},
-      const PartFileOf& file_of = {}) const;
+  // The same experts, packed by ExpertsPacking into memory alone.
+  Experts packed(ThreadPool& pool, const PanelTarget& target) const;
 
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }
@@ -93,6 +83,8 @@ class Experts {
                                           const std::vector<Call>& calls);
 
  private:
+  friend class ExpertsPacking;
+
   Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down);
 
   void forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,

@@ -53,7 +53,7 @@ void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_ro
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
   const TokenBlock& block = panels.token_block();
-  const int64_t cols = block.piece_cols == 0 ? panels.cols() : std::min(panels.cols(), block.piece_cols);
+  const int64_t cols = block.chunk_cols == 0 ? panels.cols() : std::min(panels.cols(), block.chunk_cols);
   const int64_t token_bytes = row_bytes(panels, cols);
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, block.most_tokens);
 }

@@ -38,9 +38,9 @@ class Matrix {
   // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
   // matrix serves products with these very heads, and its rows outside them are gone.
   Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows,
-                const PanelFileOf& file_of = {}) const {
+                std::shared_ptr<PanelFile> file = nullptr) const {
     Matrix copy = without_data();
-    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows, file_of);
+    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows, std::move(file));
     return copy;
   }
   // Packed rows of this matrix's format, as a matrix of their own: each head's, one below the other.

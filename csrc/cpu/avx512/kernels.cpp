@@ -3,11 +3,9 @@
 #include "cpu/avx512/point_products-inl.h"
 #include "cpu/avx512/points-inl.h"
 #include "cpu/avx512/simd.h"
+#include "cpu/panels/table-inl.h"
 #include "cpu/shared/attention-inl.h"
-#include "cpu/shared/elementwise-inl.h"
-#include "cpu/shared/panel-inl.h"
 #include "cpu/shared/sampling-inl.h"
-#include "cpu/shared/table-inl.h"
 
 namespace ballast {
 

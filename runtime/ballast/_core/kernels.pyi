@@ -7,7 +7,7 @@ Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -120,7 +120,7 @@ def pack(
     num_rows: int | None = None,
     transposed: bool = False,
     activation_bytes: int | None,
-    file_of: Callable[[int], PanelFile | None] | None = None,
+    file: PanelFile | None = None,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
@@ -129,8 +129,8 @@ def pack(
     format has by default.
     ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
     nor 2 nor None.
-    `file_of` is asked, with the number of bytes, for a file that keeps the panels, or from which they come; None: they
-    are not kept. RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
+    `file` keeps the panels, of packed_nbytes bytes, or they come from it if it is filled; None: they are not kept.
+    RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
 
 class PanelFile(PybindObject):
     """A file that keeps the panels of one matrix beyond the process."""
@@ -400,14 +400,10 @@ class Experts(PybindObject):
         isa: str,
         *,
         activation_bytes: int | None,
-        done: Callable[[str], None] | None = None,
-        file_of: Callable[[str, int, int], PanelFile | None] | None = None,
     ) -> Experts:
-        """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
-        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.
-        `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed; `file_of` is asked with that
-        name, the pool's node and a number of bytes, as by `pack`. For "reference" the experts
-        themselves. ValueError as for `pack`."""
+        """The experts packed for `isa`, divided along I among the nodes of the pool: the threads of each node pack its
+        range. The original buffers are not needed afterwards. Pools of `forward` have these nodes. For "reference" the
+        experts themselves. ValueError as for `pack`. ExpertsPacking packs into files."""
     @property
     def memory(self) -> list[tuple[int, numa.Range]]:
         """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE
@@ -426,3 +422,17 @@ class Experts(PybindObject):
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are
         added in ascending order of e; an id of -1 adds nothing. IndexError for any other id that is no expert."""
+
+class ExpertsPacking(PybindObject):
+    """Packs the experts of a layer as `Experts.packed` does, one projection after the other: "gate", "up" and "down".
+    The buffer of a projection is not needed after it is packed."""
+
+    def __init__(self, experts: Experts, pool: ThreadPool, isa: str, *, activation_bytes: int | None) -> None:
+        """ValueError as for `pack`, and for "reference", which reads weights in place."""
+    def nbytes(self, projection: str) -> list[int]:
+        """Bytes of the panels of a projection on each node of the pool; 0 for a node that holds none."""
+    def pack(self, projection: str, files: Sequence[PanelFile | None] = ()) -> None:
+        """Packs one projection. `files`: one per node, as for `pack`; none: the panels are not kept. ValueError for
+        another number of files. RuntimeError as for `pack`."""
+    def finish(self) -> Experts:
+        """The packed experts. RuntimeError unless all projections are packed."""

@@ -18,11 +18,9 @@ from typing import TypeVar
 from ballast._core import kernels
 from ballast.host.filesystem import FileSystem
 from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name, reason
+from ballast.weights.panel_packing import OpenFile
 
 log = logging.getLogger(__name__)
-
-FileOf = Callable[[str, int], kernels.PanelFile | None]
-"""Asked with what panels are and how many bytes they take."""
 
 Packed = TypeVar("Packed")
 
@@ -63,11 +61,11 @@ class PackedPanels:
         """Whether panels come from here, so that the model's own tensors are not read."""
         return self._found is not None
 
-    def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
-        """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
+    def pack(self, pack: Callable[[OpenFile | None], Packed]) -> Packed:
+        """Calls `pack` with `open_file`. If a file is damaged or has no room, calls it again without."""
         begin, bytes_before = time.perf_counter(), self._num_bytes
         try:
-            return pack(self.file_of)
+            return pack(self.open_file)
         except RuntimeError as error:
             if not self._open:
                 raise
@@ -81,8 +79,8 @@ class PackedPanels:
                 os.close(file)
             self._open.clear()
 
-    def file_of(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
-        """The file for the panels that `what` describes, of `num_bytes`; None where they are not kept."""
+    def open_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
+        """The file for the panels that `what` describes, of `num_bytes`; None: they are not kept."""
         try:
             return self._from_file(what, num_bytes) if self._found is not None else self._to_file(what, num_bytes)
         except (OSError, PackedError) as error:

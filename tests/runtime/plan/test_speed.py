@@ -263,11 +263,11 @@ def test_what_is_missing_is_said_with_what_would_fit(models: dict[str, GgufModel
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)
     needed, way_out = shortfall_lines(gguf, V2_LITE, plan)
-    assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more memory of the host is needed."
-    assert way_out == "A file of about 4.0 bits a weight would fit, such as Q3_K_M."
+    assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more host memory is needed."
+    assert way_out == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
     others = [("Q2_K", 6 * GIB), ("IQ1_S", 4 * GIB), ("Q4_K_M", 11 * GIB)]
     assert shortfall_lines(gguf, V2_LITE, plan, others)[1] == (
-        "Of the repository's models, Q2_K with 6.0 GiB would fit, about."
+        "Of the repository's models, Q2_K (6.0 GiB) would probably fit."
     )
     assert "None of the repository's models" in shortfall_lines(gguf, V2_LITE, plan, others[2:])[1]
     assert "No common quantisation" in shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE, gib=1))[1]

@@ -48,7 +48,7 @@ class PrefillEvent:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step did. `num_tokens` is the number of tokens that went through the model."""
+    """The results of one step. `num_tokens` is the number of tokens that went through the model."""
 
     kind: StepKind
     num_tokens: int

@@ -45,8 +45,8 @@ class MaskWorker:
         weakref.finalize(self, self._jobs.put, None)
 
     def begin(self, sequences: Mapping[int, Sequence]) -> None:
-        """Start computing the masks of the sequences that have a grammar. Masks of an earlier step that nobody took are
-        dropped."""
+        """Start computing the masks of the sequences that have a grammar. Masks of an earlier step that were not taken
+        are dropped."""
         self._late = {mask for mask in (*self._late, *self._masks.values()) if not mask.done()}
         self._waited_s = 0.0
         self._masks = {}

@@ -243,10 +243,7 @@ def _add_pull(commands: _Commands) -> None:
         "--report", type=Path, metavar="FILE", help="for programs: write the result as JSON with a reason and a message"
     )
     parser.add_argument(
-        "--progress_port",
-        type=int,
-        metavar="PORT",
-        help="for programs: serve the progress as JSON of /readyz on this port",
+        "--progress_port", type=int, metavar="PORT", help="for programs: serve progress as JSON of /readyz on this port"
     )
     parser.set_defaults(run=_pull)
 
@@ -309,9 +306,7 @@ def _add_plan(commands: _Commands) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     machine = parser.add_argument_group("a machine that is not this one", "Defaults are those of this machine.")
     machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be used, such as 384GiB")
-    machine.add_argument(
-        "--memory_bandwidth", metavar="RATE", help="of host memory, such as 300GB/s; default: measured"
-    )
+    machine.add_argument("--memory_bandwidth", metavar="RATE", help="of it, such as 300GB/s; default: measured")
     machine.add_argument("--gpu_bandwidth", metavar="RATE", help="of the GPU's memory; default: by its name")
     machine.add_argument("--pcie", metavar="BUS", help="PCIe generation and lanes, such as 4x16, or a rate")
     machine.add_argument(
@@ -420,9 +415,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 def _add_doctor(commands: _Commands) -> None:
     parser = commands.add_parser("doctor", help="show the hardware that Ballast finds, and what is missing")
     parser.add_argument(
-        "--bandwidth",
-        action="store_true",
-        help="measure memory bandwidth per NUMA node, and each GPU's bus; takes some seconds",
+        "--bandwidth", action="store_true", help="measure memory per NUMA node, and each GPU's bus: some seconds"
     )
     parser.set_defaults(run=_doctor)
 

@@ -82,7 +82,7 @@ def lengths_of(scheduling: SchedulingConfig, context_length: int, cache_lens: in
         max_new_tokens, derived["max_new_tokens"] = min(
             (full_batch, f"a full batch of {batch} such replies fits in cache_lens = {cache_lens}"),
             (context_length, "the model's context"),
-            (LONGEST_REPLY, "the longest default"),
+            (LONGEST_REPLY, "the longest reply by default"),
             key=lambda choice: choice[0],
         )
     return Lengths(max_new_tokens, cache_lens, derived)

@@ -123,7 +123,7 @@ def rule_lines(placement: Placement) -> list[str]:
             effect = f"shadowed: everything it matches went to rule {others}"
         else:
             count = "1 module" if len(report.modules) == 1 else f"{len(report.modules)} modules"
-            effect = f"{count}, first {report.modules[0] or 'the whole model'}"
+            effect = f"{count}, {report.modules[0] or 'the whole model'} the first"
             effect += f"; others it matches went to rule {others}" if others else ""
         lines.append(f"rule {report.rule.index} ({report.rule.match}): {effect}")
     return [*lines, *placement.notes]

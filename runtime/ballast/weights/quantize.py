@@ -36,7 +36,7 @@ def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
     cols = values.shape[-1]
     if cols % block_size:
-        raise ValueError(f"rows of {cols} weights: {ggml_type.name} expects a multiple of {block_size}")
+        raise ValueError(f"rows of {cols} weights: {ggml_type.name} needs a multiple of {block_size}")
     limit = _limit(ggml_type)
     if values.size and not float(np.abs(values).max()) <= limit:
         raise ValueError(f"{ggml_type.name} holds finite weights of at most {limit:g}; found others")
@@ -50,7 +50,7 @@ def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     elif ggml_type in _FROM_GGUF:
         blocks = gguf.quants.quantize(np.ascontiguousarray(values), ggml_type).view(np.uint8)
     else:
-        raise ValueError(f"{ggml_type.name} cannot be written here")
+        raise ValueError(f"{ggml_type.name} is not among the types written here")
     return blocks.reshape(*values.shape[:-1], row_bytes)
 
 

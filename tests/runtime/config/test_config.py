@@ -362,7 +362,7 @@ def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
     assert resolved(device="cuda").scheduling.prefill_chunk_size is None
     assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
     assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
-    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses none"):
+    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses no GPU"):
         resolved(device="cpu", stream_from_tokens=1)
 
 

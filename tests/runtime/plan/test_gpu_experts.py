@@ -179,7 +179,7 @@ def test_rules_may_name_the_layers(r1: GgufModel) -> None:
 def test_the_plan_shows_the_share_that_crosses_pcie(r1: GgufModel) -> None:
     assert "across PCIe" not in render(r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, 0.0)))
     given_share = r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, 0.3))
-    assert "the GPU reads 0.3 across PCIe" in render(given_share)
+    assert "The GPU reads 0.3 of a step" in render(given_share)
     assert to_json(given_share)["device"]["pcie_share"] == 0.3
     estimated = to_json(r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, None)))["device"]["pcie_share"]
     assert 0 < estimated <= 0.4

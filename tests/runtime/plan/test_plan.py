@@ -222,7 +222,7 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
 
 def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
     message = "1.0 MiB available, too little for any cache_lens; use a machine with more memory, lower "
-    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bytes"):
+    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bits"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
     with pytest.raises(OutOfMemoryError, match="for any cache_lens; raise that limit, lower chunk_size, or use"):
         check_memory(plan_of(gguf, replace(NUMBERS, chunk_size=128), Memory(GIB, 1 << 20, "/sys/fs/cgroup/pod")))

@@ -230,7 +230,7 @@ def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--device", "cpu"]) == 0
-    assert re.search(r"By \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
+    assert re.search(r"Based on \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
     assert bandwidth.memory_bytes_per_s(1, Memory(GIB, 1 << 20, None)) is None, "too little is free"
 
 

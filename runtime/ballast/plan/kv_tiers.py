@@ -15,7 +15,7 @@ COPIED_AT_ONCE = 16
 MOST_AUTO_BYTES = 32 << 30
 """Most host memory that "auto" uses."""
 LEAST_AUTO_BYTES = 1 << 30
-""""auto" uses none rather than less than this."""
+"""With "auto", a smaller tier is not used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ using namespace ballast;
 
 namespace {
 
-// The Python memory that borrowed weights lie in.
+// The Python objects that own the memory of borrowed weights.
 class Owners {
  public:
   void add(const MatrixView& view) {

@@ -64,7 +64,7 @@ struct AttentionMemory {
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]
-  // Of the nearest layer below that has an indexer.
+  // Positions selected by the nearest earlier layer with an indexer.
   std::vector<int32_t> chosen;      // [T, top_k]
   std::vector<int32_t> num_chosen;  // [T]
 };

@@ -1,4 +1,4 @@
-// What the layers of a forward pass have in common: a step's input, the tables of positions, the cache.
+// Data that the layers of a forward pass share: a step's input, the tables of positions, the cache.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@ struct RopeTable {
   int64_t num_positions;
 };
 
-// What a layer keeps of every slot: planes, each [num_slots, its width]. Which there are is for the layer's
-// attention to say.
+// A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.
 using LayerPlanes = std::vector<float*>;
 
 struct KvCache {

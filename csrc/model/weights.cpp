@@ -50,7 +50,7 @@ void check_choices(const std::vector<LayerWeights>& layers) {
 
 ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
     : embedding(input.embedding), output_norm(input.output_norm), output(input.output) {
-  require(embedding.panels() == nullptr, "embedding is packed; expected it as it lies in the file");
+  require(embedding.panels() == nullptr, "embedding is packed; expected the blocks of the file");
   require(embedding.cols() == shape.hidden, "embedding is " + pair(embedding.rows(), embedding.cols()) +
                                                 "; expected hidden = " + std::to_string(shape.hidden) +
                                                 " columns");

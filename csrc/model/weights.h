@@ -45,7 +45,7 @@ struct LayerWeights {
   std::vector<float> attention_norm;  // [D]
   std::shared_ptr<const Attention> attention;
   std::vector<float> ffn_norm;  // [D]
-  // One expert: a dense feed-forward, or the one shared beside the routed ones.
+  // One expert: a dense feed-forward, or the shared expert of a layer with routed ones.
   std::optional<Experts> mlp;
   std::optional<RoutedWeights> routed;
 };

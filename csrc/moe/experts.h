@@ -1,6 +1,6 @@
-// Experts of one layer, routed or for every token, grouped: each chosen expert's weights are read once a
-// call, whatever the batch. Packed, they are divided among the nodes of a pool along the intermediate
-// dimension: each node holds the same rows of gate and up and the same columns of down of every expert.
+// Experts of one layer, routed or shared, grouped: each selected expert's weights are read once per call, for
+// any batch size. Packed experts are divided among the nodes of a pool along the intermediate dimension: each
+// node holds the same rows of gate and up and the same columns of down of every expert.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ class Experts {
     int kernel_node;  // the kernel's number of it, or kUnknownNode
     std::shared_ptr<const Panels> gate, up, down;
   };
-  // What an expert's products with gate, up and down are multiplied by.
+  // Factors of an expert's products with gate, up and down.
   struct Scales {
     float gate, up, down;
   };
@@ -77,8 +77,8 @@ class Experts {
     int64_t num_chosen;
     float* out;
   };
-  // What `forward` does, for all calls at once, which have one hidden width and an `out` each; returns what
-  // each has read.
+  // Does what `forward` does for several calls, which share one hidden width and have an `out` each; returns
+  // the bytes that each has read.
   static std::vector<int64_t> forward_all(ThreadPool& pool, const float* x, int64_t num_tokens,
                                           const std::vector<Call>& calls);
 

@@ -20,7 +20,7 @@ namespace {
 // Claims the thread's next task and returns where that task's weights begin; null when it is not known yet.
 using NextWeights = std::function<const uint8_t*()>;
 
-// A strip of hidden values is as wide as a block of down's activations: so many panels of gate.
+// A strip of hidden values is as wide as a block of down's activations, in panels of gate.
 constexpr int kStripPanels = kGroupCols / kPanelRows;
 
 // The tokens' activations as panels take them; those that take the same share them.
@@ -233,7 +233,7 @@ class Forward {
     by_node_[node]->down(task, num_tokens_, next_weights);
   }
 
-  // What the nodes have made, where there are several.
+  // Adds the results of the nodes, if there are several.
   void add_up(ThreadPool& pool) {
     if (partials_.empty()) return;
     constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread

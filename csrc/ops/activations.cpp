@@ -69,7 +69,7 @@ int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_toke
   const int64_t fewest_tasks = tasks_per_thread * num_threads;
   const int64_t share = (num_panels * num_groups + fewest_tasks - 1) / fewest_tasks;
   const int64_t longest = std::clamp<int64_t>(share, 1, most_panels);
-  // What the busiest of equally fast threads does, in eighths of a panel; beginning a task is worth one.
+  // The work of the busiest of equally fast threads, in eighths of a panel; starting a task costs one.
   const auto busiest = [&](int64_t length) {
     const int64_t num_tasks = num_groups * ((num_panels + length - 1) / length);
     return (num_tasks + num_threads - 1) / num_threads * (8 * length + 1);

@@ -21,8 +21,8 @@ constexpr int64_t kGroupRows = 32;
 // cut into steps, chunks or blocks.
 constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
-// Bytes of states that a call may hold at once, unless a single group needs more: many rows of a long
-// sequence could take gigabytes. Beyond this, groups are attended to in several rounds.
+// Most bytes of states that a call holds at a time, unless a single group needs more: many rows of a long
+// sequence could take gigabytes. Beyond this, groups are processed in several rounds.
 constexpr int64_t kMostStateBytes = int64_t{256} << 20;
 
 int64_t state_floats(int64_t value_width) { return kGroupRows * (value_width + 2); }
@@ -30,7 +30,7 @@ int64_t state_bytes(int64_t value_width) {
   return state_floats(value_width) * static_cast<int64_t>(sizeof(float));
 }
 
-// With so many groups a thread, threads finish together even though no group is divided.
+// With this many groups per thread, threads finish together even though no group is divided.
 constexpr int64_t kGroupsPerThread = 4;
 
 // Rows begin…end of one request and one head of the cache, row i being head i % G of its token i / G among
@@ -91,8 +91,8 @@ std::vector<RowGroup> group_rows(const PagedBatch& batch, const AttentionShape& 
   return groups;
 }
 
-// Floats of undefined content, in memory that only grows. Each thread keeps one from call to call: fresh
-// memory would be paged in anew each time.
+// Floats of undefined content, in memory that only grows. Each thread keeps one across calls: new memory
+// would cause page faults in each call.
 class GrowOnlyBuffer {
  public:
   float* at_least(int64_t num_floats) {

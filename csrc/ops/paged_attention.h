@@ -10,8 +10,8 @@
 
 namespace ballast {
 
-// The step's tokens and where the rows of their sequences lie. Token t of request r (query_indptr[r] <= t <
-// query_indptr[r + 1]) sees positions 0…positions[t]; position p lies in cache slot
+// The step's tokens and the cache slots of their sequences. Token t of request r (query_indptr[r] <= t <
+// query_indptr[r + 1]) sees positions 0…positions[t]; position p is in cache slot
 // kv_indices[kv_indptr[r] + p / block_tokens] * block_tokens + p % block_tokens.
 struct PagedBatch {
   int64_t num_requests;
@@ -51,7 +51,7 @@ struct AttentionQuery {
   QueryPart second;
 };
 
-// What the cache keeps of every slot: keys, or values. Strides are in floats.
+// Cached rows of every slot: keys or values. Strides are in floats.
 struct CacheRows {
   const float* rows;
   int64_t slot_stride;

@@ -313,8 +313,8 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(
   return {packed.begin(), packed.end()};
 }
 
-// A panel's rows are read side by side, more streams than a core foresees: it is asked for them one after
-// the other while the panel before is packed.
+// A panel's rows are read side by side, more streams than the hardware prefetcher follows. So the rows are
+// prefetched in software while the previous panel is packed.
 void ask_ahead(const uint8_t* data, size_t num_bytes) {
   for (size_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
 }
@@ -329,8 +329,8 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
     const int64_t left = head_rows_ - number % panels_per_head_ * kPanelRows;
     return static_cast<int>(std::min<int64_t>(kPanelRows, left));
   };
-  // Memory is cleared right before it is packed into, while a cache still has it: the last piece first,
-  // since whoever packs the run before takes the one that both share.
+  // Memory is cleared right before packing, while a cache still holds it. The last chunk comes first, because
+  // the thread that packs the previous run clears the chunk that both share.
   constexpr int64_t kPiece = static_cast<int64_t>(kHugePageBytes);
   const int64_t first = panels.begin * panel_bytes_ / kPiece;
   for (int64_t i = (panels.end * panel_bytes_ + kPiece - 1) / kPiece - 1; i >= first; --i)

@@ -31,7 +31,7 @@ struct HeadRows {
   }
 };
 
-// How the rows of a head lie in its panels.
+// How the rows of a head are arranged in its panels.
 enum class PanelRows {
   kAsStored,    // a panel's rows are the matrix's
   kTransposed,  // a panel's rows are the matrix's columns, as floats
@@ -53,9 +53,9 @@ struct PanelSlice {
   IndexRange cols;
 };
 
-// A file that keeps one Panels beyond the process. Mapped, the panels lie in the file itself, which is one in
-// memory. Otherwise they are read from it, in memory of their own; where it is not filled yet, somebody
-// writes `pages` into it later.
+// A file that keeps one Panels beyond the process. A mapped file, in a file system in memory, contains the
+// panels themselves. Otherwise they are read into memory; if the file is not filled yet, the caller writes
+// `pages` to it later.
 struct PanelFile {
   int file;  // open for reading, and for writing where it is mapped; as long as file_bytes() says
   bool is_mapped;
@@ -139,7 +139,7 @@ class Panels {
          std::shared_ptr<PanelFile> file);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
-  // What memory and files need beside packing, a piece of a huge page at a time.
+  // Memory and files are handled in chunks of a huge page.
   bool is_filled() const { return file_ != nullptr && file_->is_filled; }
   IndexRange piece(int64_t index) const;
   int64_t num_pieces() const;
@@ -159,7 +159,7 @@ class Panels {
   const bool takes_quantized_;
   const int64_t head_rows_;
   const int64_t cols_;
-  const int64_t blocks_per_scale_;  // as whole rows have it: a slice rounds what it is given alike
+  const int64_t blocks_per_scale_;  // of whole rows: a slice of columns is rounded like the whole
   const int64_t panels_per_head_;
   const int64_t panel_bytes_;
   const Prefetching prefetching_ = prefetching_of_this_chip();

@@ -122,7 +122,7 @@ class Transformer(PybindObject):
     ) -> F32:
         """Write the step's rows of the cache; logits [sampled, rows of output]. Token t goes to cache slot slots[t];
         the other tables are those of mla_attention. Calls `alive` after a layer when its last call, or the step's
-        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads at once.
+        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads concurrently.
         IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
         then."""
 

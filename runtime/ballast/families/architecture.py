@@ -48,7 +48,7 @@ class Architecture:
     moe_module: str = "MoE"
     """The class of a layer's experts, without the prefix."""
     defaults: Mapping[str, Value] | None = None
-    """What a file without a key means, where that is no matter of the model: by key without prefix."""
+    """Values of missing keys, if they do not depend on the model: by key without prefix."""
     ffn_norm: str = "ffn_norm"
     """How files name the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
@@ -59,10 +59,10 @@ class Architecture:
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""
     shared_index_context: int | None = None
-    """Where files with this context or more do not say which layers have an indexer, that layers 0, 1 and then every
-    fourth from 2 on have one; otherwise all have."""
+    """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
+    then every fourth from 2; in all other files, every layer has one."""
     served: tuple[str, ...] = ()
-    """Models with these files, as messages name them, beside those that a `Family` with this architecture names."""
+    """Models with these files, as messages name them, in addition to those of a `Family` with this architecture."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -40,12 +40,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReplyForm:
-    """How replies are divided: the tokens, and what stands between them."""
+    """Structure of replies: the tokens that divide them, and the text between these."""
 
     spellings: Mapping[Mark, str]
     """How the vocabulary writes each token that the family has."""
     styles: tuple[tuple[str, CallStyle], ...] = ()
-    """How calls are forced: the style beside the first text that the template contains, else `read_style`."""
+    """How calls are forced: the style of the first text that the template contains, otherwise `read_style`."""
     read_style: CallStyle | None = None
     """How calls are read, and held where the model is free to make one; None: as they are forced."""
 
@@ -123,7 +123,7 @@ class Family:
     without_template: str | None = None
     """The name of the release whose template a file gets that has none."""
     ends: tuple[str, ...] = ()
-    """Tokens that end a reply beside those that the file names."""
+    """Tokens that end a reply, in addition to those of the file."""
 
     def source(self, release: Release) -> str:
         """The text of a release's template."""

@@ -1,4 +1,4 @@
-"""How many tokens a request may generate, and how many of its prompt are kept."""
+"""Limits of the reply's length, and truncation of the prompt."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from ballast.engine.limits import Limits
 from ballast.wire.openai.request import GenerationRequest
 
 
-class AskedTokens(NamedTuple):
-    """The number of tokens that a request asks for, and the field by which it does."""
+class RequestedTokens(NamedTuple):
+    """The requested number of tokens, and the field that specifies it."""
 
     field: str
     number: int | None
-    """None: as many as the limits leave."""
+    """None: as many as the limits allow."""
 
 
-def asked_tokens(body: GenerationRequest) -> AskedTokens:
-    """`max_completion_tokens` counts before `max_tokens`, whose -1 means as many as fit."""
+def requested_tokens(body: GenerationRequest) -> RequestedTokens:
+    """`max_completion_tokens` takes precedence over `max_tokens`, where -1 means as many as fit."""
     if body.max_completion_tokens is not None:
-        return AskedTokens("max_completion_tokens", body.max_completion_tokens)
-    return AskedTokens("max_tokens", None if body.max_tokens == -1 else body.max_tokens)
+        return RequestedTokens("max_completion_tokens", body.max_completion_tokens)
+    return RequestedTokens("max_tokens", None if body.max_tokens == -1 else body.max_tokens)
 
 
 def truncated(ids: Sequence[int], body: GenerationRequest, limits: Limits) -> Sequence[int]:
-    """The part of a prompt that `truncate_prompt_tokens` keeps, as in vLLM: its end, or with `truncation_side: right`
-    its beginning. -1 leaves room for the tokens that the request asks for."""
+    """The prompt after `truncate_prompt_tokens`, as in vLLM: keeps the end, or with `truncation_side: right` the
+    beginning. -1 leaves room for the requested tokens."""
     most = body.truncate_prompt_tokens
     if most is None:
         return ids
     if most == -1:
-        wanted = min(asked_tokens(body).number or 1, limits.max_new_tokens)
+        wanted = min(requested_tokens(body).number or 1, limits.max_new_tokens)
         most = max(1, limits.max_model_tokens - wanted)
     if len(ids) <= most:
         return ids

@@ -34,7 +34,7 @@ Level = Literal["ok", "note", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What is installed. Versions by distribution, None where it is missing."""
+    """Installed software: versions by distribution, None if missing."""
 
     python: str
     is_installed: bool
@@ -46,7 +46,7 @@ class Software:
     usable_isas: tuple[str, ...]
     """Instruction sets with kernels in the compiled part that this machine supports, best first."""
     packing_flags: tuple[str, ...]
-    """What a CPU must have for the least of the fast kernels; empty where the compiled part has none."""
+    """CPU features that the simplest packed kernels need; empty if the compiled module has none."""
     chosen_isa: str | ConfigError
     """The one that is used, or the error if the requested one is not usable."""
     device: str
@@ -115,7 +115,7 @@ def read_software() -> Software:
 
 
 def _asked_by_distribution() -> Sequence[str] | None:
-    """What the package requires without an extra; no server runs without it. None where Ballast is not installed."""
+    """Packages that a server needs (no extras). None if Ballast is not installed."""
     try:
         asked = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -15,7 +15,7 @@ from ballast.weights.gguf import GgufModel
 
 @dataclass(frozen=True, slots=True)
 class KeptWeights:
-    """Tensors whose panels are kept: those that lie in host memory while the server runs."""
+    """Tensors whose packed weights are kept: those that are in host memory while the server runs."""
 
     tensors: frozenset[str]
     sizes: tuple[int, ...]
@@ -38,8 +38,8 @@ def kept_weights(
     on_gpu: bool = False,
     gpu_experts: GpuExperts = (),
 ) -> KeptWeights:
-    """All matrices of a model that the CPU computes; beside a GPU, which is sent the others, the routed experts but
-    for layers that it has whole. The embedding is read from the model's file."""
+    """All matrices of a model on the CPU; with a GPU, only the routed experts, except layers that the GPU holds
+    completely. The embedding is read from the model's file."""
     if isa == "reference":
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)

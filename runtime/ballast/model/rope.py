@@ -44,7 +44,7 @@ def inverse_frequencies(rope: RopeSpec) -> NDArray[np.float64]:
 
 
 def softmax_scale(mixer: Mixer) -> float:
-    """What attention scores are multiplied by, YaRN's correction included."""
+    """Factor of attention scores, including YaRN's correction."""
     scale = 1.0 / math.sqrt(mixer.query_dim)
     yarn = mixer.rope.yarn
     if yarn is not None and yarn.factor > 1.0:

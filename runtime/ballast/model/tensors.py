@@ -29,7 +29,7 @@ SCALED_TYPES = frozenset(
     for known in kernels.formats()
     if known.layout is not None and known.layout.scales == "e4m3"
 )
-"""Types whose matrices may have a scale beside them in the file, which their products are multiplied by."""
+"""Types whose matrices may have a separate scale tensor in the file, a factor of their products."""
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""What a GPU cannot compute of a model: checked before anything is loaded."""
+"""Checks before loading whether a GPU can compute a model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ballast.model.spec import ModelSpec
 
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
-    """Why a GPU cannot compute what every token needs: None if it can."""
+    """Why a GPU cannot compute the model's attention; None if it can."""
     mixer = common_mixer(spec)
     if mixer is None:
-        return "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+        return "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MOST_CHOSEN:
         return None
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU choose at most {MOST_CHOSEN}; "
-        "the CPU chooses as many"
+        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MOST_CHOSEN}; "
+        "the CPU has no limit"
     )

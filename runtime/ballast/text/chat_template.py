@@ -46,7 +46,7 @@ class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
     `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
-    results get names of the form `functions.NAME:N`, whatever ids the client gives.
+    results get names of the form `functions.NAME:N` instead of the client's ids.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ def _no_process(error: OSError) -> CapacityError:
 
 
 def force_think(prompt: str, tags: ThinkTags = DEFAULT_TAGS) -> str:
-    """`prompt` with exactly one open `<think>` and a newline at its end, whatever the template wrote there."""
+    """`prompt` with exactly one open `<think>` and a newline at its end, replacing what the template wrote."""
     opened = prompt.removesuffix("\n")
     if opened.endswith(tags.begin):
         return f"{opened}\n"
@@ -226,8 +226,8 @@ def force_think(prompt: str, tags: ThinkTags = DEFAULT_TAGS) -> str:
 
 
 def close_thinking(prompt: str, tags: ThinkTags = DEFAULT_TAGS, *, is_forced: bool) -> str:
-    """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced` says that it is to: a
-    model that always reasons then answers at once. One that the template has closed already is left alone."""
+    """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced`: a model that always
+    reasons then answers immediately. A tag that the template has already closed is not changed."""
     if prompt.rstrip("\n").endswith(tags.end):
         return prompt
     opened = (force_think(prompt, tags) if is_forced else prompt).removesuffix("\n")

@@ -60,7 +60,7 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
     """The normalised `chat` with its late system messages as marked parts of the user's turns, where they are: a server
     that wrote them in front would change the beginning of the prompt, which its cache has.
 
-    One joins the user's messages beside it, and is a message of its own where there are none. One that stands among the
+    It is merged with adjacent user messages, or becomes a message of its own if there are none. One among the
     results of tools comes after them.
     """
     num_leading = _num_leading(chat)

@@ -29,7 +29,7 @@ class CompiledTemplate:
         self._template = environment.from_string(source)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises whatever the template does; ValueError when it writes without end."""
+        """Render the template. Raises the template's errors, and ValueError if the text is too long."""
         pieces: list[str] = []
         size = 0
         for piece in self._template.generate(values):

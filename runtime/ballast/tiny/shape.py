@@ -73,7 +73,7 @@ class TinyShape:
     normalize_weights: bool = False
     weights_scale: float = 1.0
     rms_eps: float = 1e-6
-    """transformers normalises the latents with 1e-6 whatever config.json says, so another value here would differ."""
+    """transformers normalises the latents with 1e-6 and ignores config.json, so another value would differ."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     architecture: str = "deepseek2"

@@ -53,7 +53,7 @@ def test_work_buffers_fit_the_largest_layer(uses: dict[str, dict[str, int]]) -> 
 
 def test_a_gpu_refuses_layers_of_different_attention() -> None:
     assert why_not_on_gpu(SMALL) is why_not_on_gpu(LARGE) is None
-    expected = "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+    expected = "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
     assert why_not_on_gpu(MIXED) == expected
     grouped = QWEN3_30B_SPEC.layers[0].mixer
     assert isinstance(grouped, GroupedSpec)

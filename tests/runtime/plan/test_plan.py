@@ -213,7 +213,7 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
     assert raised.value.exit_code == 4
     assert re.fullmatch(
         r"small-v3 needs 1\.\d GiB \(weights [\d.]+ MiB, KV cache 960\.0 MiB, work buffers .*, tables .*, program .*"
-        r"\), available are 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod; "
+        r"\), 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod available; "
         rf"the largest cache_lens that fits is {plan.max_cache_lens}",
         str(raised.value),
     )
@@ -221,10 +221,10 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
 
 
 def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
-    message = "available are 1.0 MiB, too little whatever cache_lens is; take a machine with more memory, lower "
-    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or take a model with fewer bytes"):
+    message = "1.0 MiB available, too little for any cache_lens; use a machine with more memory, lower "
+    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bits"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
-    with pytest.raises(OutOfMemoryError, match="whatever cache_lens is; raise that limit, lower chunk_size, or take"):
+    with pytest.raises(OutOfMemoryError, match="for any cache_lens; raise that limit, lower chunk_size, or use"):
         check_memory(plan_of(gguf, replace(NUMBERS, chunk_size=128), Memory(GIB, 1 << 20, "/sys/fs/cgroup/pod")))
 
 
@@ -280,7 +280,7 @@ def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: G
     out = io.StringIO()
     with pytest.raises(OutOfMemoryError):
         run(config_for(gguf.path, cache_lens=1 << 30), out=out)
-    assert re.search(r"It does not fit\. \S+ GiB more memory of the host is needed\.\n$", out.getvalue())
+    assert re.search(r"It does not fit\. \S+ GiB more host memory is needed\.\n$", out.getvalue())
 
 
 def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:

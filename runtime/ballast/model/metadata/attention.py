@@ -1,4 +1,4 @@
-"""What a file's attention is: from the keys, and from which tensors there are."""
+"""Determines a file's attention from its keys and tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LatentDims(NamedTuple):
 
 
 def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
-    """What tells known models apart; None where none are known by it."""
+    """The dimensions that identify known models; None if none are known by them."""
     if keys.architecture.attention == "grouped":
         return None
     return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())

@@ -104,7 +104,7 @@ class HfConfig(BaseModel):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether experts are chosen among all, whatever groups the file names: as V2-Lite does."""
+        """Whether experts are selected from all, ignoring groups, as in V2-Lite."""
         return self.topk_method == "greedy"
 
 

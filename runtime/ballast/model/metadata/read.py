@@ -61,7 +61,7 @@ _LOOK_ALIKES = {
     "hy_v4": "Hunyuan 4, whose layers have hyper-connections, not Hunyuan 3",
     "gptoss": "gpt-oss as Ollama converts it, with other names of tensors than llama.cpp's gpt-oss",
     "afmoe": "Trinity (AFMoE), whose attention has windows and gates",
-    "dflash": "a draft model that stands beside another",
+    "dflash": "a draft model for another model",
 }
 """Architectures whose names are taken for that of a model that is served. Names that begin with one of these, such as
 deepseek41, get its hint as a relative of it."""

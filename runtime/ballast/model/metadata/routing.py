@@ -37,7 +37,7 @@ def _lacks_bias(keys: Keys, num_layers: int) -> bool:
 
 
 def _ignores_groups(settings: Settings, gating: Gating) -> bool:
-    """Whether experts are chosen among all, whatever group counts there are."""
+    """Whether experts are selected from all, ignoring groups."""
     return gating == "softmax" and settings.config.is_greedy
 
 

@@ -293,11 +293,15 @@ def gqa_attention(
     out: F32,
     *,
     isa: str,
+    window: int = 0,
+    sinks: F32 | None = None,
 ) -> None:
     """Causal attention over paged keys and values, whose heads are shared by equal groups of query heads.
 
     query [T, H, K]; keys [slots, kv heads, K]; values [slots, kv heads, V]; out [T, H, V]. The tables are those of
-    mla_attention. ValueError when they would lead outside the cache, or when heads do not divide.
+    mla_attention. A token sees `window` positions, its own the last; 0 for all. sinks [H]: the score of one further
+    position of each head, whose value is 0. ValueError when they would lead outside the cache, or when heads do not
+    divide.
     """
 
 def mla_attention(

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ struct ExpertMatrices {
   HeadRows rows;
 };
 
+// What is added to each expert's products. Gate and up [E * I], down [E * D].
+struct ExpertBiases {
+  std::vector<float> gate, up, down;
+};
+
 // Which range of the intermediate dimension each node holds: whole blocks of down and of its activations.
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node);
@@ -34,6 +40,7 @@ class Experts {
     int node;         // of the pool, counted from 0
     int kernel_node;  // the kernel's number of it, or kUnknownNode
     std::shared_ptr<const Panels> gate, up, down;
+    int64_t first_row;  // of gate and up
   };
   // What an expert's products with gate, up and down are multiplied by.
   struct Scales {
@@ -45,6 +52,13 @@ class Experts {
   Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts);
   // gate_up [E * 2 I, D]: of each expert first gate's rows, then up's.
   Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
+
+  // The same experts with biases. Throws std::invalid_argument when one does not fit.
+  Experts with_biases(ExpertBiases biases) const;
+  // The same experts with a unit in place of silu(gate) * up.
+  Experts with_unit(const ClampedSwiglu& unit) const;
+  const ExpertBiases* biases() const { return biases_.get(); }
+  const std::optional<ClampedSwiglu>& unit() const { return unit_; }
 
   // The same experts, packed by the threads of the pool's nodes, each its part; the data that they were made
   // over is not needed any more, and `forward` takes pools of these nodes. Calls done("gate"), then "up" and
@@ -72,10 +86,10 @@ class Experts {
   // A part's gate, up and down, packed.
   std::array<Matrix, 3> matrices(const Part& part) const;
 
-  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
-  // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,
-  // weights [T, k]; an id of -1 adds nothing. Returns how many experts' weights it has read. Throws
-  // std::out_of_range for any other id that is no expert.
+  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], or with
+  // its biases and unit, added in ascending order of e, each node's part by itself, then the parts in the
+  // order of nodes; x [T, D]; ids, weights [T, k]; an id of -1 adds nothing. Returns how many experts'
+  // weights it has read. Throws std::out_of_range for any other id that is no expert.
   int64_t forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                   const float* weights, int64_t num_chosen, float* out) const;
 
@@ -101,6 +115,8 @@ class Experts {
   ExpertMatrices gate_;
   ExpertMatrices up_;
   ExpertMatrices down_;
+  std::shared_ptr<const ExpertBiases> biases_;
+  std::optional<ClampedSwiglu> unit_;
   std::vector<Part> parts_;
   int num_nodes_ = 0;  // that they are packed for
   std::shared_ptr<std::vector<std::atomic<int64_t>>> uses_;

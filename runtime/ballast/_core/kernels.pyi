@@ -398,6 +398,11 @@ class Experts(PybindObject):
     @staticmethod
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
+    def with_biases(self, gate: F32, up: F32, down: F32) -> Experts:
+        """The experts with these added to their products; gate and up [E, I], down [E, D]."""
+    def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
+        """The experts with g · sigmoid(alpha g) · (u + 1) in place of silu(gate) * up, where g is min(gate, limit) and
+        u is up within -limit and limit."""
     def packed(
         self,
         pool: ThreadPool,

@@ -154,7 +154,7 @@ BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t begin, int64
   }
 }
 
-// Where the first span begins that any row sees. A span that a row does not see leaves its state as it is,
+// The begin of the first span that any row sees. A span that a row does not see leaves its state as it is,
 // bit for bit, so a row's state does not depend on the other rows.
 BALLAST_INLINE int64_t first_span(const AttentionStretch& in) {
   if (in.first_seen == nullptr || in.fewest_passed < 1.0f) return 0;

@@ -66,8 +66,8 @@ class Architecture:
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
     window_period: int | None = None
-    """Where files have a window and do not say which layers: the last of so many layers has none. None: files with a
-    window are refused."""
+    """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
+    none. None: files with a window are refused."""
     rounds_yarn: bool = True
     """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
     unit: ClampedSwiglu | None = None

@@ -100,6 +100,20 @@ void bind_packing(py::module_ m) {
       .def("finish", [](const ExpertsPacking& packing) { return ExpertsView{{}, packing.finish()}; });
 }
 
+// Biases [E, rows].
+ExpertsView with_biases(const ExpertsView& view, const py::array& gate, const py::array& up,
+                        const py::array& down) {
+  const auto copy = [](const char* name, const py::array& array) {
+    const float* from = read<float>(name, array, {{"E"}, {"rows"}});
+    return std::vector<float>(from, from + array.size());
+  };
+  return {view.owners, view.experts.with_biases({copy("gate", gate), copy("up", up), copy("down", down)})};
+}
+
+ExpertsView with_clamped_swiglu(const ExpertsView& view, float alpha, float limit) {
+  return {view.owners, view.experts.with_unit({alpha, limit})};
+}
+
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
                      const py::array& weights, py::array out) {
   const int64_t width = view.experts.hidden_width();
@@ -138,6 +152,8 @@ void bind_experts(py::module_ m) {
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
+      .def("with_biases", &with_biases, arg("gate"), arg("up"), arg("down"))
+      .def("with_clamped_swiglu", &with_clamped_swiglu, py::kw_only(), arg("alpha"), arg("limit"))
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"))
       .def_property_readonly("memory", &memory_of_experts)
       .def_property_readonly("uses",

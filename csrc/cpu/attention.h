@@ -35,6 +35,10 @@ struct AttentionStretch {
   int64_t value_width;
   float scale;
   float* scores;  // scratch, [kSpanPositions + 1][rows]
+  // [rows]: with windows, a row sees the positions from this one on, counted in the same way; null without.
+  const float* first_seen = nullptr;
+  float fewest_passed = 0.0f;  // the smallest of first_seen, of rows without padding
+  float most_passed = 0.0f;    // the largest
 };
 
 // Positions to score: the score of a position is the sum over heads of weight * max(0, query · key).

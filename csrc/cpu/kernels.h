@@ -90,11 +90,20 @@ struct ActivationKernels {
   TokenOrder token_order[kNumPanelKinds] = {};
 };
 
+// The unit of experts of gpt-oss: g sigmoid(alpha g) (u + 1), where g is min(gate, limit) and u is up within
+// -limit and limit.
+struct ClampedSwiglu {
+  float alpha;
+  float limit;
+};
+
 struct Kernels {
   const char* name;
   ActivationKernels by_bytes[2];  // one, two
   // out = silu(gate) * up. n is a multiple of 8. out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+  void (*clamped_swiglu)(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n,
+                         float* out);
   AttentionKernels attention;
   const SamplingKernels& (*sampling)();
 };

@@ -46,6 +46,7 @@ struct GroupedShape {
   int64_t rope_dim;  // of a head, its first entries; the others are not rotated
   float softmax_scale;
   bool norms_all_heads;  // whether norms of queries and keys span all heads of a token, else each head
+  int64_t window = 0;    // positions that a token sees, its own the last; 0 for all
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;

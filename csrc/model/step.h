@@ -10,11 +10,12 @@
 
 namespace ballast {
 
-// Cosine and sine of every position's angles, both [num_positions, rope_dim / 2].
+// Cosine and sine of every position's angles, both [num_positions, dim / 2].
 struct RopeTable {
   const float* cos;
   const float* sin;
   int64_t num_positions;
+  int64_t dim;  // entries of a head that are rotated
 };
 
 // A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -76,6 +77,26 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
               std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
 }
 
+Experts Experts::with_biases(ExpertBiases biases) const {
+  const auto check = [&](const char* name, const std::vector<float>& bias, int64_t width) {
+    require(static_cast<int64_t>(bias.size()) == num_experts() * width,
+            std::string("the bias of ") + name + " has " + std::to_string(bias.size()) +
+                " entries; expected " + std::to_string(num_experts()) + " * " + std::to_string(width));
+  };
+  check("gate", biases.gate, expert_width());
+  check("up", biases.up, expert_width());
+  check("down", biases.down, hidden_width());
+  Experts copy = *this;
+  copy.biases_ = std::make_shared<const ExpertBiases>(std::move(biases));
+  return copy;
+}
+
+Experts Experts::with_unit(const ClampedSwiglu& unit) const {
+  Experts copy = *this;
+  copy.unit_ = unit;
+  return copy;
+}
+
 int64_t Experts::expert_bytes() const {
   const auto bytes = [](const ExpertMatrices& part) { return part.rows.num_rows * part.matrix.row_bytes(); };
   return bytes(gate_) + bytes(up_) + bytes(down_);
@@ -134,6 +155,9 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
                                float* out) const {
   const int64_t hidden = hidden_width();
   const int64_t width = expert_width();
+  const auto biased = [&](float product, std::vector<float> ExpertBiases::* part, int64_t index) {
+    return biases_ == nullptr ? product : product + ((*biases_).*part)[static_cast<size_t>(index)];
+  };
   std::vector<float> activations(all.tokens.size() * static_cast<size_t>(width));  // [assignments, I]
   std::vector<const float*> inputs;
   std::vector<const float*> activated;
@@ -157,12 +181,15 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     const Scratch<float> scratch(kTileRows * hidden);
     float* buffer = scratch.get();
     dequantize_rows(gate_.matrix, rows_of(gate_), buffer);
-    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float gate) {
-      activation[token * width + row] = silu(scale.gate * gate);
+    const int64_t first = group.expert * width + tile.begin;  // of the biases
+    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float product) {
+      const float gate = biased(scale.gate * product, &ExpertBiases::gate, first + row);
+      activation[token * width + row] = unit_ ? clamped_gate(*unit_, gate) : silu(gate);
     });
     dequantize_rows(up_.matrix, rows_of(up_), buffer);
-    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float up) {
-      activation[token * width + row] *= scale.up * up;
+    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float product) {
+      const float up = biased(scale.up * product, &ExpertBiases::up, first + row);
+      activation[token * width + row] *= unit_ ? clamped_up(*unit_, up) : up;
     });
   });
 
@@ -182,7 +209,11 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
       multiply_tile(buffer, tile.size(), width, activated.data() + group.members.begin, group.members.size(),
                     [&](int64_t member, int64_t row, float product) {
                       const size_t i = static_cast<size_t>(group.members.begin + member);
-                      out[all.tokens[i] * hidden + tile.begin + row] += all.weights[i] * scale * product;
+                      float& sum = out[all.tokens[i] * hidden + tile.begin + row];
+                      sum += all.weights[i] * scale * product;
+                      if (biases_ == nullptr) return;
+                      const int64_t index = group.expert * hidden + tile.begin + row;
+                      sum += all.weights[i] * biases_->down[static_cast<size_t>(index)];
                     });
     }
   });

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "moe/grouping.h"
@@ -21,6 +22,11 @@ struct ExpertMatrices {
   HeadRows rows;
 };
 
+// What is added to each expert's products. Gate and up [E * I], down [E * D].
+struct ExpertBiases {
+  std::vector<float> gate, up, down;
+};
+
 // Which range of the intermediate dimension each node holds: whole blocks of down and of its activations.
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node);
@@ -32,6 +38,7 @@ class Experts {
     int node;         // of the pool, counted from 0
     int kernel_node;  // the kernel's number of it, or kUnknownNode
     std::shared_ptr<const Panels> gate, up, down;
+    int64_t first_row;  // of gate and up
   };
   // Factors of an expert's products with gate, up and down.
   struct Scales {
@@ -43,6 +50,13 @@ class Experts {
   Experts(const Matrix& gate, const Matrix& up, const Matrix& down, int64_t num_experts);
   // gate_up [E * 2 I, D]: of each expert first gate's rows, then up's.
   Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
+
+  // The same experts with biases. Throws std::invalid_argument when one does not fit.
+  Experts with_biases(ExpertBiases biases) const;
+  // The same experts with a unit in place of silu(gate) * up.
+  Experts with_unit(const ClampedSwiglu& unit) const;
+  const ExpertBiases* biases() const { return biases_.get(); }
+  const std::optional<ClampedSwiglu>& unit() const { return unit_; }
 
   // The same experts, packed by ExpertsPacking into memory alone.
   Experts packed(ThreadPool& pool, const PanelTarget& target) const;
@@ -62,10 +76,10 @@ class Experts {
   // A part's gate, up and down, packed.
   std::array<Matrix, 3> matrices(const Part& part) const;
 
-  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
-  // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,
-  // weights [T, k]; an id of -1 adds nothing. Returns how many experts' weights it has read. Throws
-  // std::out_of_range for any other id that is no expert.
+  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], or with
+  // its biases and unit, added in ascending order of e, each node's part by itself, then the parts in the
+  // order of nodes; x [T, D]; ids, weights [T, k]; an id of -1 adds nothing. Returns how many experts'
+  // weights it has read. Throws std::out_of_range for any other id that is no expert.
   int64_t forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                   const float* weights, int64_t num_chosen, float* out) const;
 
@@ -93,6 +107,8 @@ class Experts {
   ExpertMatrices gate_;
   ExpertMatrices up_;
   ExpertMatrices down_;
+  std::shared_ptr<const ExpertBiases> biases_;
+  std::optional<ClampedSwiglu> unit_;
   std::vector<Part> parts_;
   int num_nodes_ = 0;  // that they are packed for
   std::shared_ptr<std::vector<std::atomic<int64_t>>> uses_;

@@ -65,7 +65,8 @@ Experts ExpertsPacking::finish() const {
   for (size_t node = 0; node < ranges_.size(); ++node) {
     if (ranges_[node].size() == 0) continue;
     const int number = static_cast<int>(node);
-    experts.parts_.push_back({number, pool_.node_index(number), gate[node], up[node], down[node]});
+    experts.parts_.push_back(
+        {number, pool_.node_index(number), gate[node], up[node], down[node], ranges_[node].begin});
   }
   return experts;
 }

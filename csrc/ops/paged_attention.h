@@ -34,6 +34,10 @@ struct AttentionShape {
   int64_t key_width;     // of a query as well
   int64_t value_width;
   float scale;
+  // A token sees this many positions up to its own; 0 for all.
+  int64_t window = 0;
+  // [num_heads], the score of a further position without a value; null for none (arXiv 2309.17453).
+  const float* sinks = nullptr;
 
   int64_t group_heads() const { return num_heads / num_kv_heads; }
 };
@@ -66,7 +70,7 @@ struct ChosenPositions {
 };
 
 // out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
-// `chosen` for all positions that a token sees.
+// `chosen` for all positions that a token sees. Windows and chosen positions exclude each other.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen = nullptr);

@@ -127,6 +127,9 @@ constexpr ActivationKernels tile_kernels() {
 void silu_times(const float* gate, const float* up, int64_t n, float* out) {
   avx512_kernels()->silu_mul(gate, up, n, out);
 }
+void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
+  avx512_kernels()->clamped_swiglu(unit, gate, up, n, out);
+}
 void attend(const AttentionStretch& stretch, const AttentionState& state) {
   avx512_kernels()->attention.attend(stretch, state);
 }
@@ -138,7 +141,8 @@ void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->atten
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
 
 constexpr Kernels kTileKernels{
-    "amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge, index}, sampling};
+    "amx",   {tile_kernels<1>(), tile_kernels<2>()}, silu_times, clamped_swiglu, {attend, merge, index},
+    sampling};
 
 }  // namespace
 }  // namespace ballast

@@ -9,11 +9,9 @@
 namespace ballast {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels kKernels{"avx2",
-                                    {activation_kernels<1>(), activation_kernels<2>()},
-                                    silu_times,
-                                    {attend_stretch, merge_states, index_stretch},
-                                    sampling_kernels};
+  static constexpr Kernels kKernels{
+      "avx2",         {activation_kernels<1>(), activation_kernels<2>()}, silu_times,
+      clamped_swiglu, {attend_stretch, merge_states, index_stretch},      sampling_kernels};
   return &kKernels;
 }
 

@@ -140,6 +140,25 @@ BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64
   }
 }
 
+// Hides the positions of a span that lie before a row's window.
+BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t begin, int64_t size) {
+  const Floats hidden = broadcast_float(-__builtin_inff());
+  for (int64_t p = 0; p < size; ++p) {
+    const Floats position = broadcast_float(static_cast<float>(begin + p));
+    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+      float* score = in.scores + p * in.num_rows + row;
+      store_floats(score, where_less(position, load_floats(in.first_seen + row), hidden, load_floats(score)));
+    }
+  }
+}
+
+// The begin of the first span that any row sees. A span that a row does not see leaves its state as it is,
+// bit for bit, so a row's state does not depend on the other rows.
+BALLAST_INLINE int64_t first_span(const AttentionStretch& in) {
+  if (in.first_seen == nullptr || in.fewest_passed < 1.0f) return 0;
+  return static_cast<int64_t>(in.fewest_passed) / kSpanPositions * kSpanPositions;
+}
+
 // Converts the scores of a span to weights. Earlier weights have to be multiplied by `correction`.
 BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
                           float* correction) {
@@ -169,7 +188,8 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
     state.maximum[row] = kNoMaximum;
     state.sum[row] = 0.0f;
   }
-  for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
+  const int64_t first = first_span(in);
+  for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
     const float* const* keys = in.keys + begin;
@@ -179,8 +199,9 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
       score_positions<2, kPairItems>(in, row, keys, size);
     for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, keys, size);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
+    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin)) hide_passed(in, begin, size);
     weigh(in, size, state, correction);
-    const bool is_first = begin == 0;
+    const bool is_first = begin == first;
     row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows) {
       add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values);

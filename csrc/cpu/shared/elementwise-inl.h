@@ -151,5 +151,18 @@ void silu_times(const float* gate, const float* up, int64_t n, float* out) {
   }
 }
 
+void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 limit = _mm256_set1_ps(unit.limit);
+  const __m256 lowest = _mm256_set1_ps(-unit.limit);
+  const __m256 alpha = _mm256_set1_ps(-unit.alpha);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 g = _mm256_min_ps(limit, _mm256_loadu_ps(gate + i));  // NaN stays
+    const __m256 u = _mm256_max_ps(lowest, _mm256_min_ps(limit, _mm256_loadu_ps(up + i)));
+    const __m256 below = _mm256_add_ps(one, exp_of(_mm256_mul_ps(alpha, g)));
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_div_ps(g, below), _mm256_add_ps(u, one)));
+  }
+}
+
 }  // namespace
 }  // namespace ballast

@@ -293,11 +293,15 @@ def gqa_attention(
     out: F32,
     *,
     isa: str,
+    window: int = 0,
+    sinks: F32 | None = None,
 ) -> None:
     """Causal attention over paged keys and values, whose heads are shared by equal groups of query heads.
 
     query [T, H, K]; keys [slots, kv heads, K]; values [slots, kv heads, V]; out [T, H, V]. The tables are those of
-    mla_attention. ValueError when they would lead outside the cache, or when heads do not divide.
+    mla_attention. A token sees `window` positions, its own the last; 0 for all. sinks [H]: the score of one further
+    position of each head, whose value is 0. ValueError when they would lead outside the cache, or when heads do not
+    divide.
     """
 
 def mla_attention(
@@ -394,6 +398,11 @@ class Experts(PybindObject):
     @staticmethod
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
+    def with_biases(self, gate: F32, up: F32, down: F32) -> Experts:
+        """The experts with these added to their products; gate and up [E, I], down [E, D]."""
+    def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
+        """The experts with g · sigmoid(alpha g) · (u + 1) in place of silu(gate) * up, where g is min(gate, limit) and
+        u is up within -limit and limit."""
     def packed(
         self,
         pool: ThreadPool,

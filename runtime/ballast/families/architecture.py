@@ -33,6 +33,16 @@ class RouterRule:
     """Whether each expert has a bias that counts in the choice and not in the weight."""
     may_lack_bias: bool = False
     """Whether a file in which no layer has one means zeros."""
+    weighs_chosen: bool = False
+    """Whether files may name a softmax over the chosen experts alone. It equals that over all, normalised."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiglu:
+    """The unit g · sigmoid(alpha g) · (u + 1), where g is at most `limit`, and u within -limit and limit."""
+
+    alpha: float
+    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,15 @@ class Architecture:
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
+    window_period: int | None = None
+    """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
+    none. None: files with a window are refused."""
+    rounds_yarn: bool = True
+    """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
+    unit: ClampedSwiglu | None = None
+    """What experts compute of gate and up. None: silu(g) · u."""
+    expert_biases: bool = False
+    """Whether the router and the three products of each expert have biases."""
     index_pairs: Literal["apart", "neighbours"] | None = None
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""

@@ -142,7 +142,8 @@ def yarn_values(factor: float, beta_fast: float, log_multiplier: float | None) -
 
 
 def routing_values(gating: int, groups: tuple[int, int], scale: float, *, norm: bool) -> dict[str, Value]:
-    """The keys of a router: SOFTMAX or SIGMOID, groups and groups used, scale of the weights, whether they sum to 1."""
+    """The keys of a router: SOFTMAX, SIGMOID or SOFTMAX_OF_CHOSEN, groups and groups used, scale of the weights,
+    whether they sum to 1."""
     return {
         "expert_gating_func": gating,
         "expert_group_count": groups[0],
@@ -152,6 +153,6 @@ def routing_values(gating: int, groups: tuple[int, int], scale: float, *, norm: 
     }
 
 
-SOFTMAX, SIGMOID = 1, 2
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 EPSILON = "attention.layer_norm_rms_epsilon"
 THETA = "rope.freq_base"

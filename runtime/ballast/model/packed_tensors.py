@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.model.layers.tensor import HeadRows, Tensor, parts_of_experts
+from ballast.families.architecture import ClampedSwiglu
+from ballast.model.layers.tensor import HeadRows, Tensor, biases_of_experts, parts_of_experts
 from ballast.model.tensors import scale_name
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_panels import Packed, PackedPanels
@@ -162,13 +163,23 @@ class Tensors:
                 tensor=name,
             )
 
-    def experts(self, names: Mapping[str, str], num_experts: int) -> kernels.Experts:
-        """Those of a layer, packed; `names`: the tensor of each part."""
+    def experts(
+        self,
+        names: Mapping[str, str],
+        num_experts: int,
+        biases: Mapping[str, str] | None = None,
+        unit: ClampedSwiglu | None = None,
+    ) -> kernels.Experts:
+        """Those of a layer, packed; `names`, `biases`: the tensor of each part."""
         if names["gate"] == names["up"]:
             experts = kernels.Experts.fused(self.view(names["gate"]), self.view(names["down"]), num_experts)
         else:
             gate, up, down = (self.view(names[part]) for part in ("gate", "up", "down"))
             experts = kernels.Experts(gate, up, down, num_experts)
+        if biases is not None:
+            experts = experts.with_biases(**self._expert_biases(biases))
+        if unit is not None:
+            experts = experts.with_clamped_swiglu(alpha=unit.alpha, limit=unit.limit)
 
         def packed(part: str) -> None:
             self._gguf.release(names[part])
@@ -180,6 +191,14 @@ class Tensors:
 
         return self._kept(names["gate"], pack)
 
+    def _expert_biases(self, names: Mapping[str, str]) -> dict[str, F32]:
+        """Part → its biases, [experts, rows]."""
+        found = {part: self.vector(name).reshape(self._gguf.tensors[name].shape) for part, name in names.items()}
+        if names["gate"] == names["up"]:
+            gate, up = np.split(found["gate"], 2, axis=1)
+            found |= {"gate": np.ascontiguousarray(gate), "up": np.ascontiguousarray(up)}
+        return found
+
 
 class LayerTensors:
     """The tensors of one layer, by role. Raises ModelError if a tensor that must be finite is not."""
@@ -189,6 +208,7 @@ class LayerTensors:
         self._by_role = {each.role: each for each in declared}
         self._heads = {rows.role: (each.name, rows) for each in declared for rows in each.heads}
         self._experts = parts_of_experts(declared)
+        self._biases = biases_of_experts(declared)
         for each in declared:
             if each.must_be_finite:
                 tensors.check_finite(each.name)
@@ -228,8 +248,15 @@ class LayerTensors:
 
     def experts(self, role: str) -> kernels.Experts:
         """Packed together."""
-        parts = self._experts[role]
-        return self.file.experts({part: each.name for part, each in parts.items()}, parts["down"].num_experts)
+        parts, biases = self._experts[role], self._biases.get(role)
+        down = parts["down"]
+        assert down.part_of is not None
+        return self.file.experts(
+            {part: each.name for part, each in parts.items()},
+            down.num_experts,
+            None if biases is None else {part: each.name for part, each in biases.items()},
+            down.part_of.unit,
+        )
 
     def all(self) -> dict[str, Any]:
         """All tensors that the layer declares, by role, in the form that the CPU computes with."""

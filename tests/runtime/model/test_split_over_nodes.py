@@ -34,7 +34,10 @@ def made_up(num_nodes: int) -> Topology:
     return Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(num_nodes)])
 
 
-@pytest.fixture(scope="module", params=[("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16")], ids="-".join)
+MODELS = [("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16"), ("gptoss", "mxfp4")]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
 def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GgufModel:
     arch, quant = request.param
     directory: Path = tmp_path_factory.mktemp("tiny")

@@ -50,6 +50,7 @@ from support.models.gguf_files import (
     write_hollow_model,
     write_model,
 )
+from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from support.models.written import MakeTiny
 
 GIB = 1 << 30
@@ -126,6 +127,8 @@ def test_the_plan_counts_what_the_loaded_model_takes(
         (V32_671B_SPEC, 671.9e9, 2 * 85_888),
         (GLM5_SPEC, 743.9e9, 2 * 109_824),
         (GLM52_SPEC, 743.4e9, 2 * 95_232),
+        (GPT_OSS_20B_SPEC, 20.91e9, 2 * 49_152),
+        (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

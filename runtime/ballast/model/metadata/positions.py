@@ -62,6 +62,7 @@ def read_yarn(settings: Settings) -> YarnSpec | None:
         beta_slow=_beta(settings, "beta_slow", None if config is None else config.beta_slow or _BETA_SLOW),
         attention_factor=attention_factor,
         mscale_all_dim=mscale_all_dim,
+        is_rounded=keys.architecture.rounds_yarn,
     )
 
 

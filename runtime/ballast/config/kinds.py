@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
         )
 
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
+
+
+def calendar_date() -> Kind:
+    """A date as YYYY-MM-DD, or the word "today"."""
+    return Kind("today, or a date as YYYY-MM-DD", "today|DATE", str, lambda value: value == "today" or _is_date(value))
+
+
+def _is_date(value: Any) -> bool:
+    if not isinstance(value, str) or re.fullmatch(r"\d{4}-\d{2}-\d{2}", value, re.ASCII) is None:
+        return False
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
 
 
 def size(minimum: int = 1) -> Kind:

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ballast.config.kinds import PATH, SWITCH, Kind, fraction, one_of, seconds, share, size, text, whole, whole_range
+from ballast.config.kinds import (
+    PATH,
+    SWITCH,
+    Kind,
+    calendar_date,
+    fraction,
+    one_of,
+    seconds,
+    share,
+    size,
+    text,
+    whole,
+    whole_range,
+)
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.families.registry import RELEASES
@@ -88,6 +101,12 @@ class ModelConfig(_Section):
         SWITCH,
         "let requests bring a Jinja template of their own in chat_template; it runs in a guarded process, as those of "
         "model files do",
+    )
+    prompt_date: str = option(
+        "today",
+        calendar_date(),
+        "the date that chat templates write into prompts, such as that of gpt-oss; today: it changes at midnight, and "
+        "cached prompts with the old date are not found any more",
     )
     force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
     reasoning_field: ReasoningField = option(

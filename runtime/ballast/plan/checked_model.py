@@ -28,7 +28,14 @@ def open_checked(config: ModelConfig) -> tuple[GgufModel, ModelSpec]:
 
 def load_checked_text(config: ModelConfig, gguf: GgufModel, spec: ModelSpec) -> Text:
     """The tokenizer and the chat template, which belong to the model. Raises as `open_checked` does."""
-    text = load_text(config.model_path, gguf.metadata, str(gguf.path), config.chat_template, num_ids=spec.vocab_size)
+    text = load_text(
+        config.model_path,
+        gguf.metadata,
+        str(gguf.path),
+        config.chat_template,
+        num_ids=spec.vocab_size,
+        today=None if config.prompt_date == "today" else config.prompt_date,
+    )
     if text.tokenizer.vocab_size > spec.vocab_size:
         raise ModelError(
             config.model_path or gguf.path,

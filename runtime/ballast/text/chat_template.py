@@ -46,7 +46,8 @@ class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
     `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
-    results get names of the form `functions.NAME:N`, whatever ids the client gives.
+    results get names of the form `functions.NAME:N`, whatever ids the client gives. `today` is the date that the
+    template reads, as YYYY-MM-DD; None: the clock's.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class ChatTemplate:
         release: Release | None = None,
         numbers_calls: bool = False,
         tags: ThinkTags = DEFAULT_TAGS,
+        today: str | None = None,
     ) -> None:
         self.source = source
         self.name = name
         self.release = release
         self.tags = tags
+        self.today = today
         self.is_guarded = not is_own(source)
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
@@ -198,7 +201,7 @@ class ChatTemplate:
 
     def _rendered(self, values: Mapping[str, Any]) -> str:
         try:
-            return self._template.render(values)
+            return self._template.render(values, self.today)
         except LimitExceededError as error:
             raise RequestError(
                 f"the model's chat template ({self.name}) was stopped: {error}", param="messages"

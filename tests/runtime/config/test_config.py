@@ -54,6 +54,7 @@ def test_every_option_can_be_set_by_the_environment():
         "URL": "http://127.0.0.1:4318",
         "SHARE": "0.5",
         "LOW..HIGH": "-5..5",
+        "today|DATE": "2025-08-06",
         "": "true",
     }
     for opt in OPTIONS:
@@ -131,6 +132,19 @@ def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
     assert config.model == ModelConfig(force_think=True, strict_model_name=True, served_model_name=("a", "5"))
     assert config.server.cors_origins == ("https://a.example.org",)
     assert read_config({}, {}, in_file).server.port == 1
+
+
+@pytest.mark.parametrize("value", ["today", "2025-08-06", "2024-02-29"])
+def test_a_date_is_one_of_the_calendar(tmp_path, value):
+    assert read_config({"prompt_date": value}, {}).model.prompt_date == value
+    in_file = options_in_file(file_of(tmp_path, f"prompt_date: {value}"))
+    assert read_config({}, {}, in_file).model.prompt_date == value
+
+
+@pytest.mark.parametrize("value", ["", "tomorrow", "2025-02-29", "2025-8-6", "20250806", "2025-08-06T00"])
+def test_another_date_is_refused(value):
+    with pytest.raises(ConfigError, match="must be today, or a date as YYYY-MM-DD"):
+        read_config({"prompt_date": value}, {})
 
 
 def test_every_option_can_be_set_by_a_file(tmp_path):

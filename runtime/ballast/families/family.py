@@ -11,10 +11,16 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke"]
+REASONING_CHANNEL = "analysis"
+CALL_CHANNEL = "commentary"
+FINAL_CHANNEL = "final"
+"""The channels of messages: reasoning; calls and texts that introduce them; the answer."""
+
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke", "channels"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks."""
+are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks; messages to
+the function, in a reply whose messages are on channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,19 @@ class ReplyForm:
     def calling(self) -> Mapping[Mark, str]:
         """The tokens of tool calls."""
         return {mark: text for mark, text in self.spellings.items() if mark not in (Mark.THINK, Mark.END_THINK)}
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether a reply is a sequence of messages, each on a channel: reasoning, answer and calls."""
+        return self.read_style == "channels"
+
+    @property
+    def think_tags(self) -> tuple[str, str]:
+        """The texts before and after the reasoning."""
+        if not self.has_channels:
+            return self.spellings[Mark.THINK], self.spellings[Mark.END_THINK]
+        begin, message, end = (self.spellings[mark] for mark in (Mark.CHANNEL, Mark.MESSAGE, Mark.END))
+        return f"{begin}{REASONING_CHANNEL}{message}", end
 
     @property
     def numbers_calls(self) -> bool:
@@ -124,6 +143,8 @@ class Family:
     """The name of the release whose template a file gets that has none."""
     ends: tuple[str, ...] = ()
     """Tokens that end a reply beside those that the file names."""
+    never_ends: tuple[str, ...] = ()
+    """Tokens that end no reply, even if the file says so."""
 
     def source(self, release: Release) -> str:
         """The text of a release's template."""

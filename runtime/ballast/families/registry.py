@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
-from ballast.families import deepseek, deepseek32, glm, hunyuan, kimi, minimax, qwen3
+from ballast.families import deepseek, deepseek32, glm, gpt_oss, hunyuan, kimi, minimax, qwen3
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
 from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
@@ -29,6 +29,7 @@ FAMILIES: Mapping[str, Family] = {
         qwen3.FAMILY,
         minimax.FAMILY,
         hunyuan.FAMILY,
+        gpt_oss.FAMILY,
     )
 }
 """By name. Where a file tells no family, the first is taken."""

@@ -35,6 +35,8 @@ def render_prompt(
     )
     if continue_final:
         return prompt
+    if template.has_channels:  # thinking is switched off while the reply is generated
+        return prompt + template.tags.begin if always_think and asked_to_think(body) is not False else prompt
     if asked_to_think(body) is False:
         return close_thinking(prompt, template.tags, is_forced=always_think)
     return force_think(prompt, template.tags) if always_think else prompt

@@ -10,9 +10,8 @@ from ballast.engine.request import FinishReason, Output
 from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Delta, Detokenizer
-from ballast.text.marks import ReasoningCount
-from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Reasoning
+from ballast.text.reply_readers import detokenizer_of, parser_of, reasoning_count_of
 from ballast.text.tokenizer import Tokenizer
 from ballast.wire.piece import Piece, ScoredToken, WireFinishReason
 
@@ -29,15 +28,11 @@ class Choice:
         self._job = job
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(
-            tokenizer,
-            job.stop,
-            skip_control=job.skip_control,
-            keep_stop=job.include_stop,
-            marks=job.layout.marks,
+        self._detokenizer = detokenizer_of(
+            job.layout, tokenizer, job.stop, skip_control=job.skip_control, keep_stop=job.include_stop
         )
-        self._parser = OutputParser(job.layout.start, job.layout.read_calls)
-        self._reasoning = ReasoningCount(tokenizer, job.layout)
+        self._parser = parser_of(job.layout)
+        self._reasoning = reasoning_count_of(job.layout, tokenizer)
         self._opening = job.opening
         self._begun = False
         self._num_begun = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ballast.engine.limits import Limits
+from ballast.errors import ContextLengthError
 from ballast.wire.openai.request import GenerationRequest
 
 
@@ -36,3 +37,24 @@ def truncated(ids: Sequence[int], body: GenerationRequest, limits: Limits) -> Se
     if len(ids) <= most:
         return ids
     return ids[:most] if body.truncation_side == "right" else ids[-most:]
+
+
+def granted_tokens(limits: Limits, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
+    """The number of tokens that a request may generate: what it asks for within the server's cap, else what the limits
+    leave. One that asks for all that the server gives gets what fits, as if it named no number."""
+    context, most = limits.max_model_tokens, limits.max_new_tokens
+    if asked is not None and asked >= most and num_prompt < context:
+        return min(most, context - num_prompt)
+    granted = min(asked or 1, most)
+    if num_prompt + granted > context:
+        needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
+        if asked is not None:
+            needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
+        refuse_length(limits, needs, prompt_field, f"Shorten the prompt or lower {max_field}.")
+    return granted if asked is not None else min(most, context - num_prompt)
+
+
+def refuse_length(limits: Limits, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:
+    """Raises ContextLengthError for a request that needs more than the context."""
+    excess = f"your request needs {needs}"
+    raise ContextLengthError(limits.max_model_tokens, excess, param=prompt_field, way_out=way_out)

@@ -31,6 +31,7 @@ def text_with_template(text: Text, source: str | None, *, is_trusted: bool) -> T
             eos_token=spelled(tokenizer.eos_id),
             name=FIELD,
             numbers_calls=tokenizer.reply.numbers_calls,
+            has_channels=tokenizer.reply.has_channels,
             today=None if text.template is None else text.template.today,
         )
     except ModelError as error:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ballast.engine.sampling.constraint import Constraint
 from ballast.families.marks import Mark
+from ballast.generation.channels import channel_rules
 from ballast.generation.job import Job
 from ballast.grammar.token_rules import AllOf, NoWords, OnlyTokens, ThinkingBudget, bits_of
 from ballast.text.marks import Start
@@ -33,6 +34,9 @@ def _rules(body: GenerationRequest, tokenizer: Tokenizer, start: Start) -> Itera
     if body.bad_words:
         yield "bad_words", NoWords(_spelled(body.bad_words, tokenizer), tokenizer.vocab_size)
     budget = body.thinking_budget if isinstance(body, ChatCompletionRequest) else None
+    if tokenizer.reply.has_channels:
+        yield from channel_rules(body, tokenizer, start)
+        return
     begin_id, end_id = (tokenizer.id_of(tokenizer.reply.spellings[mark]) for mark in (Mark.THINK, Mark.END_THINK))
     if budget is not None and start is not Start.CONTENT and begin_id is not None and end_id is not None:
         begins_inside = start is not Start.EITHER

@@ -9,6 +9,7 @@ from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
 from ballast.families.registry import is_own
 from ballast.guarded import LimitExceededError, TaskFailedError
+from ballast.text.channels.messages import for_channels
 from ballast.text.foreign.template import ForeignTemplate
 from ballast.text.messages import (
     has_calls,
@@ -46,7 +47,8 @@ class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
     `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
-    results get names of the form `functions.NAME:N`, whatever ids the client gives. `today` is the date that the
+    results get names of the form `functions.NAME:N`, whatever ids the client gives. `has_channels`: messages are
+    written on channels, as `for_channels` says. `today` is the date that the
     template reads, as YYYY-MM-DD; None: the clock's.
     """
 
@@ -59,6 +61,7 @@ class ChatTemplate:
         name: str = "chat template",
         release: Release | None = None,
         numbers_calls: bool = False,
+        has_channels: bool = False,
         tags: ThinkTags = DEFAULT_TAGS,
         today: str | None = None,
     ) -> None:
@@ -71,6 +74,7 @@ class ChatTemplate:
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
         self._numbers_calls = numbers_calls
+        self.has_channels = has_channels
         self._keeps_late: bool | None = None
         self._takes_text: bool | None = None
         if len(source) > MAX_SOURCE_CHARS:
@@ -128,6 +132,8 @@ class ChatTemplate:
             chat = with_numbered_calls(chat)
         if has_calls(chat) and not self._takes_text_arguments():
             chat = with_object_arguments(chat)
+        if self.has_channels:
+            chat = for_channels(chat, takes_both=self.release is not None)
         values = {
             **(self.release.options or {} if self.release else {}),
             **protect(dict(options or {})),

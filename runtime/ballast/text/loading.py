@@ -18,7 +18,7 @@ from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
 from ballast.text.model_directory import ModelDirectory, read_template
-from ballast.text.think_tags import ThinkTags
+from ballast.text.think_tags import tags_of
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -169,7 +169,8 @@ def _make_template(
         name=name,
         release=release,
         numbers_calls=tokenizer.reply.numbers_calls,
-        tags=ThinkTags(*tokenizer.reply.thinking.values()),
+        has_channels=tokenizer.reply.has_channels,
+        tags=tags_of(tokenizer.reply),
         today=today,
     )
     return template, name

@@ -192,7 +192,13 @@ def _split_reasoning(message: dict[str, Any], divide: _Divide, tags: ThinkTags) 
     """Move reasoning that a client sends back inside the content to its own field. Reasoning without an end is one that
     was cut short: it has no answer."""
     content = message["content"]
-    if tags.end in content:
+    if tags.are_paired:
+        between = re.compile(f"{re.escape(tags.begin)}(.*?)(?:{re.escape(tags.end)}|\\Z)", re.DOTALL)
+        found = between.findall(content)
+        if not found:
+            return
+        reasoning, message["content"] = "\n\n".join(found), between.sub("", content)
+    elif tags.end in content:
         reasoning, message["content"] = divide(content, tags)
     elif content.lstrip().startswith(tags.begin):
         reasoning, message["content"] = content.lstrip().removeprefix(tags.begin).strip("\n"), ""

@@ -19,9 +19,9 @@ import torch
 from ballast import cli, prepared_model
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings
-from ballast.model.hybrid import load
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.linear import MakeLinear
+from ballast.model.hybrid.load_stages import kernels as stage_kernels
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
@@ -51,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
     ) -> Runner:
         if settings.device == "cpu":
             torch.set_num_threads(1)
-            load._panel_linears = lambda device: float_linear
+            stage_kernels.panel_linears = lambda device: float_linear
             settings = replace(settings, device="cpu:0")  # torch's name of it
         if faults.fault == "load":
-            load._panel_linears = out_of_memory
+            stage_kernels.panel_linears = out_of_memory
         runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
         assert isinstance(runner, HybridModel)
         if faults.fault is not None:

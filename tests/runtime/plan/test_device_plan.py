@@ -22,6 +22,7 @@ from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.routing import Router
 from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
@@ -199,6 +200,7 @@ def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, 
         spec.vocab_size,
         Packing(pool, FAST, 2),
         counted,
+        Router,
         torch.device("cpu"),
         lambda _: None,
         lambda index, _: index < whole_layers,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
+from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.load_stages import attention, experts, model, weights
@@ -47,9 +46,9 @@ def load_hybrid_model(
 
     Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
     whatever CUDA itself reports."""
-    if options.device.type == "cuda":
-        torch.cuda.set_device(options.device)
-    state = LoadState(gguf_model, spec, packing, options, ahead)
+    with options.start.times.phase("kernels"):
+        backend = backend_of(options.device)
+    state = LoadState(gguf_model, spec, packing, options, backend, ahead)
     run_stages(STAGES, state, report)
     report(1.0)
     options.start.missing.extend([*state.late.waiting, *state.off.reasons])

@@ -5,6 +5,7 @@ No value comes back to the host, and shapes follow from the shape of the logits,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -17,6 +18,10 @@ class Choose(Protocol):
     go to the lower id."""
 
     def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+MakeRouter = Callable[[RoutingSpec, torch.Tensor | None], Choose]
+"""Makes the choice of one layer by its rule and its bias."""
 
 
 class Router:

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from ballast._core.kernels import Experts, ThreadPool
 from ballast.host.startup.start_times import StartTimes
+from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.load_stages import kernels
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
@@ -32,29 +30,29 @@ class SelfCheck:
     pool: ThreadPool
     spec: ModelSpec
     num_tokens: Sequence[int]
-    device: torch.device
+    backend: Backend
     off: SwitchedOff
 
     def __call__(self, layers: Sequence[LayerOnDevice], experts: Sequence[Experts]) -> list[LayerOnDevice]:
         """See `TryOut`."""
-        compiled_first = partial(kernels.parallel_compile, self.device, lambda _: None)
+        compiled_first = partial(self.backend.parallel_compile, lambda _: None)
         with self.times.phase("kernels"):
             return checked(
-                layers, experts, self.pool, self.spec, self.num_tokens, self.device, compiled_first, self.off
+                layers, experts, self.pool, self.spec, self.num_tokens, self.backend.device, compiled_first, self.off
             )
 
 
 def self_check(state: LoadState) -> SelfCheck:
     """It does not refer to the state, which refers to what uses it."""
-    return SelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, state.device, state.off)
+    return SelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, state.backend, state.off)
 
 
 def divide_experts(state: LoadState, report: Report) -> None:
     """Divide each layer's experts between the CPU and the device."""
     options, device = state.options, state.device
-    make_experts = options.make_experts or kernels.grouped_experts
+    make_experts = options.make_experts or state.backend.make_experts
     is_readable = options.pcie_share != 0 and (
-        bool(state.pinned.num_bytes) if state.on_gpu else options.make_experts is not None
+        state.backend.reads_host(state.pinned) or options.make_experts is not None
     )
     placed = [
         place_experts(layer, state.whole.left_of(index), make_experts, device, is_readable=is_readable)
@@ -71,7 +69,7 @@ def divide_experts(state: LoadState, report: Report) -> None:
         pin_thread=options.pin_thread,
     )
     state.experts = DividedExperts(
-        state.host, [state.by_layer[index] for index in sorted(state.by_layer)], kernels.divide_on(device), device
+        state.host, [state.by_layer[index] for index in sorted(state.by_layer)], state.backend.divide, device
     )
 
 
@@ -84,7 +82,7 @@ def stream_experts(state: LoadState, report: Report) -> None:
         state.packing.pool,
         state.pinned,
         state.device,
-        kernels.expert_sums if options.make_experts is None else sums_of_calls(options.make_experts),
+        state.backend.make_sums if options.make_experts is None else sums_of_calls(options.make_experts),
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=state.expert_sizes,
@@ -107,7 +105,7 @@ def measure_share(state: LoadState, report: Report) -> None:
             state.spec, in_these, state.packing.pool, MOST_TOKENS, state.device, pin_thread=options.pin_thread
         )
         few = DividedExperts(
-            few_host, [state.by_layer[index] for index in measured], kernels.divide_on(state.device), state.device
+            few_host, [state.by_layer[index] for index in measured], state.backend.divide, state.device
         )
         these = [state.routed_weights[index] for index in measured]
         return measured_share(few, these, state.spec.hidden, options.max_batch_size, state.device)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
-from ballast.model.hybrid.load_stages import kernels
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
@@ -54,18 +51,18 @@ def assemble(state: LoadState, report: Report) -> None:
 
 def warm_up(state: LoadState, report: Report) -> None:
     """Run every kernel once: first only compiled, in parallel, then run."""
-    if not state.on_gpu:
+    if not state.backend.compiles:
         return
     kinds = one_of_each_kind(state.gguf_model, state.spec, state.by_layer)
     with state.times.phase("kernels"):
-        with kernels.parallel_compile(state.device, report):
+        with state.backend.parallel_compile(report):
             state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
         state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
-    torch.cuda.empty_cache()  # pieces of all sizes, of which a long step can use few
+    state.backend.give_back_memory()  # pieces of all sizes, of which a long step can use few
 
 
 def capture_graphs(state: LoadState, report: Report) -> None:
     """Capture decode steps as graphs."""
-    if state.options.decodes_by_graphs and state.on_gpu:
+    if state.options.decodes_by_graphs and state.backend.captures_graphs:
         with state.times.phase("graphs"):
             state.model.capture_decode(report, finishes_later=state.options.finishes_later)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import Sizes
+from ballast.model.hybrid.backend import Backend, LateAttention
 from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
@@ -29,9 +30,6 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.weights.gguf import GgufModel
 
-if TYPE_CHECKING:
-    from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
-
 
 class LoadState:
     """One load of a model. Each stage reads what earlier stages have set, and sets attributes of its own: an attribute
@@ -43,6 +41,7 @@ class LoadState:
         spec: ModelSpec,
         packing: Packing,
         options: HybridOptions,
+        backend: Backend,
         ahead: PinnedAhead | None,
     ) -> None:
         self.gguf_model = gguf_model
@@ -51,6 +50,7 @@ class LoadState:
         self.options = options
         self.ahead = ahead
         """Memory that is pinned meanwhile."""
+        self.backend = backend
         self.device = options.device
         self.times = options.start.times
         self.measurements = options.start.measurements
@@ -66,7 +66,7 @@ class LoadState:
     expanded_sizes: ExpandedSizes | None
     attends: Sequence[Any]
     """Attention of each lane, by kernels that need not be compiled first."""
-    flashinfer: LateFlashinfer | None
+    late_attention: LateAttention | None
     expert_sizes: list[int]
     """Numbers of tokens for which the kernels of experts are checked."""
     step_sizes: list[int]
@@ -104,11 +104,6 @@ class LoadState:
 
     # --- model ---
     model: HybridModel
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
-        return self.device.type == "cuda"
 
     @property
     def on_host(self) -> list[kernels.Experts]:

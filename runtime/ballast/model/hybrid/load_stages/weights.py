@@ -10,7 +10,6 @@ import torch
 from ballast._core.kernels import Experts, Matrix
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.linear import Linear, MakeLinear
-from ballast.model.hybrid.load_stages import kernels
 from ballast.model.hybrid.load_stages.experts import self_check
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
@@ -25,17 +24,17 @@ _LOADED = 0.9 / 0.93
 
 def load_weights(state: LoadState, report: Report) -> None:
     """Load all weights. Experts in host memory are pinned, and kernels compiled, while others are loaded."""
-    options, device = state.options, state.device
-    make_experts = options.make_experts or kernels.grouped_experts
+    options, device, backend = state.options, state.device, state.backend
+    make_experts = options.make_experts or backend.make_experts
     state.whole = WholeLayers(options.gpu_experts, make_experts, device, self_check(state))
     state.linears = []
     state.pinned = PinnedMemory()
-    with kernels.pinning(device, state.ahead) as pinning, kernels.compile_ahead(device) as compiling:
-        early = None
-        if compiling is not None:
-            early = kernels.kernels_ahead(
-                compiling, state.spec, state.packing.pool, make_experts, options, state.expert_sizes
-            )
+    with (
+        backend.pinning(state.ahead) as pinning,
+        backend.early_kernels(
+            state.spec, state.packing.pool, make_experts, options.max_step_tokens, state.expert_sizes
+        ) as early,
+    ):
 
         def note(linear: Linear) -> None:
             state.linears.append(linear)
@@ -57,7 +56,8 @@ def load_weights(state: LoadState, report: Report) -> None:
                 state.spec,
                 options.num_sampled_ids,
                 state.packing,
-                _noted(options.make_linear or kernels.panel_linears(device), note),
+                _noted(options.make_linear or backend.make_linear, note),
+                backend.router,
                 device,
                 lambda done: report(_LOADED * done),
                 is_taken,
@@ -70,9 +70,9 @@ def load_weights(state: LoadState, report: Report) -> None:
 
 def tune_products(state: LoadState, report: Report) -> None:
     """Choose the kernel of each dense layer for each number of tokens."""
-    if state.on_gpu:
+    if state.backend.compiles:
         with state.times.phase("kernels"):
-            kernels.autotune(state.linears, state.options.max_step_tokens, state.device, state.off, state.measurements)
+            state.backend.autotune(state.linears, state.options.max_step_tokens, state.off, state.measurements)
     state.routed_weights = [layer.routed for layer in state.weights.layers if layer.routed is not None]
     state.in_host = {
         index: layer.experts for index, layer in enumerate(state.routed_weights) if layer.experts is not None

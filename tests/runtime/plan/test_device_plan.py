@@ -22,7 +22,6 @@ from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.routing import Router
 from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
@@ -48,6 +47,7 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.kernels.plain_routing import Router
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 from support.models.written import MakeTiny

@@ -15,10 +15,10 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-from ballast.model.hybrid.experts.division import Divide, divide
-from ballast.model.hybrid.experts.routing import Choose, Router
+from ballast.model.hybrid.experts.division import Divide
+from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.pointwise.pointwise import Pointwise, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -28,6 +28,8 @@ from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+from support.kernels.plain_routing import Router, divide
+from support.kernels.torch_pointwise import TorchPointwise
 from support.models.float_experts import FloatExperts
 
 

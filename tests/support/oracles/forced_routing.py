@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.experts.routing import Choose, Router
+from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.layers.feed_forward import RoutingSpec
+from support.kernels.plain_routing import Router
 
 MOST_MOVED = 2e-3
 """How far the follower takes a score, a probability or a sigmoid, for the leader's."""

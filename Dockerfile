@@ -52,7 +52,7 @@ FROM dependencies AS runtime-files
 COPY --from=wheel /wheels /wheels
 RUN /opt/ballast/bin/pip install --quiet --no-deps --no-index --no-compile /wheels/*.whl \
  && rm -rf /opt/ballast/lib/python3*/site-packages/ballast_operator \
- && python3 -m compileall -q /opt/ballast/lib/python3*/site-packages/ballast \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/ballast/lib/python3*/site-packages/ballast \
  && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools \
  && python3 tools/image/isolate.py /opt/ballast/bin
 
@@ -64,14 +64,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  && /opt/ballast/bin/pip uninstall --quiet --yes pip setuptools
 # The generated client of every Kubernetes API is half of the image: it is kept compiled only, without docstrings.
 RUN cd /opt/ballast/lib/python3*/site-packages/kubernetes \
- && python3 -m compileall -q -b -o 2 . \
+ && python3 -m compileall -q -b -o 2 --invalidation-mode unchecked-hash . \
  && find . '(' -name '*.py' -o -path '*/__pycache__/*' ')' -delete
 COPY operator/ballast_operator /opt/ballast/packages/ballast_operator
 RUN echo /opt/ballast/packages > "$(echo /opt/ballast/lib/python3*/site-packages)/ballast_operator.pth" \
  && printf '#!/bin/sh\nexec /opt/ballast/bin/python3 -IBu -m ballast_operator "$@"\n' > /opt/ballast/bin/ballast-operator \
  && chmod 755 /opt/ballast/bin/ballast-operator \
  && python3 tools/image/compile.py /opt/ballast/lib \
- && python3 -m compileall -q /opt/ballast/packages
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/ballast/packages
 
 FROM base AS operator
 COPY --from=operator-files /opt/ballast /opt/ballast

@@ -11,7 +11,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-older-cpus test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-older-cpus test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom release format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -119,6 +119,9 @@ image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIR
 
 sbom: ## what the images hold, as CycloneDX, in build/sbom
 	@tools/image.sh sbom
+
+release: setup ## a release in build/release/VERSION, with checksums; PARTS="notes chart wheel images sbom" for some
+	@$(BIN)/python -m tools.release build $(PARTS)
 
 docs-reference: ## write docs/reference, the benchmarks page and the generated parts of the chart anew
 	$(BIN)/python -m tools.reference

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 # it imports, torch among it.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
-# Triton's interpreter multiplies tiles by numpy. A GPU's product of a row is the same wherever the row lies in its
-# tile. So is OpenBLAS's with these kernels, but not with those for some processors. Read when numpy is imported.
+# Triton's interpreter multiplies tiles with numpy. On a GPU, the product of a row does not depend on the row's position
+# in its tile. The same holds for these OpenBLAS kernels, but not for all. numpy reads the variable when it is imported.
 os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 
 import pytest
@@ -30,7 +30,7 @@ pytest_plugins = ("support.file_times", "support.workers")
 # imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A property is tried on the same examples every time, and a pause of the machine is nobody's fault.
+# Properties are tried on the same examples every time. A pause of the machine must not fail a test.
 settings.register_profile(
     "ballast", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
         elif item.get_closest_marker("flashinfer") and not has_flashinfer:
-            item.add_marker(pytest.mark.skip(reason="no flashinfer: ballast-serve[cuda] installs it"))
+            item.add_marker(pytest.mark.skip(reason="no flashinfer: requirements/dev-cuda.txt has it"))
 
 
 def pytest_collection_finish() -> None:
@@ -84,7 +84,7 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in a line each why cases were not run, and how many."""
+    """Reports the reasons why tests were not run, one per line, with their numbers."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")

@@ -1,14 +1,14 @@
-"""Compares the greedy text of a small GGUF file with llama.cpp's, token by token.
+"""Compare the greedy text of a small GGUF file with llama.cpp's, token by token.
 
     python -m tools.against_llama_cpp model.gguf --prompts 24
 
-Ballast writes the texts, in one batch; llama.cpp reads each of them and says after every token which it would have
-taken. It reads a copy of the file with float32 weights of the same values: with quantised ones it would round
-activations to eight bits, which changes the text of a small random model. Where its token is another, the difference of
-the two logits, relative to the largest, tells a near tie from an error.
+Ballast generates the texts in one batch. llama.cpp reads each text and reports after every token which one it would
+have chosen. It reads a copy of the file with float32 weights of the same values, because with quantised weights it
+would round activations to eight bits, which changes the text of a small random model. If the tokens differ, the
+difference of the two logits, relative to the largest, distinguishes a near tie from an error.
 
-llama-cpp-python 0.3.36 must be importable; it is no dependency, and takes minutes to build (LLAMA_CPP_LIB_PATH names
-what cmake has built of it). llama.cpp does not know Kimi K2's positions: no oracle for it.
+llama-cpp-python 0.3.36 must be importable. It is no dependency, and takes minutes to build (LLAMA_CPP_LIB_PATH names
+the folder that cmake has built). llama.cpp does not support Kimi K2's positions, so it cannot check that model.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from ballast.weights.gguf import open_gguf
 from support.generate import generate
 
 NEAR_TIE = 5e-3
-"""Most difference of two logits, relative to the largest of their position, that rounding explains."""
+"""Largest difference of two logits, relative to the largest of their position, that rounding explains."""
 
 Ids = tuple[int, ...]
 
 
 def main() -> int:
-    """0 when every text is llama.cpp's up to near ties."""
+    """Returns 0 if every text is llama.cpp's up to near ties."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=32, help="of each text")
-    parser.add_argument("--largest-id", type=int, default=300, help="of the random prompts")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens of each text")
+    parser.add_argument("--largest-id", type=int, default=300, help="seed of the random prompts")
     options = parser.parse_args()
     prompts = random_prompts(options.prompts, options.largest_id)
     texts = greedy_texts(options.file, prompts, options.tokens)
@@ -60,18 +60,18 @@ def main() -> int:
             num_wrong += any(gap > NEAR_TIE for _, gap in gaps)
             for at, gap in gaps[:1]:
                 print(f"prompt {index}: token {at} of {len(text)} differs, by {gap:.1e} of the largest logit")
-    print(f"{num_equal} of {len(texts)} texts are equal, {len(texts) - num_equal - num_wrong} but for near ties")
+    print(f"{num_equal} of {len(texts)} texts are equal, {len(texts) - num_equal - num_wrong} except for near ties")
     return int(num_wrong > 0)
 
 
 def random_prompts(count: int, largest_id: int) -> list[Ids]:
-    """Of 4 to 60 tokens; every vocabulary has the first few hundred ids."""
+    """Prompts of 4 to 60 tokens. Every vocabulary has the first few hundred ids."""
     rng = random.Random(5)
     return [tuple(rng.randrange(largest_id) for _ in range(rng.randint(4, 60))) for _ in range(count)]
 
 
 def greedy_texts(file: Path, prompts: list[Ids], num_tokens: int) -> list[Ids]:
-    """Ballast's, of `num_tokens` each."""
+    """Ballast's texts, `num_tokens` each."""
     model = open_gguf(file)
     spec = read_spec(model)
     check_tensors(model, spec)
@@ -111,7 +111,7 @@ def write_floats(file: Path, copy: Path) -> Path:
 
 
 def open_llama(file: Path, num_tokens: int) -> Any:
-    """llama.cpp with a cache of float32, so that half precision is not what is compared."""
+    """llama.cpp with a float32 cache, so that the comparison does not depend on half precision."""
     llama_cpp: Any = importlib.import_module("llama_cpp")
     return llama_cpp.Llama(
         str(file),
@@ -127,8 +127,8 @@ def open_llama(file: Path, num_tokens: int) -> Any:
 
 
 def differences(llama: Any, prompt: Ids, text: Ids) -> list[tuple[int, float]]:
-    """Tokens of `text` that llama.cpp would not have taken after those before: which, and by how much of the largest
-    logit."""
+    """Tokens of `text` that llama.cpp would not have chosen: their positions, and the differences relative to the
+    largest logit."""
     llama.reset()
     llama.eval([*prompt, *text[:-1]])
     logits = np.array(llama.scores[len(prompt) - 1 : len(prompt) + len(text) - 1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to a Chromium for the tests of the chat page: installs Debian's where that is possible, says what to do elsewhere.
+# Makes sure that the tests of the chat page have Chromium: installs Debian's package if possible, or says what to do.
 set -euo pipefail
 for name in chromium chromium-browser google-chrome; do
   ! command -v "$name" >/dev/null || exit 0

@@ -1,8 +1,8 @@
-"""Writes the generated files of the chart: permissions, dashboards, and a README from comments.
+"""Write the generated files of the chart: permissions, dashboards, and a README from comments.
 
     python -m tools.chart [--check]
 
-With --check nothing is written; the exit code says whether the files are up to date.
+With --check nothing is written. The exit code says whether the files are up to date.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 from tools.dashboards import DASHBOARDS, to_json
 from tools.pages import NOTE, is_file_with, table
 
+from ballast.version import __version__
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         old = [name for name, text in expected.items() if not is_file_with(CHART / name, text)]
         if old:
-            print(f"charts/ballast/: {', '.join(old)} are not what their sources make; run: make docs-reference")
+            print(f"charts/ballast/: {', '.join(old)} are out of date; run: make docs-reference")
         return 1 if old else 0
     for name, text in expected.items():
         (CHART / name).parent.mkdir(exist_ok=True)
@@ -49,10 +49,9 @@ def main(arguments: list[str]) -> int:
 
 def check_version() -> None:
     """Check that chart, images and package have the same version, since they are released together."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    if (chart["version"], chart["appVersion"]) != (version, version):
-        sys.exit(f"charts/ballast/Chart.yaml: version and appVersion must be {version}, as in pyproject.toml")
+    if (chart["version"], chart["appVersion"]) != (__version__, __version__):
+        sys.exit(f"charts/ballast/Chart.yaml: version and appVersion must be {__version__}, as in version.py")
 
 
 def permissions() -> str:
@@ -98,7 +97,7 @@ def readme() -> Iterator[str]:
 
 
 def values(text: str) -> Iterable[Value]:
-    """Values with a comment `# -- …` above them; SystemExit names one without."""
+    """Values with a comment `# -- …` above them. A value without one raises SystemExit with its name."""
     defaults = yaml.safe_load(text)
     found: list[Value] = []
     parents: list[str] = []

@@ -6,8 +6,8 @@
 #   cluster-binaries.sh gitops          health
 #   cluster-binaries.sh keda            keda-operator, keda-interceptor and keda-scaler of the HTTP add-on; definitions, roles
 #   cluster-binaries.sh stores          versitygw registry
-# Prints the folder that holds them. Quick when they are there; the first time takes some minutes and 4 GB of disk.
-# With --cached after the name nothing is built: they are there, or it is an error.
+# Prints the folder that holds them. Fast if they exist; the first build takes some minutes and 4 GB of disk.
+# With --cached after the name nothing is built: missing programs are an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -59,12 +59,14 @@ def main() -> int:
     )
     print(f"$ {curl}\n")
     num_tokens, seconds = stream_reply(url)
-    print(f"\n\n{num_tokens} tokens in {seconds:.1f} s. The built-in model is tiny and knows little but Ballast; its")
-    print("reply took the path (server, scheduler, kernels) that a real model's takes.\n")
-    print(f"The server goes on at {url}/v1 (PID {server.pid}).")
+    print(
+        f"\n\n{num_tokens} tokens in {seconds:.1f} s. The built-in model is tiny and knows little except Ballast; its"
+    )
+    print("reply used the same server, scheduler and kernels as a real model's.\n")
+    print(f"The server keeps running at {url}/v1 (PID {server.pid}).")
     print(f"  page:     {url} in a browser")
     print(f"  chat:     .venv/bin/ballast chat --url {url}/v1")
-    print("  again:    the curl above, or any OpenAI client with that base URL")
+    print("  again:    the curl above, or use any OpenAI client with this base URL")
     print(f"  metrics:  curl {url}/metrics")
     print(f"  log:      {LOG_FILE.relative_to(ROOT)}")
     print("  stop:     make demo-stop")
@@ -117,7 +119,7 @@ def stream_reply(url: str) -> tuple[int, float]:
 
 
 def stop_server() -> bool:
-    """End the server of an earlier demo if it still runs. Returns whether it did."""
+    """Stop the server of an earlier demo if it still runs. Returns whether it did."""
     if not PID_FILE.exists():
         return False
     written = PID_FILE.read_text()
@@ -135,7 +137,7 @@ def stop_server() -> bool:
 
 
 def is_our_server(pid: int) -> bool:
-    """Whether `pid` runs `ballast serve` from this checkout, since process ids are reused."""
+    """Whether `pid` runs `ballast serve` from this checkout. Process ids are reused."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

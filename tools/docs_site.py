@@ -1,9 +1,9 @@
-"""Builds the documentation's site from docs/ and the pages at the top of the repository.
+"""Build the documentation site from docs/ and the pages at the top of the repository.
 
     python -m tools.docs_site [DIRECTORY]      build/site unless given
 
-Sources are copied into a folder of their own, where the top pages are added and decision records are excluded from the
-search; Zensical then builds in strict mode, in which a link that leads nowhere is an error.
+Copies the sources into a folder of their own, adds the top pages and excludes decision records from the search.
+Zensical then builds in strict mode, so a broken link is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = ROOT / "mkdocs.yml"  # Zensical reads this name and form
 TOP_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-"""Pages outside `docs`, where people and repository hosts look for them."""
+"""Pages outside `docs`, where readers and repository hosts look for them."""
 OUT_OF_SEARCH = "---\nsearch:\n  exclude: true\n---\n"
 BUILD_TIMEOUT_S = 300
 

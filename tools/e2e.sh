@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Tests on a real node: kubelet, containerd and the project's own images. Linux and root; says what else is missing.
-#   e2e.sh [PYTEST ARGUMENTS]              the operator, with the image for services without GPUs; KEDA, on made-up nodes
-#   e2e.sh gpu-image [PYTEST ARGUMENTS]    the images with CUDA's libraries, one after the other; 35 GB of disk meanwhile
+# Tests on a real node: kubelet, containerd and the project's own images. Needs Linux and root. Reports what else
+# is missing.
+#   e2e.sh [PYTEST ARGUMENTS]              the operator, with the image for services without GPUs; KEDA, on simulated nodes
+#   e2e.sh gpu-image [PYTEST ARGUMENTS]    the images with CUDA's libraries, one after the other; needs 35 GB of disk
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export PYTHONPATH=$PWD/tests
 export BALLAST_E2E_VARIANT
 
-say() { # what comes next, and how long it took until here
+say() { # prints the next step and the time until now
   printf '%5d s  %s\n' "$SECONDS" "$*"
 }
 
-tested() { # the runtime's variant, then what pytest is given
+tested() { # the runtime's variant, then arguments for pytest
   BALLAST_E2E_VARIANT=$1
   shift
   say "images ($BALLAST_E2E_VARIANT); minutes when they are built for the first time"

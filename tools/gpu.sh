@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: builds beside a Python that holds torch, runs the tests that need a GPU, measures.
+# On a machine with a GPU: builds for a Python that has torch, runs the tests that need a GPU, measures.
 #
 #   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, peers;
 #                            in the order given
 #
-# A part that fails is named at the end and the others still run, but nothing runs after a build that failed.
+# If a part fails, the others still run, and the failed one is named at the end. If the build fails, nothing else runs.
 #
 # PYTHON   the Python that holds torch and Triton; python3 unless set
-# WHEELS   folder of wheels to install beside it; unset: the package index has what pyproject.toml pins
+# WHEELS   folder of wheels to install; unset: the package index provides what pyproject.toml pins
 # MODELS   folder of GGUF files to measure; each at batch sizes of 1, 4 and 16
 # OUT      folder for logs and results; build/gpu unless set
 # START_S  seconds for each start of the whole R1 and what it measures; 900 unless set
@@ -30,7 +30,7 @@
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
 #
-# Of arrivals:
+# For arrivals:
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
 # LLAMA_SERVER  path of llama-server
 # LLAMA_OPTIONS  more options of llama-server
@@ -51,7 +51,7 @@ site=$PWD/build/gpu-site
 mkdir -p "$out" "$site"
 export PYTHONPATH="$PWD/runtime:$PWD/tests:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH" PYTHONUNBUFFERED=1
 
-# Everything but torch: the server's packages, then what builds and tests.
+# Everything but torch: the server's packages, then what builds and tests need.
 packages() {
   "$python" - <<'PYTHON'
 import re
@@ -79,7 +79,7 @@ install() {
 
 build() {
   install
-  # A compiler that the project is not developed with may warn of what ours does not.
+  # An untested compiler may emit warnings that ours does not.
   cmake -S csrc -B build/gpu-core -G Ninja -DCMAKE_BUILD_TYPE=Release -DBALLAST_WERROR=OFF \
     -DPYTHON_EXECUTABLE="$(command -v "$python")" -DPython3_EXECUTABLE="$(command -v "$python")" -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" -Wno-dev \
     > "$out/build.log" 2>&1 || { tail -20 "$out/build.log"; exit 1; }
@@ -90,14 +90,14 @@ print("torch", torch.__version__, "triton", triton.__version__, kernels.usable_i
 }
 
 test() {
-  # Files without such tests may take packages that are not installed here.
+  # Files without such tests may import packages that are not installed here.
   local files
   mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/kernels tests/runtime | sort)
   "$python" -m pytest -q -m gpu -p no:cacheprovider "${files[@]}" --junitxml="$out/tests.xml" | tee "$out/tests.log"
 }
 
-# Memory errors of the kernels, in the first, the middle and the last case of every test: each launch takes a hundred
-# times as long as without. What captures graphs needs the allocator's cache, and goes without.
+# Checks the kernels for memory errors in the first, the middle and the last case of every test, because each launch
+# takes a hundred times as long. Tests that capture graphs are left out, because they need the allocator's cache.
 sanitize() {
   local sanitizer cases="$out/memcheck-cases.txt"
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2> /dev/null | tail -1)
@@ -124,8 +124,8 @@ bench() {
   done
 }
 
-# Attention to chosen positions: a layer of DeepSeek V3.2's shape beside dense attention, and the engine with the model
-# cut to 8 layers, most of them holes, its context below and above what is chosen.
+# Attention to chosen positions: a layer of DeepSeek V3.2's shape compared with dense attention, and the engine with the
+# model reduced to 8 layers, mostly holes, with contexts below and above the number of chosen positions.
 sparse() {
   local model="$out/v3.2-8.gguf"
   "$python" benchmarks/hybrid/sparse_attention.py | tee "$out/sparse_attention.jsonl"
@@ -136,14 +136,14 @@ sparse() {
     tee -a "$out/decode-8192.jsonl"
 }
 
-# Mixed load with cancels on a real server, which is to end with nothing held and nothing grown.
+# Mixed load with cancelled requests on a real server. At the end, nothing may be held and memory must not have grown.
 soak() {
   "$python" benchmarks/hybrid/soak.py --device cuda:0 --seconds "${SOAK_S:-600}" | tee "$out/soak.jsonl"
 }
 
-# A whole DeepSeek-R1's shape, with holes for weights: start, second start, decode with a share across PCIe and without,
-# prefill, inside 24 GiB of the GPU's memory; once with all of it for experts. Each start is a process of its own, which
-# a limit ends, so that one that hangs does not take the others with it.
+# A whole DeepSeek-R1's shape, with holes for weights: first start, second start, decode with and without a share across
+# PCIe, and prefill, within 24 GiB of GPU memory; then once with all GPU memory for experts. Each start is a process of
+# its own with a time limit, so that one that hangs does not stop the others.
 whole() {
   local model="$out/whole-r1.gguf" experts=${EXPERTS:-Q2_K} threads failed=0
   [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "$experts" --hollow
@@ -181,7 +181,6 @@ starts() {
 }
 
 # The file of a shape, which is written if it is missing.
-# The model of a shape, which is written if it is missing.
 model_of() {
   local shape=$1 model=${MODEL_DIR:-$out}/${1/:/-}.gguf
   if [ ! -f "$model" ]; then
@@ -202,7 +201,7 @@ arrivals_at() {
     command=("$python" -m ballast serve --gguf_path "$model" --port $port
       --max_batch_size "$batch" --max_new_tokens 256 --cache_lens $cache ${SERVE:---device cuda:0 --vram_limit 24GiB})
   else
-    # Without mmap, since its host buffers would not be pinned; the prompt cache would only cost it time.
+    # Without mmap, because its host buffers would not be pinned. The prompt cache would only cost it time.
     command=("$LLAMA_SERVER" -m "$model" --host 127.0.0.1 --port $port -ngl 99 -ncmoe 99 --load-mode none -fit off
       -fa auto -b 4096 -ub 4096 -t "$(nproc)" -np "$batch" -c $cache -cb --cache-ram 0 -ctxcp 0 ${LLAMA_OPTIONS:-})
     facts=(--version "${LLAMA_VERSION:-unknown}")
@@ -231,7 +230,7 @@ arrivals_at() {
 default_cases() {
   case $1 in
     r1*)
-      # A larger batch makes a difference to arrivals alone.
+      # Only arrivals benefit from a larger batch.
       [ "$2" -gt 16 ] || printf 'together:%s ' 1:64:1 4:64:1 8:64:1 16:64:64 16:200:1 8:1000:1 1:256:1
       printf 'poisson:%s:30 ' 1 2
       ;;
@@ -247,9 +246,9 @@ is_ready() {
 request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}", timeout=5)' "$1" "$2" 2> /dev/null
 }
 
-# The engine and llama.cpp in turns on one file: experts in host memory, or all in GPU memory, which holds one engine's at
-# a time. Each figure is in peers-rows.jsonl as soon as it is measured; `llama_cpp.py --merge` makes records of them if
-# this is ended early.
+# Runs the engine and llama.cpp alternately on one file: experts in host memory, or all in GPU memory, which holds one
+# engine's at a time. Each figure is in peers-rows.jsonl as soon as it is measured; `llama_cpp.py --merge` makes records
+# of them if this is stopped early.
 peers() {
   local shape place model failed=0
   local -a options
@@ -281,7 +280,7 @@ done
 failed=
 for part in "$@"; do
   begin=$SECONDS
-  # Not as a condition: there, bash goes on after a command that fails.
+  # Not in an `if`: there, bash continues after a command that fails.
   set +e
   (set -e; "$part")
   status=$?

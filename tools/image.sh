@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the images ballast-runtime and ballast-operator, or what they hold (sbom, into build/sbom), with the first of docker,
 # podman and buildah that works here.
-#   image.sh images | sbom
-# The runtime has a variant for each file of requirements, which its tag ends in: 0.1.0 (requirements/runtime.txt), 0.1.0-cpu
-# (requirements/cpu.txt), 0.1.0-cuda (requirements/cuda.txt).
+#   image.sh images | archives FOLDER | sbom
+# archives builds the images too, and writes each as an OCI archive, NAME-TAG.oci.tar, into the folder.
+# The runtime has a variant for each file of requirements, which its tag ends in: VERSION (requirements/runtime.txt), VERSION-cpu
+# (requirements/cpu.txt), VERSION-cuda (requirements/cuda.txt).
 # From the environment: TAG (default: the project's version); REQUIREMENTS, the files to build a runtime from (default: the two
 # that the chart takes, runtime.txt and cpu.txt; for the sbom runtime.txt); BASE_IMAGE as the Dockerfile explains it; PIP_CERT
-# and PIP_INDEX_URL for builds behind a proxy; BUILDER (docker, podman or buildah) and BUILD_FLAGS, more of its own flags.
+# and PIP_INDEX_URL for builds behind a proxy; SOURCE_DATE_EPOCH, the time of everything in the images; BUILDER (docker, podman or buildah) and BUILD_FLAGS, more of its own flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,14 +15,18 @@ stop() { echo "image: $*" >&2; exit 1; }
 
 case ${1:-} in
   images) what=$1 files=${REQUIREMENTS:-requirements/runtime.txt requirements/cpu.txt} ;;
+  archives)
+    what=$1 folder=${2:-} files=${REQUIREMENTS:-requirements/runtime.txt requirements/cpu.txt}
+    [ -d "$folder" ] || stop "archives: folder '$folder' does not exist"
+    ;;
   sbom) what=$1 files=${REQUIREMENTS:-requirements/runtime.txt} ;;
-  *) stop "say which: images or sbom" ;;
+  *) stop "say which: images, archives or sbom" ;;
 esac
 read -ra variants <<< "$files"
 for file in "${variants[@]}"; do
   [ -f "$file" ] || stop "REQUIREMENTS names $file, which is not there; a runtime is built from one of" requirements/{runtime,cpu,cuda}.txt
 done
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' runtime/ballast/version.py)
 revision=$(git describe --always --dirty=+ --exclude='*' --abbrev=12 2>/dev/null || echo unknown)
 arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 for name in BASE_IMAGE PIP_CERT PIP_INDEX_URL; do
@@ -49,6 +54,30 @@ case $builder in
   *) stop "none of ${BUILDER:-docker, podman and buildah} works here; on Debian and Ubuntu: apt install buildah" ;;
 esac
 
+if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
+  case $builder in
+    docker) build+=(--build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH") ;;
+    *) build+=(--timestamp "$SOURCE_DATE_EPOCH") ;;
+  esac
+fi
+
+image() { # tag, further arguments of the builder
+  local tag=$1
+  shift
+  built "$@" --tag "$tag"
+  [ "$what" = images ] || archive "$tag" "$folder/${tag/:/-}.oci.tar"
+}
+
+archive() { # tag, file
+  rm -f "$2"
+  case $builder in
+    docker) docker save --output "$2" "$1" ;;
+    podman) podman save --quiet --format oci-archive --output "$2" "$1" ;;
+    buildah) buildah push --quiet "$1" "oci-archive:$2:$1" ;;
+  esac
+  tar -tf "$2" oci-layout > /dev/null 2>&1 || stop "$2 is not an OCI archive; docker writes them from version 25 on"
+}
+
 built() { # the builder's further arguments
   "${build[@]}" "${arguments[@]}" ${more[@]+"${more[@]}"} "$@" .
 }
@@ -63,7 +92,7 @@ if [ "$what" = sbom ]; then
 else
   for file in "${variants[@]}"; do
     suffix=-$(basename "$file" .txt)
-    built --build-arg "REQUIREMENTS=$file" --target runtime --tag "ballast-runtime:${TAG:-$version}${suffix/#-runtime/}"
+    image "ballast-runtime:${TAG:-$version}${suffix/#-runtime/}" --build-arg "REQUIREMENTS=$file" --target runtime
   done
-  built --target operator --tag "ballast-operator:${TAG:-$version}"
+  image "ballast-operator:${TAG:-$version}" --target operator
 fi

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tests on a machine in software (QEMU) with two NUMA nodes. Linux and root; says what else is missing.
+# Tests on a machine in software (QEMU) with two NUMA nodes. Needs Linux and root. Reports what else is missing.
 #   numa.sh [PYTEST ARGUMENTS]
-# The wheel must be in build/dist (make wheel). BALLAST_NUMA_RECORDS names a file that what was seen is added to.
+# The wheel must be in build/dist (make wheel). BALLAST_NUMA_RECORDS names a file to which records are appended.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export PYTHONPATH=$PWD/tests
 
-say() { # what comes next, and how long it took until here
+say() { # prints the next step and the time until now
   printf '%5d s  %s\n' "$SECONDS" "$*"
 }
 

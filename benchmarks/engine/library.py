@@ -1,11 +1,12 @@
-"""Throughput of the library beside the engine alone: what prompts and texts cost on top of the same steps.
+"""Throughput of the library compared with the engine alone: the cost of tokenizing prompts and decoding texts around
+the same steps.
 
 python benchmarks/engine/library.py [MODEL.gguf] [--tokenizer DIR] [--prompts 256] [--tokens 32] [--batch 16]
     [--rounds 5]
 
-Both answer the same prompts with the same settings, in turns: `LLM.generate` from texts to texts, and `Engine` alone
-from token ids to token ids, all submitted at once. One JSON line; `share` is the library's tokens a second over the
-engine's, the median of the rounds.
+Both process the same prompts with the same settings, alternately: `LLM.generate` from texts to texts, and `Engine`
+alone from token ids to token ids, with all requests submitted immediately. Prints one JSON line. `share` is the
+library's tokens per second divided by the engine's, the median of the rounds.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 async def run_alone(engine: Engine, prompts: list[tuple[int, ...]], tokens: int) -> float:
-    """Seconds in which the engine answers all prompts, submitted at once as far as its queue takes them."""
+    """Seconds in which the engine answers all prompts. They are submitted immediately, up to the limit of its queue."""
     begin = time.perf_counter()
     room = asyncio.Semaphore(engine.limits.max_queue)
 

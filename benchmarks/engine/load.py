@@ -1,13 +1,14 @@
-"""Speed of loading weights, beside the system's limits: how fast the file is read, and fresh memory is handed out.
+"""Speed of loading weights compared with the system's limits: the speed of reading the file, and of touching fresh
+memory.
 
 python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3] [--cold] [--packed-dir DIR]
 
-Each round reads the file as `dd bs=1M of=/dev/null` does, loads the weights in a process of its own, and before and
-after that touches as many bytes of fresh memory as the file has, with as many threads and in a process of its own too.
-A virtual machine gets memory from its host when it first touches it, which can be far slower than all the rest and
-differs from minute to minute: compare a round with the mean of its own two. `--cold` drops the
-file from the page cache before it is read and before it is loaded. With `--packed-dir`, whose sets are removed, a round
-also loads the weights into that folder and then from it. One JSON line a round.
+Each round reads the file like `dd bs=1M of=/dev/null` and loads the weights in a process of its own. Before and after
+that, a separate process touches as many bytes of fresh memory as the file has, with as many threads. A virtual machine
+gets memory from its host when it first touches it. This can be far slower than everything else and varies from minute
+to minute, so compare a round with the mean of its own two measurements. `--cold` drops the file from the page cache
+before it is read and before it is loaded. With `--packed-dir`, a round also packs the weights into that folder and then
+loads them from it; existing sets there are removed. Prints one JSON line per round.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--packed-dir", type=Path)
-    parser.add_argument("--load-once", action="store_true", help="load, print the seconds and bytes, and end")
-    parser.add_argument("--touch-once", action="store_true", help="touch fresh memory, print the seconds, and end")
+    parser.add_argument("--load-once", action="store_true", help="load, print seconds and bytes, and exit")
+    parser.add_argument("--touch-once", action="store_true", help="touch fresh memory, print the seconds, and exit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = options.model or write_tiny_model(Path(directory)).gguf
@@ -58,7 +59,7 @@ def main() -> None:
         if options.touch_once:
             print(json.dumps({"seconds": fresh_memory_seconds(path.stat().st_size, options.threads)}))
             return
-        read_speed(path)  # from here on the file is in the cache, if it fits
+        read_speed(path)  # from here on the page cache holds the file, if it fits
         for _ in range(options.rounds):
             prepare(path, cold=options.cold)
             print(record(path, options, read_speed(path)), flush=True)
@@ -130,7 +131,7 @@ def read_speed(path: Path) -> float:
 
 
 def fresh_memory_seconds(num_bytes: int, threads: int) -> float:
-    """How long threads take to touch fresh huge pages, each a part of its own."""
+    """Seconds in which threads touch fresh huge pages. Each thread touches a part of its own."""
     with mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory, ThreadPoolExecutor(threads) as pool:
         memory.madvise(mmap.MADV_HUGEPAGE)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]

@@ -1,11 +1,11 @@
-"""One long prompt by a GPU whose routed experts are streamed, in passes of several lengths, and its memory.
+"""Time and memory of one long prompt on a GPU with streamed routed experts, in passes of several lengths.
 
 python benchmarks/engine/long_prompt.py MODEL.gguf [--prompt_tokens 32768] [--passes 4096 16384] [--repeats 2]
                                         [--profile] [any option of `ballast serve`]
 
-Loads the model as `ballast serve --device cuda:0` does, once. Random tokens; time is taken from the request's arrival
-to its first token. One JSON line for each length of a pass. --profile: where the prompt's time on the GPU goes, in
-the longest passes. Without a GPU it says so.
+Loads the model once, as `ballast serve --device cuda:0` does. The prompt is random tokens. The time is from the
+request's arrival to its first token. Prints one JSON line per length of a pass. --profile shows the GPU time of the
+longest passes by kernel. Without a GPU, the program says so.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace, serve: list[str]) -> None:
 
 
 def seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...], pass_tokens: int) -> float:
-    """From a request's arrival to its only token; nothing of it is cached before."""
+    """Seconds from a request's arrival to its only token. The prompt is not in the prefix cache."""
     own = replace(settings, chunk_size=min(settings.chunk_size, pass_tokens), prefill_chunk_size=pass_tokens)
     core = EngineCore(runner, scheduler_config(own))
     begin = time.perf_counter()
@@ -105,7 +105,7 @@ def seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...], pass
 
 
 def table(runner: Runner, settings: EngineSettings, ids: tuple[int, ...], pass_tokens: int) -> str:
-    """Milliseconds on the GPU by kernel, over the whole prompt."""
+    """GPU milliseconds by kernel, over the whole prompt."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:

@@ -1,7 +1,7 @@
-"""Writes the built-in model's weights for activations.py, moved off the grid that its file rounded them to.
+"""Write the built-in model's weights for activations.py, moved off the grid to which its file rounded them.
 
-Neighbouring matrices are multiplied by factors that cancel, so that the model's function stays as it is: the rows of
-one and the columns of the next, or a norm and what follows it. The embedding stays.
+Neighbouring matrices are multiplied by factors that cancel, so the model computes the same function: the rows of one
+matrix and the columns of the next, or a norm and the matrix after it. The embedding is unchanged.
 
 python benchmarks/engine/off_grid.py WEIGHTS.npz
 """
@@ -34,7 +34,7 @@ def main(out: str) -> None:
 
 
 def move(weights: dict[str, NDArray[np.float64]], rng: np.random.Generator) -> None:
-    """In place."""
+    """Changes `weights` in place."""
     shape = BALLAST_TINY
 
     def factors(*dims: int) -> NDArray[np.float64]:

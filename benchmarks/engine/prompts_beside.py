@@ -1,11 +1,11 @@
-"""What prompts cost those who decode, and those who wait behind other prompts.
+"""Cost of prompts for requests that decode, and for requests that wait behind other prompts.
 
 python benchmarks/engine/prompts_beside.py MODEL.gguf [--threads N] [--device cuda:0] [--prompt 4096] [--count 3]
        [--long 32768] [--prefill_chunk_size 4096] [--without_costs]
 
-Three requests decode (temperature 0.6, top_p 0.95), then prompts arrive one after another; then a short prompt arrives
-behind a long one. Everything is measured alone first. Costs are measured at start, as a server does. Prompts are random
-token ids, so the file needs no vocabulary. One JSON line a case.
+Three requests decode (temperature 0.6, top_p 0.95). Then prompts arrive one after another, and finally a short prompt
+arrives behind a long one. Everything is first measured alone. Step costs are measured at start, as in a server. Prompts
+are random token ids, so the file needs no vocabulary. Prints one JSON line per case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from support.bench_record import bench_record
 
 SHORT = 200
 CONTEXT = 64
-"""Tokens of prompt of those who decode."""
+"""Prompt tokens of the requests that decode."""
 NUM_DECODERS = 3
 CACHE_LENS = 49152
 
@@ -42,13 +42,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--prompt", type=int, default=4096)
-    parser.add_argument("--count", type=int, default=3, help="prompts beside those who decode")
-    parser.add_argument("--long", type=int, default=0, help="tokens of the prompt that a short one arrives behind")
+    parser.add_argument("--count", type=int, default=3, help="number of prompts that arrive while requests decode")
+    parser.add_argument("--long", type=int, default=0, help="tokens of the long prompt before the short one")
     parser.add_argument("--chunk_size", type=int, default=256)
     parser.add_argument("--prefill_chunk_size", type=int)
     parser.add_argument("--max_stall_ms", type=float)
-    parser.add_argument("--without_costs", action="store_true", help="schedule by a constant, not by measured costs")
-    parser.add_argument("--alone_s", type=float, default=3.0, help="time of those who decode alone")
+    parser.add_argument(
+        "--without_costs", action="store_true", help="schedule with a constant instead of measured costs"
+    )
+    parser.add_argument("--alone_s", type=float, default=3.0, help="seconds of decoding without prompts")
     options = parser.parse_args()
     settings = EngineSettings(
         cache_lens=CACHE_LENS,
@@ -86,7 +88,7 @@ def main() -> None:
 
 
 class Clients:
-    """Requests of one engine, and when each of their tokens came."""
+    """Requests of one engine, and the arrival times of their tokens."""
 
     def __init__(self, core: EngineCore, vocabulary: int) -> None:
         self._core = core
@@ -121,7 +123,7 @@ class Clients:
         return self.tokens[seq][0] - self.arrived[seq]
 
     def between(self, seqs: list[int], begin: float, end: float) -> list[float]:
-        """The inter-token latencies of some, in seconds, of tokens that came between two times."""
+        """Inter-token latencies in seconds of the given requests, for tokens that came between two times."""
         return [
             after - before
             for seq in seqs

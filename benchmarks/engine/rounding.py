@@ -1,8 +1,8 @@
-"""Effect of rounding activations on tiny models. One JSON line per model and number of bytes.
+"""Effect of rounding activations on tiny models. Prints one JSON line per model and number of bytes.
 
-Against the plain reference, which rounds nothing: the mean divergence (KL, in nats) of the distributions of the first
-token after each prompt, and how many greedy texts of 64 tokens are equal to the last token. The models' random weights
-amplify every error, so a trained model differs less.
+Compares with the plain reference, which does not round: the mean divergence (KL, in nats) of the distributions of the
+first token after each prompt, and how many greedy texts of 64 tokens are equal to the last token. The models' random
+weights amplify every error, so a trained model differs less.
 
 python benchmarks/engine/rounding.py [--isa avx512] [--activation_bytes 1 2] [--prompts 200]
 """

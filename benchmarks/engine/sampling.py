@@ -1,8 +1,8 @@
-"""Time of a step's sampling: the engine's rows on a pool's threads, and one row after the other in NumPy, which tests
-compare with, for DeepSeek V3's vocabulary. One line a case: minimum and median of the calls, and the median of the
-processor time that all threads took, which other programs on the machine lengthen less.
+"""Time of one step's sampling with DeepSeek V3's vocabulary: the engine's rows on a pool's threads, and the NumPy
+sampler that tests compare with, row by row. Prints one line per case: minimum and median of the calls, and the median
+CPU time of all threads, which is less affected by other programs on the machine.
 
-python benchmarks/engine/sampling/sampler.py
+python benchmarks/engine/sampling.py
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
                 reference = [NumpySampler(params, PROMPT, seed) for seed in range(num_rows)]
                 report(f"{name}, in NumPy", shape, 1, logits, sample_in_numpy(reference, logits), REFERENCE_CALLS)
             report(
-                "logprobs, 20 beside each, in NumPy",
+                "logprobs, 20 alternatives each, in NumPy",
                 shape,
                 1,
                 logits,
@@ -63,7 +63,7 @@ def main() -> None:
                 report(
                     "temperature 0.8, half masked", shape, num_threads, logits, sample(step, plain, logits, half), CALLS
                 )
-                report("logprobs, 20 beside each", shape, num_threads, logits, score(step, logits), CALLS)
+                report("logprobs, 20 alternatives each", shape, num_threads, logits, score(step, logits), CALLS)
 
 
 def sample(
@@ -87,7 +87,7 @@ def sample_in_numpy(samplers: list[NumpySampler], logits: Logits) -> Callable[[]
 
 
 def peaked_logits(seed: int) -> Logits:
-    """Logits as of a confident model: most of them close together, and a few far above."""
+    """Logits of a confident model: most are close together, and a few are far higher."""
     rng = np.random.default_rng(seed)
     logits = rng.gumbel(0, 1.6, VOCABULARY).astype(np.float32)
     logits[rng.integers(0, VOCABULARY, 40)] += np.linspace(8, 16, 40).astype(np.float32)

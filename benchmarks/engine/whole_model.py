@@ -1,20 +1,21 @@
-"""One start of a model as `ballast serve` starts it, and what it does then: load, decode, prefill, by a GPU or without.
+"""Start a model as `ballast serve` does, with or without a GPU, and measure loading, decode and prefill.
 
 python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
                                         [--case NAME] [--once] [any option of `ballast serve`]
 
-Made for models that take minutes to load: every line is printed as soon as it is known. First the start: from the
-file's opening to a model that answers, in seconds and bytes of the file a second (kernels of a GPU may have to be
-compiled; `weights_s` is when the last layer's weights are there). Then decode for each batch size,
-sampled as DeepSeek-R1 advises and greedily in turns, and prefill; where the GPU reads a share of the experts across
-PCIe, decode without it too. Prompts are random token ids.
+For models that take minutes to load: every line is printed as soon as it is known. The first line is the start: from
+opening the file to a model that answers, in seconds and in file bytes per second. GPU kernels may have to be compiled;
+`weights_s` is when the last layer's weights are loaded. Then follow decode for each batch size, alternately greedy and
+sampled as DeepSeek-R1 recommends, and prefill. If the GPU reads a share of the experts across PCIe, decode is also
+measured without it. Prompts are random token ids.
 
-`host_gb_per_s` is what a step reads of host memory in its whole time: its distinct experts, if all are equally likely,
-whether the CPU reads them or the GPU across PCIe. `memory_gb_per_s` is what the same threads read of a buffer that is
-many times the last cache, in which a small one partly lies.
+`host_gb_per_s` is the host memory that a step reads, divided by the whole time of the step: its distinct experts if all
+are equally likely, whether the CPU reads them or the GPU reads them across PCIe. `memory_gb_per_s` is the speed at
+which the same threads read a buffer that is many times as large as the last-level cache. A small buffer would partly be
+in the cache.
 
-With --once, for a comparison that starts one engine after the other: every case is measured once, and decoding counts
-all steps instead of the median one.
+--once is for comparisons that start one engine after the other: every case is measured once, and decode counts all
+steps instead of the median one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)
 MOST_READ_BYTES = 32 << 30
 SHARE_READ = 4
-"""Of the memory that is available, the part that is taken at most to measure how fast it is read."""
+"""Largest part of the available memory that is used to measure the read speed."""
 COPIED_BYTES = 1 << 30
 
 
@@ -58,11 +59,11 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 8, 16])
     parser.add_argument("--prefill", type=int, nargs="*", default=[4096])
-    parser.add_argument("--prompt", type=int, default=64, help="tokens of context before decoding")
-    parser.add_argument("--steps", type=int, default=32, help="decode steps that are timed, of each turn")
+    parser.add_argument("--prompt", type=int, default=64, help="context tokens per request before decoding")
+    parser.add_argument("--steps", type=int, default=32, help="number of timed decode steps per turn")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--case", default="", help="added to the records' names")
-    parser.add_argument("--once", action="store_true", help="measure each case once, all steps of it")
+    parser.add_argument("--case", default="", help="suffix of the records' names")
+    parser.add_argument("--once", action="store_true", help="measure each case once, over all its steps")
     options, serve = parser.parse_known_args()
     begin = time.perf_counter()
     gguf = open_gguf(options.model)
@@ -75,7 +76,8 @@ def main() -> None:
         vram=None if plan.device is None else plan.device.limit,
     )
     pace = Pace()
-    loaded_s, weights_share = 0.0, 1.0 if config.machine.device == "cpu" else 0.9  # of a start's progress
+    # messages about the progress of a start
+    loaded_s, weights_share = 0.0, 1.0 if config.machine.device == "cpu" else 0.9
 
     def progress(share: float) -> None:
         nonlocal loaded_s
@@ -111,11 +113,12 @@ def measure_once(
     ids = random_ids(spec)
     report("start", **{name: round(seconds, 2) for name, seconds in start.items()})
     for num_tokens in options.prefill:
-        prefill_seconds(runner, settings, take(ids, num_tokens))  # the first of a size compiles kernels
+        prefill_seconds(runner, settings, take(ids, num_tokens))  # the first one of a size compiles kernels
         took = prefill_seconds(runner, settings, take(ids, num_tokens))
         report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
     for batch in options.batch[:1]:
-        decode_times(decoding_core(runner, settings, ids, batch, GREEDY, options), batch)  # the first brings memory in
+        # the first call touches the memory
+        decode_times(decoding_core(runner, settings, ids, batch, GREEDY, options), batch)
     for batch in options.batch:
         for name, sampling in {"": GREEDY, ", sampled": SAMPLED}.items():
             core = decoding_core(runner, settings, ids, batch, sampling, options)
@@ -185,7 +188,7 @@ def decode_cases(
     samplings: dict[str, SamplingParams],
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """For each of `samplings`, which take turns."""
+    """Measures each of `samplings`, alternately."""
     times: dict[str, list[float]] = {name: [] for name in samplings}
     for _ in range(options.repeats):
         for name, sampling in samplings.items():
@@ -213,7 +216,7 @@ def decoding_core(
     sampling: SamplingParams,
     options: argparse.Namespace,
 ) -> EngineCore:
-    """With `batch` requests, each with a prompt and the reply that the options say."""
+    """Decode with `batch` requests, with the prompt and reply lengths of the options."""
     core = EngineCore(runner, scheduler_config(settings))
     params = replace(sampling, max_tokens=options.steps + 2, min_tokens=options.steps + 2)
     for seq in range(1, batch + 1):
@@ -222,7 +225,7 @@ def decoding_core(
 
 
 def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ...]) -> float:
-    """From a request's arrival to its only token."""
+    """Seconds from a request's arrival to its only token."""
     core = EngineCore(runner, scheduler_config(settings))
     begin = time.perf_counter()
     core.add(1, Request("1", ids, GREEDY), 0)
@@ -232,7 +235,7 @@ def prefill_seconds(runner: Runner, settings: EngineSettings, ids: tuple[int, ..
 
 
 def host_expert_bytes(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan, batch: int) -> float:
-    """Bytes of routed experts in host memory that a step reads, if each token chooses all alike."""
+    """Bytes of routed experts in host memory that a step reads, if all experts are equally likely."""
     distinct = 1 - (1 - spec.routing.num_experts_used / spec.routing.num_experts) ** batch
     total = 0.0
     for name, info in gguf.tensors.items():
@@ -270,7 +273,7 @@ def measured_share(runner: Runner) -> float:
 
 
 def set_share(runner: Runner, share: float) -> None:
-    from ballast.model.hybrid.model import HybridModel  # needs torch, which a CPU alone has not
+    from ballast.model.hybrid.model import HybridModel  # needs torch, which CPU-only installations do not have
 
     if isinstance(runner, HybridModel):
         runner.set_pcie_share(share)

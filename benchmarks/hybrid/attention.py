@@ -1,12 +1,12 @@
-"""What attention takes a layer on a GPU, by our kernels and by flashinfer's, in half precision: for latents of 512 + 64
-numbers, and for groups of heads of 128, given as heads of queries / heads of the cache.
+"""Time of one attention layer on a GPU with our kernels and with flashinfer's, in half precision: for latents of 512 +
+64 numbers, and for groups of heads of width 128, given as query heads / KV heads.
 
 python benchmarks/hybrid/attention.py [--heads 128 16] [--groups 32/4 64/4 96/8] [--batch 1 4 16]
     [--contexts 64 512 2048 8192 32768] [--prompts 32 128 512 4096]
 
-Decode steps, which flashinfer serves for latents alone, are captured over as many layers as keep the cache out of the
-GPU's own; prompts are queued as they are served. Medians of 5. Prints one JSON line a case; without a GPU it says so
-and prints none.
+Decode steps, which flashinfer supports for latents only, are captured over enough layers that the cache does not fit
+the GPU's L2 cache. Prompts are queued as in a server. Figures are medians of 5. Prints one JSON line per case. Without
+a GPU, the program says so and prints none.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""What the type of the latent cache, and attention in that type, do to a model's distributions: one JSON line for each
-member of the family and way of rounding, over all quantised types.
+"""Effect of the latent cache's type, and of attention in that type, on a model's distributions. Prints one JSON line
+per member of the family and way of rounding, over all quantised types.
 
-The hybrid's code on the CPU in float32, but for the cache and, with "attention", what flashinfer's kernels round to the
-cache's type: scaled queries, weights of values, results. Of every token of some prompts: the divergence (KL, in nats)
-from the C++ model's distribution, which rounds nothing, with its standard error over prompts; how often the best token
-is the same; and how many choices of experts differ. Forced ("led" in the records): against the hybrid's code in float32
-that makes the same choices where scores are nearly equal, so that what is left is rounding alone.
+Runs the hybrid's code on the CPU in float32, except for the cache and, with "attention", what flashinfer's kernels
+round to the cache's type: scaled queries, weights of values, results. For every token of some prompts, it reports the
+divergence (KL, in nats) from the distribution of the C++ model, which does not round, with its standard error over
+prompts; how often the best token is the same; and how many choices of experts differ. "led" in the records compares
+with the hybrid's code in float32 that is forced to make the same choices if scores are nearly equal, so that only
+rounding is left.
 
-Random models get random tokens, the built-in one a text, which it was not trained on.
+Random models get random tokens. The built-in model gets a text that it was not trained on.
 
 python benchmarks/hybrid/cache_precision.py [--prompts 4] [--seed 11] [--text docs/about/how-it-works.md]
 """
@@ -65,17 +66,17 @@ ROUNDINGS = {
 
 
 class RoundedAttention:
-    """Attention that rounds what flashinfer's kernels do."""
+    """Attention that rounds the values that flashinfer's kernels round."""
 
     def __init__(self, sizes: LatentSizes, dtype: torch.dtype) -> None:
         self._sizes = sizes
         self._dtype = dtype
 
     def prepare(self, step: Step) -> None:
-        """Nothing to do."""
+        """There is nothing to do."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """See `Attention`; steps of one request."""
+        """See `Attention`; all steps belong to one request."""
         requests, sizes = step.requests, self._sizes
         slots = requests.blocks[0][:, None] * sizes.block_tokens + torch.arange(sizes.block_tokens)
         keys = cache[slots.flatten()[: requests.host_lens[0]]].float()
@@ -103,7 +104,7 @@ def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> H
 
 @dataclass
 class Compared:
-    """Of every token so far."""
+    """Counts over every token so far."""
 
     divergences: list[float]
     same_top: list[bool]
@@ -116,18 +117,18 @@ class Compared:
 
 @dataclass
 class Measured:
-    """Of one file."""
+    """Results of one file."""
 
     prompt_means: list[float]
-    """Divergences, of each prompt's tokens."""
+    """Mean divergence over each prompt's tokens."""
     free: Compared
     forced: Compared
     choices: tuple[int, int, int]
-    """Made, differing, refused."""
+    """Number of choices that were made, that differ, and that were refused."""
 
 
 class Side(Runner):
-    """Runs every step in the C++ model, in one that rounds, and in one whose routing it forces."""
+    """Runs every step in the C++ model, in one that rounds, and in one with forced routing."""
 
     def __init__(self, plain: Runner, rounded: HybridModel, forced_runner: HybridModel) -> None:
         self._runners = rounded, forced_runner, plain

@@ -1,11 +1,12 @@
-"""Decode steps of a hybrid model with the GPU taking a part of the routed experts: across PCIe, and in its own memory.
+"""Decode steps of a hybrid model while the GPU computes some of the routed experts, read across PCIe or from its own
+memory.
 
 python benchmarks/hybrid/experts.py MODEL.gguf [--threads 16 12] [--batch 1 4] [--gpu_experts none all] [--steps 32]
                                     [--repeats 3]
 
-For each number of threads the model is loaded once, with experts in host memory; steps with the share that start has
-measured and with none take turns. With "all" it is loaded once more, every expert in the GPU's memory. Prompts are
-random token ids. One JSON line a case. Without a GPU it says so.
+For each number of threads, the model is loaded once with experts in host memory. Steps with the share that was measured
+at start alternate with steps without it. With "all", the model is loaded again with every expert in GPU memory. Prompts
+are random token ids. Prints one JSON line per case. Without a GPU, the program says so.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def on_gpu(
 
 
 def load(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> HybridModel:
-    gc.collect()  # the model before
+    gc.collect()  # frees the previous model
     torch.cuda.empty_cache()
     model = load_runner(gguf_model, spec, spec.vocab_size, settings)
     assert isinstance(model, HybridModel)
@@ -127,7 +128,7 @@ def load(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Hy
 
 
 def decode(core: EngineCore, spec: ModelSpec, batches: Sequence[int], num_steps: int) -> Iterator[tuple[int, float]]:
-    """Batch size and the median of its steps in seconds."""
+    """Batch size and median step time in seconds."""
     rng = np.random.default_rng(0)
     seq = 1
     for batch in batches:

@@ -1,8 +1,8 @@
-"""What handing over to the CPU's experts and back costs a layer, inside a CUDA graph, with nothing to compute.
+"""Cost per layer of the transfer to the CPU's experts and back, inside a CUDA graph, with nothing to compute.
 
 python benchmarks/hybrid/handoff.py [--layers 58] [--hidden 7168] [--batch 1 4 16] [--threads N]
 
-Prints one JSON line a batch size; without a GPU it says so and prints none.
+Prints one JSON line per batch size. Without a GPU, the program says so and prints none.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How routed experts are computed when layers are asked for after gaps, as beside a GPU: who wakes when, and how fast
-memory is read.
+"""Routed experts on the CPU if layers are requested with gaps between them, as in the CPU/GPU hybrid: when each thread
+wakes, and how fast memory is read.
 
 python benchmarks/hybrid/layer_gaps.py MODEL.gguf [--gaps 0 100 300 1000] [--batch 1 4] [--threads N] [--rounds 20]
 
-One JSON line a case: a gap in microseconds, in which the calling thread waits awake, with the pool kept awake as the
-hand-off keeps it in a step, or left to its own ways. Medians over all layers and rounds, in microseconds, counted from
-when a layer is asked for: when the first and the last of the other threads join in, when gate and up are done, when
-down is, when the call returns.
+Prints one JSON line per case. A case is a gap in microseconds, during which the calling thread spins. The pool is
+either kept awake, as the expert transfer does during a step, or not. Figures are medians over all layers and rounds in
+microseconds, counted from the request for a layer: when the first and the last of the other threads join, when gate and
+up are done, when down is done, and when the call returns.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from support.bench_record import bench_record
 
 WARM_ROUNDS = 3
 READ_BYTES = 1 << 31
-"""To measure the memory with; beyond the last cache of any machine."""
+"""Buffer size for the memory measurement. It exceeds the last-level cache of any machine."""
 
 
 class LayerTimes(NamedTuple):
-    """In seconds since the layer was asked for; the gap before it."""
+    """Seconds since the layer was requested, and the gap before it."""
 
     gap: float
     first_joined: float
@@ -91,7 +91,7 @@ def measure(
     is_kept_awake: bool,
     rounds: int,
 ) -> tuple[LayerTimes, float]:
-    """Medians over layers in microseconds, and of the rates at which experts were read in GB/s."""
+    """Medians over layers in microseconds, and of the rates in GB/s at which experts were read."""
     rng = np.random.default_rng(batch)
     x = rng.standard_normal((batch, spec.hidden), dtype=np.float32)
     shares = np.full((batch, spec.routing.num_experts_used), 1 / spec.routing.num_experts_used, np.float32)
@@ -117,7 +117,7 @@ def measure(
             continue
         per_layer = len(loops) // len(layers)
         for index, (begin, asked, returned) in enumerate(asked_at):
-            # The last two: a large batch's activations are rounded in a loop before them.
+            # The last two loops. For a large batch, a loop before them rounds the activations.
             gate_up, down = loops[index * per_layer : (index + 1) * per_layer][-2:]
             first, last = (at - asked if at else float("nan") for at in gate_up[1:3])
             found.append(LayerTimes(asked - begin, first, last, gate_up[3] - asked, down[3] - asked, returned - asked))
@@ -128,7 +128,7 @@ def measure(
 
 
 def expert_bytes(experts: kernels.Experts) -> int:
-    """As packed, of one expert."""
+    """Packed bytes of one expert."""
     return sum(num_bytes for _, (_, num_bytes) in experts.memory) // experts.num_experts
 
 

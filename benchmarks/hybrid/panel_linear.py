@@ -2,9 +2,9 @@
 
 python benchmarks/hybrid/panel_linear.py [--tokens 1 4 16 64 256 1024 4096]
 
-One JSON line a case: microseconds a call inside a CUDA graph over copies of the weights that do not fit the caches
-together, bytes of packed weights and arithmetic a second, and the largest error over Σ|wᵢ xᵢ| as a power of two (of the
-first rows, against float64). Without a GPU it says so and prints none.
+Prints one JSON line per case: microseconds per call inside a CUDA graph over copies of the weights that together do not
+fit the caches; packed weight bytes and arithmetic operations per second; and the largest error over Σ|wᵢ xᵢ| as a power
+of two, for the first rows against float64. Without a GPU, the program says so and prints none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINEARS = {
 EXPERTS, HIDDEN, WIDTH = 8, 7168, 2048
 COLD_BYTES = 150 << 20
 ROWS = 256
-"""Rows that are distinct; a matrix repeats them."""
+"""Number of distinct rows; a matrix repeats them."""
 
 
 def main() -> None:
@@ -78,8 +78,8 @@ def measure_linear(name: str, kind: T, rows: int, cols: int, token_counts: Seque
 
 
 def measure_experts() -> None:
-    """Of 8 in the device's memory: a few pairs, and as many as a long prompt has. Of as many in registered host memory:
-    a token's."""
+    """Pairs of 8 experts in device memory: a few pairs, and as many as a long prompt has. For as many experts in
+    registered host memory: the pairs of one token."""
     device = torch.device("cuda:0")
     shapes = ((T.Q4_K, WIDTH, HIDDEN), (T.Q4_K, WIDTH, HIDDEN), (T.Q6_K, HIDDEN, WIDTH))
     panels = [torch.from_numpy(packed(kind, EXPERTS * rows, cols)[0].panels.copy()) for kind, rows, cols in shapes]
@@ -104,7 +104,7 @@ def measure_experts() -> None:
 
 
 def packed(kind: T, rows: int, cols: int) -> tuple[kernels.Matrix, torch.Tensor]:
-    """(a matrix that repeats ROWS random rows, those on the device as float64)"""
+    """Returns a matrix that repeats ROWS random rows, and the rows on the device as float64."""
     data = random_blocks(np.random.default_rng(0), kind, ROWS, cols)
     pool = kernels.ThreadPool(8)
     whole = kernels.Matrix(np.tile(data, (rows // ROWS, 1)), kind, rows, cols)

@@ -1,10 +1,12 @@
-"""Prefill of a hybrid model with its experts streamed through the GPU and computed by the CPU, one model loaded once.
+"""Prefill of a hybrid model with experts streamed to the GPU and with experts computed by the CPU. The model is loaded
+once.
 
 python benchmarks/hybrid/prefill.py MODEL.gguf [--tokens 512 1024 4096] [--threads N] [--repeats 3] [--by streamed cpu]
                                     [--profile]
 
-One JSON line a case: a step of so many random tokens, its median and spread, and what share it reaches of the speed at
-which the experts could cross PCIe. --profile: where a streamed step's time on the GPU goes. Without a GPU it says so.
+Prints one JSON line per case: a step of N random tokens, its median and spread, and its speed as a share of the speed
+at which the experts could cross PCIe. --profile shows the GPU time of a streamed step by kernel. Without a GPU, the
+program says so.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def measure(options: argparse.Namespace) -> Iterator[str]:
         for by in options.by:
             model.streamed.from_tokens = 1 if by == "streamed" else most + 1
             times = []
-            for _ in range(options.repeats + 1):  # the first compiles and warms up
+            for _ in range(options.repeats + 1):  # the first run compiles and warms up
                 begin = time.perf_counter()
                 logits[by] = model.forward(batch_of(ids), lambda: None)
                 times.append(time.perf_counter() - begin)
@@ -113,7 +115,7 @@ def measure(options: argparse.Namespace) -> Iterator[str]:
 
 
 def batch_of(ids: np.ndarray) -> Batch:
-    """One prompt of one chunk, whose last token is sampled."""
+    """Runs one prompt as one chunk and samples its last token."""
     positions = np.arange(len(ids), dtype=np.int32)
     blocks = np.arange(1, -(-len(ids) // BLOCK_TOKENS) + 1, dtype=np.int32)
     return Batch(
@@ -128,7 +130,7 @@ def batch_of(ids: np.ndarray) -> Batch:
 
 
 def copy_speed() -> float:
-    """Bytes a second from pinned host memory to the GPU, the best of a few."""
+    """Bytes per second from pinned host memory to the GPU, the best of several measurements."""
     source = torch.ones(COPY_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(source, device="cuda:0")
     best = 0.0
@@ -142,7 +144,7 @@ def copy_speed() -> float:
 
 
 def agreement(streamed: np.ndarray, by_cpu: np.ndarray) -> dict[str, float]:
-    """Of the last token's logits: the CPU's experts round activations to two bytes."""
+    """Error of the last token's logits. The CPU's experts round activations to two bytes."""
     return {
         "kl_divergence": mean_divergence(log_probabilities(by_cpu), log_probabilities(streamed)),
         "largest_difference": float(np.abs(streamed - by_cpu).max() / np.abs(by_cpu).max()),
@@ -150,7 +152,7 @@ def agreement(streamed: np.ndarray, by_cpu: np.ndarray) -> dict[str, float]:
 
 
 def table(model: HybridModel, ids: np.ndarray) -> str:
-    """Milliseconds on the GPU by kernel, and of copies to it."""
+    """GPU milliseconds by kernel, and of copies to the GPU."""
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         model.forward(batch_of(ids), lambda: None)
         torch.cuda.synchronize()

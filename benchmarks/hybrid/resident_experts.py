@@ -1,11 +1,11 @@
-"""Routed experts in a GPU's memory by the number of tokens: shapes of DeepSeek-R1 and V2-Lite, in many types.
+"""Routed experts in GPU memory by the number of tokens: shapes of DeepSeek-R1 and V2-Lite, in many types.
 
 python benchmarks/hybrid/resident_experts.py [--tokens 1 4 16 64 128] [--shapes r1 v2-lite r1-iq2 r1-mxfp4 …]
 
-Each token chooses its experts at random. One JSON line a case: microseconds a layer inside a CUDA graph, from the
-router's choice to the sum over a token's experts, the bytes of the distinct experts a second, and the largest error of
-a token's result relative to its length as a power of two (against float64). First a line for a copy within the memory,
-read and written bytes a second. Without a GPU it says so and prints none.
+Each token chooses its experts at random. Prints one JSON line per case: microseconds per layer inside a CUDA graph,
+from the router's choice to the sum over a token's experts; bytes of distinct experts per second; and the largest error
+of a token's result relative to its length as a power of two, against float64. The first line is a copy within the
+memory, in bytes read and written per second. Without a GPU, the program says so and prints none.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SHAPES = {
     "r1-tq2": (256, 8, 7168, 2048, T.TQ2_0, T.TQ2_0),
     "v2-lite": (64, 6, 2048, 1408, T.Q8_0, T.Q8_0),
 }
-"""(experts, those of a token, hidden, width, type of gate and up, type of down)"""
+"""(experts, experts per token, hidden, width, type of gate and up, type of down)"""
 CHOICES = 4
-"""Choices of experts that take turns."""
+"""Number of expert choices that alternate."""
 COPIED_BYTES = 1 << 30
 DEVICE = torch.device("cuda:0")
 
@@ -96,7 +96,7 @@ def measure_experts(name: str, token_counts: Sequence[int]) -> None:
 
 
 def copies(seed: int, num_experts: int, kind: T, rows: int, cols: int) -> tuple[PanelStack, torch.Tensor]:
-    """(one random matrix for each expert, all alike, and its weights as float64)"""
+    """Returns one random matrix repeated for each expert, and its weights as float64."""
     rng = np.random.default_rng(seed)
     data, scales = random_blocks(rng, kind, rows, cols), random_scales(rng, kind, 1)
     matrix = kernels.Matrix(data, kind, rows, cols, scales)
@@ -108,7 +108,7 @@ def copies(seed: int, num_experts: int, kind: T, rows: int, cols: int) -> tuple[
 
 
 def error_of(found: torch.Tensor, x: torch.Tensor, scores: torch.Tensor, weights: Sequence[torch.Tensor]) -> float:
-    """Experts are alike, so a token's result is one expert's times the sum of its scores."""
+    """All experts are equal, so a token's result is one expert's result times the sum of its scores."""
     gate, up, down = weights
     gated = x.double() @ gate.T
     exact = (torch.nn.functional.silu(gated) * (x.double() @ up.T)) @ down.T * scores.double().sum(1, keepdim=True)

@@ -1,10 +1,12 @@
-"""Mixed load with cancels on a real server, for as long as is asked: does it lose memory, KV or a request?
+"""Run a mixed load with cancelled requests on a real server for a given time, and check that it loses no memory, KV or
+request.
 
 python benchmarks/hybrid/soak.py [--seconds 600] [--clients 10] [--device cpu|cuda:0] [any option of `ballast serve`]
 
-Clients send prompts of very different lengths, streamed and whole, and leave some of them: at once, before the first
-token, and after some tokens. On device=cpu the hybrid runs too, with torch's CPU as its device. One JSON line; the exit
-code is 1 where a request that was not left got no answer, KV is held in the end, or memory grows.
+Clients send prompts of very different lengths, with and without streaming, and cancel some requests: immediately,
+before the first token, or after some tokens. With device=cpu, the hybrid also runs, with torch's CPU as its device.
+Prints one JSON line. The exit code is 1 if a request that was not cancelled got no answer, KV is held at the end, or
+memory grows.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from support.bench_record import bench_record
 from support.servers.process import SERVE, ServerProcess
 
 HYBRID = ("support.servers.hybrid_server",)
-Leaving = Literal["never", "at once", "before the first token", "after some tokens"]
+Leaving = Literal["never", "immediately", "before the first token", "after some tokens"]
 LIMIT_S = 120.0
-"""For any reply."""
+"""Seconds for any reply."""
 WARM_SHARE = 0.3
-"""Of the time, in which memory may still grow: graphs, pools and the prefix cache fill."""
+"""Share of the time in which memory may grow: graphs, pools and the prefix cache fill."""
 MAX_RSS_GROWTH = 0.03
 MAX_VRAM_GROWTH = 0.005
 MIB = 1 << 20
@@ -40,7 +42,7 @@ MIB = 1 << 20
 
 @dataclass(slots=True)
 class Seen:
-    """What all clients saw, and what the server said of itself each second."""
+    """What all clients saw, and what the server reported each second."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
@@ -103,10 +105,10 @@ def main() -> None:
 
 
 def client(number: int, port: int, longest: int, seen: Seen, stopping: threading.Event) -> None:
-    """One request after another, each of a kind of its own."""
+    """Sends one request after another, each of its own kind."""
     rng = random.Random(number)
     while not stopping.is_set():
-        length = int(4 * (longest / 4) ** rng.random())  # as many short ones as long ones, by magnitude
+        length = int(4 * (longest / 4) ** rng.random())  # log-uniform: as many short ones as long ones
         body = {
             "prompt": [rng.randrange(10, 1000) for _ in range(length)],
             "max_tokens": rng.choice((1, 8, 32, 128)),
@@ -124,11 +126,11 @@ def client(number: int, port: int, longest: int, seen: Seen, stopping: threading
 
 
 def ask(port: int, body: Mapping[str, object], leaving: Leaving, rng: random.Random) -> tuple[str, int]:
-    """How it ended, and the tokens that came. Raises OSError, HTTPException, ValueError for a reply that is wrong."""
+    """Returns how it ended and the tokens that came. Raises OSError, HTTPException or ValueError for a wrong reply."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        if leaving == "at once":
+        if leaving == "immediately":
             return "left", 0
         if leaving == "before the first token" or (leaving != "never" and not body["stream"]):
             assert connection.sock is not None
@@ -162,13 +164,13 @@ def sample(server: ServerProcess, seen: Seen) -> None:
     try:
         now = server.metrics()
     except OSError:
-        return  # it has ended, or is too busy: the next second will tell
+        return  # the server has exited or is too busy; the next second shows which
     seen.rss.append(now["process_resident_memory_bytes"])
     seen.vram.append(now.get("ballast_vram_reserved_bytes", 0.0))
 
 
 def judge(seen: Seen, stuck: int, died: int | None) -> list[str]:
-    """Everything that is wrong."""
+    """Returns everything that is wrong."""
     found = [f"{len(seen.errors)} requests failed, the first: {seen.errors[0]}"] if seen.errors else []
     if stuck:
         found.append(f"{stuck} clients still wait for a reply")
@@ -182,7 +184,7 @@ def judge(seen: Seen, stuck: int, died: int | None) -> list[str]:
 
 
 def left_over(server: ServerProcess) -> list[str]:
-    """What an idle server still holds, and requests that it says ended otherwise."""
+    """KV that an idle server still holds, and requests whose reported outcome differs."""
     try:
         server.wait_until_empty(60)
     except AssertionError as error:
@@ -192,7 +194,7 @@ def left_over(server: ServerProcess) -> list[str]:
 
 
 def growth(values: Sequence[float]) -> float:
-    """From the first quarter to the last, once it is warm; a share."""
+    """Growth of memory from the first quarter after the warm-up to the last one, as a share."""
     settled = values[int(len(values) * WARM_SHARE) :]
     quarter = len(settled) // 4
     first = statistics.median(settled[:quarter]) if quarter else 0.0
@@ -200,7 +202,7 @@ def growth(values: Sequence[float]) -> float:
 
 
 def thinned(values: Sequence[float]) -> list[float]:
-    """Ten of them, evenly."""
+    """Ten evenly spaced values."""
     return [values[int(index * (len(values) - 1) / 9)] for index in range(10)] if values and any(values) else []
 
 

@@ -1,13 +1,13 @@
-"""What attention takes a layer of DeepSeek V3.2's shape on a GPU, to chosen positions beside all of them, in half
-precision: 128 heads on a latent of 512 + 64; 64 index heads of 128, which choose 2,048 positions. Projections, which
-both have alike but for the indexer's, are left out.
+"""Time of one attention layer of DeepSeek V3.2's shape on a GPU, over chosen positions and over all positions, in half
+precision: 128 heads on a latent of 512 + 64; 64 index heads of width 128, which choose 2,048 positions. Projections are
+left out: except for the indexer's, both have the same.
 
 python benchmarks/hybrid/sparse_attention.py [--batch 1 4 16] [--lengths 4096 32768 131072] [--prompt 1024]
 
-Decode steps are captured over as many layers as keep the caches out of the GPU's own, `prompt` tokens at the end of
-each length are queued as a slice of a step is. Dense attention is flashinfer's where it is installed, else ours.
-`index_read_share`: with what share of the speed at which the GPU reads memory the index keys go by. Medians of 5.
-Prints one JSON line a case; without a GPU it says so and prints none.
+Decode steps are captured over enough layers that the caches do not fit the GPU's L2 cache. `prompt` tokens at the end
+of each length are queued like a slice of a step. Dense attention is flashinfer's if it is installed, and ours
+otherwise. `index_read_share` is the read speed of the index keys as a share of the GPU's memory read speed. Figures are
+medians of 5. Prints one JSON line per case. Without a GPU, the program says so and prints none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure(name: str, tokens: Sequence[int], lens: Sequence[int], read_speed: f
         return torch.randn(shape, generator=rng, device=DEVICE)
 
     def copies(of: torch.Tensor) -> list[torch.Tensor]:
-        """As many as do not fit the GPU's own cache, of single tokens, which read each once."""
+        """Number of layers whose caches exceed the GPU's L2 cache for single tokens, which read each cache once."""
         more = min(31, COLD_BYTES // of.nbytes) if is_decode else 0
         return [of, *(of.clone() for _ in range(more))]
 
@@ -118,14 +118,14 @@ def measure(name: str, tokens: Sequence[int], lens: Sequence[int], read_speed: f
 
 
 def measured_read_speed() -> float:
-    """Bytes a second: of a sum, or of a copy, which reads and writes, whichever is faster."""
+    """Bytes per second of a sum or of a copy (read and written bytes); the faster of the two."""
     source = torch.zeros(READ_BYTES // 4, device=DEVICE)
     target = torch.empty_like(source)
     return 1e6 * READ_BYTES * max(1 / median_us(lambda: source.sum()), 2 / median_us(lambda: target.copy_(source)))
 
 
 def layer_us(num_layers: int, run: Callable[[int], object], *, is_captured: bool) -> float:
-    """Microseconds of a layer, of which so many follow each other."""
+    """Microseconds per layer, over `layers` consecutive layers."""
 
     def layers() -> None:
         for layer in range(num_layers):

@@ -1,9 +1,9 @@
-"""What a GPU does in one layer of a decode step, and when: the kernels and copies of an MoE layer by torch's profiler.
+"""Timeline of a GPU in one layer of a decode step: the kernels and copies of an MoE layer, from torch's profiler.
 
 python benchmarks/hybrid/timeline.py MODEL.gguf [--batch 1 16] [--context 512] [--threads N]
 
-Prints a table of the middle MoE layer of a step of median length, from where it hands activations over to where the
-next layer does, then one JSON line: where the layer's time goes.
+Prints a table of the middle MoE layer of a step of median length, from the layer's transfer of activations to the next
+layer's transfer. Then prints one JSON line with the parts of the layer's time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HAND_OVER = "send"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of the device's work, in microseconds."""
+    """One kernel or copy of the device, in microseconds."""
 
     name: str
     begin: float
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 16])
-    parser.add_argument("--context", type=int, default=512, help="tokens that each request has before the step")
+    parser.add_argument("--context", type=int, default=512, help="tokens of each request before the step")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     reason = why_unusable("cuda:0")
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def profile(runner: Runner, batch: int, context: int, spec: ModelSpec) -> list[list[Span]]:
-    """What the device did in each step."""
+    """Kernels and copies of the device in each step."""
     for step in range(WARM_STEPS):
         runner.forward(decode_batch(batch, context + step, spec), lambda: None)
     torch.cuda.synchronize()
@@ -127,14 +127,14 @@ def show(batch: int, options: argparse.Namespace, spec: ModelSpec, steps: Sequen
 
 
 def moe_layers(step: Sequence[Span]) -> list[list[Span]]:
-    """Cut where a layer hands over to the host; each piece ends with the next one's hand-over, the last with the step's
-    own copy of its logits."""
+    """Splits a step where a layer transfers to the host. Each part ends with the next layer's transfer, the last one
+    with the step's copy of its logits."""
     starts = [index for index, span in enumerate(step) if span.name == HAND_OVER]
     return [list(step[begin : end + 1]) for begin, end in itertools.pairwise([*starts, len(step) - 1])]
 
 
 def decode_batch(batch: int, position: int, spec: ModelSpec) -> Batch:
-    """Each request adds its token at `position`; what was before is whatever the cache holds."""
+    """Each request adds its token at `position`. The positions before it keep the cache's arbitrary content."""
     blocks = position // BLOCK_TOKENS + 1
     own = np.arange(1, 1 + batch * blocks, dtype=np.int32).reshape(batch, blocks)
     ids = np.random.default_rng(position).integers(0, spec.vocab_size, batch)

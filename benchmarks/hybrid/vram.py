@@ -1,9 +1,10 @@
-"""What a model really takes of a GPU, beside what `ballast plan` says: layer by layer, then by use.
+"""GPU memory that a model really uses, compared with `ballast plan`: layer by layer, then by use.
 
 python benchmarks/hybrid/vram.py MODEL.gguf [any option of `ballast serve`]
 
-Loads the model as `ballast serve --device cuda:0` does, then runs the steps that take most: a full chunk and a full
-batch of decodes at the end of the cache. One JSON line; without a GPU the plan alone, which takes --vram_limit.
+Loads the model as `ballast serve --device cuda:0` does, then runs the steps that need most memory: a full chunk, and a
+full batch of decodes at the end of the cache. Prints one JSON line. Without a GPU, it prints the plan alone, which
+accepts --vram_limit.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -
 
 
 def run_steps(runner: Runner, config: Config, spec: ModelSpec) -> None:
-    """The steps that need most, at the end of the cache: nothing is computed before, rows of zeros are as long."""
+    """Runs the steps that need most memory, at the end of the cache. Nothing is computed before them; rows of zeros
+    have the same size."""
     scheduling = config.scheduling
     assert scheduling.cache_lens is not None, "the configuration has its plan's lengths"
     cache, batch_size = min(scheduling.cache_lens, spec.context_length), scheduling.max_batch_size
@@ -123,7 +125,7 @@ def run_steps(runner: Runner, config: Config, spec: ModelSpec) -> None:
 
 
 def batch_of(rows: Sequence[tuple[int, int]], block_tokens: int, spec: ModelSpec) -> Batch:
-    """One request a row: (its tokens, how many of them this step adds)."""
+    """Makes a step with one request per row, from (tokens of the request, tokens that this step adds)."""
     rng = np.random.default_rng(0)
     positions, slots, blocks, ends, block_ends = [], [], [], [0], [0]
     for length, added in rows:
@@ -146,7 +148,7 @@ def batch_of(rows: Sequence[tuple[int, int]], block_tokens: int, spec: ModelSpec
 
 
 def nvidia_smi_mib() -> float:
-    """What anybody has taken of the device."""
+    """Device memory in use by all processes."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     return float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout)
 

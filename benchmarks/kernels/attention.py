@@ -1,4 +1,5 @@
-"""Speed of latent attention at DeepSeek's sizes (latent 512, rope 64): one JSON line a case and instruction set.
+"""Speed of latent attention at DeepSeek's sizes (latent 512, rope 64). Prints one JSON line per case and instruction
+set.
 
 python benchmarks/kernels/attention.py [--threads N] [--isa NAME]
 """
@@ -15,7 +16,7 @@ from support.bench_record import bench_record
 from support.timing import best_of
 
 RANK, ROPE, BLOCK_TOKENS = 512, 64, 32
-CASES = [  # heads, requests, tokens of each, positions each sees
+CASES = [  # heads, requests, tokens of each, positions that each one attends to
     (16, 1, 1, 64),
     (16, 1, 1, 512),
     (16, 1, 1, 4096),

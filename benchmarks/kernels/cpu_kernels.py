@@ -1,4 +1,4 @@
-"""Speed of the CPU kernels at DeepSeek-V2-Lite's sizes: one JSON line a case, best of several runs.
+"""Speed of the CPU kernels at DeepSeek-V2-Lite's sizes. Prints one JSON line per case, the best of several runs.
 
 python benchmarks/kernels/cpu_kernels.py [--threads N]
 """
@@ -33,7 +33,7 @@ def main() -> None:
             print(bench_record("kernels/cpu_kernels", case, threads=pool.num_threads, **figures), flush=True)
 
 
-Case = tuple[str, int, int, Callable[[], None]]  # name, operations, weights read, what to time
+Case = tuple[str, int, int, Callable[[], None]]  # name, operations, weight bytes read, function to time
 
 
 def random_matrix(ggml_type: int, rows: int, cols: int) -> kernels.Matrix:

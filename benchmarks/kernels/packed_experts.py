@@ -1,9 +1,9 @@
-"""Routed experts of one layer, on packed weights: one JSON line a case.
+"""Speed of one layer's routed experts on packed weights. Prints one JSON line per case.
 
-Shapes: DeepSeek-V2-Lite's (Q4_K, down in Q8_0), and DeepSeek-R1's cut to 64 experts (Q4_K; as packed, 1.6 GB).
+Shapes: DeepSeek-V2-Lite's (Q4_K, down in Q8_0), and DeepSeek-R1's reduced to 64 experts (Q4_K; 1.6 GB packed).
 
-Every token picks its experts at random; bytes count each picked expert once a call. `share` is those bytes a second
-over the speed at which the same threads read memory, measured just before and after.
+Every token chooses its experts at random. Bytes count each chosen expert once per call. `share` is bytes per second
+divided by the speed at which the same threads read memory, measured just before and after.
 
 python benchmarks/kernels/packed_experts.py [--shape v2lite|r1] [--type IQ2_XXS] [--isa avx512] [--tokens 1 4 16]
 """
@@ -30,7 +30,7 @@ class Shape:
     hidden: int
     width: int
     down: GgmlType
-    read_bytes: int  # to measure the memory with; beyond the last cache of a machine for such models
+    read_bytes: int  # buffer size for the memory measurement; exceeds the last-level cache of a machine for such models
 
 
 SHAPES = {"v2lite": Shape(6, 2048, 1408, GgmlType.Q8_0, 1 << 28), "r1": Shape(8, 7168, 2048, GgmlType.Q4_K, 1 << 31)}
@@ -39,7 +39,12 @@ SHAPES = {"v2lite": Shape(6, 2048, 1408, GgmlType.Q8_0, 1 << 28), "r1": Shape(8,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="v2lite")
-    parser.add_argument("--type", nargs="*", choices=GgmlType.__members__, help="of all three matrices, in turns")
+    parser.add_argument(
+        "--type",
+        nargs="*",
+        choices=GgmlType.__members__,
+        help="type of all three matrices; several are measured alternately",
+    )
     parser.add_argument("--isa", nargs="*", default=kernels.usable_isas()[:-1])
     parser.add_argument("--activation_bytes", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 4, 8, 16, 512])

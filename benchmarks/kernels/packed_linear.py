@@ -1,6 +1,6 @@
-"""One linear layer on packed weights, beyond the caches, in every format: one JSON line a case.
+"""Speed of one linear layer on packed weights that exceed the caches, in every format. Prints one JSON line per case.
 
-`share` is the weights' bytes a second over the speed at which the same threads read memory, measured just after.
+`share` is weight bytes per second divided by the speed at which the same threads read memory, measured just after.
 
 python benchmarks/kernels/packed_linear.py [--isa avx512] [--format Q4_K] [--tokens 1 8 128] [--threads N]
 """

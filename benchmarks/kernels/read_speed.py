@@ -1,9 +1,9 @@
-"""How fast threads read memory, by the size of what they read: one JSON line a size.
+"""Memory read speed of the threads by buffer size. Prints one JSON line per size.
 
 python benchmarks/kernels/read_speed.py [--threads N] [--gib 1 2 4 16 48] [--turns 2]
 
-Small buffers are partly in the last cache. The weights of a large model are not, and on a virtual machine the
-addresses of so much memory cost time as well.
+Small buffers are partly in the last-level cache. The weights of a large model are not, and on a virtual machine the
+address translation of that much memory also takes time.
 """
 
 from __future__ import annotations

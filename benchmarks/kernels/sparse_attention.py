@@ -1,8 +1,9 @@
-"""Speed of a decode step's attention in a layer of DeepSeek V3.2's shape, to chosen positions beside all of them: one
-JSON line a length and instruction set.
+"""Speed of a decode step's attention in one layer of DeepSeek V3.2's shape, over chosen positions and over all
+positions. Prints one JSON line per length and instruction set.
 
-128 heads on a latent of 512 + 64; 64 index heads of 128, which choose 2048 positions. Projections, which both have
-alike, are left out. `index_read_share`: with what share of the speed at which threads read memory the index keys go by.
+128 heads on a latent of 512 + 64; 64 index heads of width 128, which choose 2048 positions. Projections are left out,
+because both have the same. `index_read_share` is the read speed of the index keys as a share of the speed at which
+threads read memory.
 
 python benchmarks/kernels/sparse_attention.py [--threads N] [--isa NAME] [--lengths N ...]
 """
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 class Layer:
-    """One token's queries and the cache that they meet, in scattered blocks."""
+    """One token's queries, and its cache in scattered blocks."""
 
     def __init__(self, pool: kernels.ThreadPool, isa: str, length: int) -> None:
         rng = np.random.default_rng(0)

@@ -1,12 +1,12 @@
-"""Two builds of the CPU kernels in turns: one linear layer, one thread, weights in or beyond the caches (`--rows`); one
-JSON line a case.
+"""Compare two builds of the CPU kernels alternately: one linear layer, one thread, weights in or beyond the caches
+(`--rows`). Prints one JSON line per case.
 
-Each build is a process of its own, and each turn asks both, the other one first every other time. Ratios say how many
-times as fast the second build is: of the best turns, and the median of the turns' own.
+Each build runs in a process of its own. Each turn measures both, and the order alternates. Ratios above 1 mean that the
+second build is faster: the ratio of the best turns, and the median of the ratios per turn.
 
 python benchmarks/kernels/turns.py BEFORE.so NOW.so [--format Q2_K Q3_K] [--tokens 1 4 16] [--isa avx512] [--rows 1024]
 
-BEFORE.so and NOW.so are `_core` modules, as a build leaves them beside the package.
+BEFORE.so and NOW.so are `_core` modules, which a build puts into the package's folder.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Server:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, question: list[object]) -> tuple[float, float]:
-        """(Seconds of the fastest call, the weights' bytes.)"""
+        """Returns the seconds of the fastest call and the bytes of the weights."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")

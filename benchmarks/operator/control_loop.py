@@ -1,8 +1,9 @@
-"""What the operator costs and how fast it is, with 200 services on a real control plane. One JSON line a case.
+"""Cost and speed of the operator with 200 services on a real control plane. Prints one JSON line per case.
 
     python benchmarks/operator/control_loop.py [--services N] [--rest SECONDS]
 
-Nodes and pods are made up; the API server, etcd, the scheduler and the operator are real and share this machine's CPUs.
+Nodes and pods are simulated. The API server, etcd, the scheduler and the operator are real and share this machine's
+CPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GOAL_CREATE_S = 1.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--services", type=int, default=200)
-    parser.add_argument("--rest", type=int, default=300, help="seconds in which nothing may be written")
+    parser.add_argument("--rest", type=int, default=300, help="seconds in which the operator must write nothing")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder))
@@ -65,7 +66,7 @@ def report(case: str, **figures: float) -> None:
 
 
 def measure_creates(kube: Kube) -> None:
-    """From the answer to the create until every child can be read, one service after the other."""
+    """Seconds from the response to the create request until every child can be read, one service after the other."""
     seconds = []
     for number in range(NUM_CREATED):
         one = LiveService(kube, NAMESPACE, f"one{number}")
@@ -74,7 +75,7 @@ def measure_creates(kube: Kube) -> None:
         wait_for("the children", partial(has_children, one), interval_s=0.01)
         seconds.append(time.perf_counter() - began)
         one.delete()
-    wait_for("their end", lambda: not kube.list("pods", NAMESPACE), timeout_s=120)
+    wait_for("their deletion", lambda: not kube.list("pods", NAMESPACE), timeout_s=120)
     figures = {"median_s": statistics.median(seconds), "max_s": max(seconds), "goal_s": GOAL_CREATE_S}
     report(f"create to children applied, {NUM_CREATED} times", **{k: round(v, 3) for k, v in figures.items()})
 
@@ -97,7 +98,7 @@ def measure_many(kube: Kube, operator: OperatorProcess, num_services: int) -> No
 
     wait_for("all to be ready", all_ready, timeout_s=600, interval_s=0.5)
     report(
-        f"{num_services} services at once",
+        f"{num_services} concurrent services",
         seconds_to_create_them=round(created_s, 1),
         seconds_to_all_ready=round(time.perf_counter() - began, 1),
         operator_cpu_s=round(operator.cpu_s() - cpu_s, 1),
@@ -107,7 +108,7 @@ def measure_many(kube: Kube, operator: OperatorProcess, num_services: int) -> No
 
 
 def measure_rest(cluster: Cluster, operator: OperatorProcess, num_services: int, rest_s: int) -> None:
-    """Resyncs go on and find nothing to do; then every service is made to reconcile, and again nothing is to do."""
+    """Lets resyncs run that find nothing to do, then makes every service reconcile, which again changes nothing."""
     time.sleep(10)
     audit, cpu_s = cluster.audit(), operator.cpu_s()
     time.sleep(rest_s)

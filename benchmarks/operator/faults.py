@@ -1,9 +1,10 @@
-"""How long after a fault of the API server the operator has done what was asked within it. One JSON line a fault.
+"""Time from the end of an API server fault until the operator has applied the changes made during it. Prints one JSON
+line per fault.
 
     python benchmarks/operator/faults.py [--hold SECONDS] [--only NAME]
 
-Within each fault the spec is changed and a child deleted; the clock runs from the fault's end. The operator is one
-process for all of them, with the resync of a default installation. `--hold 300` is the outage of five minutes.
+During each fault, the spec is changed and a child is deleted. The time counts from the end of the fault. One operator
+process handles all faults, with the resync of a default installation. `--hold 300` is an outage of five minutes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ CONVERGE_TIMEOUT_S = 600
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hold", type=float, default=20, help="seconds that an outage lasts")
-    parser.add_argument("--only", choices=FAULTS, action="append", help="repeatable; every fault without it")
+    parser.add_argument("--hold", type=float, default=20, help="length of an outage in seconds")
+    parser.add_argument("--only", choices=FAULTS, action="append", help="repeatable; default: every fault")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder))

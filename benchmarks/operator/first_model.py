@@ -1,4 +1,4 @@
-"""From an empty cluster to a served model of a hub, by the operator on a real node. One JSON line.
+"""Time from an empty cluster to a served model from a hub, with the operator on a real node. Prints one JSON line.
 
 tools/node-namespaces.sh .venv/bin/python benchmarks/operator/first_model.py [--rounds 3]
 
@@ -6,7 +6,7 @@ tools/node-namespaces.sh .venv/bin/python benchmarks/operator/first_model.py [--
     kubectl apply -f SERVICE                 until ModelPulled is True, and until Ready is
     a chat request from another pod          through the Service
 
-Needs the images of `make e2e`, which are on the node beforehand. The claim is empty in each round, the hub is on this
+Needs the images of `make e2e`, which are already on the node. The claim is empty in each round. The hub runs on this
 machine, and the model is the built-in one under another name.
 """
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def one_round(installed: InstalledNode, name: str, endpoint: str) -> dict[str, float]:
-    """Seconds of each part."""
+    """Seconds of each phase."""
     with empty_claim(installed):
         begin = time.perf_counter()
         pulled_s = 0.0

@@ -1,10 +1,11 @@
-"""Somebody else edits, deletes and relabels what the operator owns, and its clock jumps. One JSON line.
+"""Edit, delete and relabel the operator's objects while its clock jumps. Prints one JSON line.
 
     python benchmarks/operator/interference.py [--minutes M] [--services N] [--api_kills K] [--seed S]
 
-While it lasts the specs change too, and the API server is killed K times. Afterwards every service must be Ready, its
-children must equal those of a new service of the same spec, every pod must have a cause, the operator must not have
-restarted, and nothing may be written any more; then all are deleted, and nothing may be left. Ends with 1 otherwise.
+Meanwhile the specs change, and the API server is killed K times. Afterwards every service must be Ready, its children
+must equal those of a new service with the same spec, every pod must have a cause, the operator must not have restarted,
+and it must not write any more. Then all services are deleted, and no object may be left. The exit code is 1 if one of
+these fails.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CHILDREN = ("services", "poddisruptionbudgets", "networkpolicies", "configmaps",
 REST_S = 60.0
 CLOCK_STEPS_S = (-7200, -60, 0, 45, 3600)
 PAUSE_S = (0.2, 1.5)
-"""Between two deeds of the actor."""
+"""Seconds between two actions of the actor."""
 EDITS: dict[str, tuple[Object, ...]] = {
     "services": (
         {"spec": {"selector": {"foo": "bar"}}},
@@ -57,7 +58,7 @@ EDITS: dict[str, tuple[Object, ...]] = {
 
 @dataclass
 class Actor:
-    """Does one random deed after the other, and keeps count of what may end a pod."""
+    """Performs random actions one after another, and counts those that may end a pod."""
 
     kube: Kube
     names: list[str]
@@ -68,7 +69,7 @@ class Actor:
     restarts_asked: Counter[str] = field(default_factory=Counter)
 
     def act(self) -> None:
-        """One deed. An object that is not there at the moment is left alone."""
+        """Performs one action. A missing object is skipped."""
         deed = self.random.choice((self._edit, self._delete, self._relabel, self._orphan, self._change, self._step))
         try:
             deed(self.random.choice(self.names))
@@ -80,7 +81,7 @@ class Actor:
             self.deeds[deed.__name__.strip("_")] += 1
 
     def _child(self, name: str, *, pods: bool) -> tuple[str, Object]:
-        """Some object of the service, found by its name, as its labels may be gone."""
+        """Returns an object of the service by its name, because its labels may be missing."""
         resource = self.random.choice(CHILDREN if pods else CHILDREN[:-1])
         bodies = self.kube.list(resource, NAMESPACE)
         found = [body for body in bodies if body["metadata"]["name"].partition("-")[0] == name]
@@ -110,7 +111,7 @@ class Actor:
         self.kube.merge(resource, body["metadata"]["name"], {"metadata": {"ownerReferences": None}}, NAMESPACE)
 
     def _change(self, name: str) -> None:
-        """The owner of the service changes its spec: in place, or so that the pods are replaced."""
+        """Changes the spec as the owner of the service would: in place, or so that the pods are replaced."""
         if self.random.random() < 0.7:
             spec: Object = {"podMetadata": {"labels": {"release": f"r{self.random.randrange(100)}"}}}
         else:
@@ -127,7 +128,7 @@ def body_of(name: str) -> Object:
 
 
 def content(kube: Kube, name: str) -> str:
-    """The children as text, without what differs between two services of one spec."""
+    """The children as text, without the parts that differ between two services with the same spec."""
     found = {}
     for resource in CHILDREN:
         bodies = copy.deepcopy(kube.list(resource, NAMESPACE, {LABEL: name}))
@@ -141,12 +142,12 @@ def content(kube: Kube, name: str) -> str:
             for key in ("clusterIP", "clusterIPs", "nodeName"):
                 body.get("spec", {}).pop(key, None)
         found[resource] = bodies
-    # A replica's later pods have other names.
+    # Later pods of a replica have other names.
     return re.sub("NAME-0-r[0-9]+", "NAME-0", json.dumps(found, sort_keys=True).replace(name, "NAME"))
 
 
 def differing(kube: Kube, names: list[str]) -> list[str]:
-    """The services whose children are not those of a new service of the same spec."""
+    """The services whose children differ from those of a new service with the same spec."""
     wrong = []
     for name in names:
         twin = f"new{name}"
@@ -167,7 +168,8 @@ def _are_alike(kube: Kube, one: str, other: str) -> bool:
 
 
 def unexplained(calls: Sequence[Call], actor: Actor) -> dict[str, int]:
-    """Pods that the operator made beyond the first, those deleted by the actor and those asked for, by service."""
+    """Pods that the operator made, by service, without the first one, those that the actor deleted and those that spec
+    changes need."""
     made, ended = (
         Counter(call.name.partition("-")[0] for call in calls if (call.verb, call.resource, call.code) == kind)
         for kind in (("create", "pods", 201), ("delete", "pods", 200))
@@ -211,7 +213,7 @@ def main() -> int:
 
 
 def interfere(cluster: Cluster, operator: OperatorProcess, clock: Path, arguments: argparse.Namespace) -> int:
-    """Run it, print the record, and return the exit code."""
+    """Runs the benchmark, prints the record, and returns the exit code."""
     kube, names = cluster.kube, [f"s{number:02d}" for number in range(arguments.services)]
     audit = cluster.audit()
     for name in names:
@@ -263,23 +265,23 @@ def interfere(cluster: Cluster, operator: OperatorProcess, clock: Path, argument
 
 
 def _say_ready_again(kube: Kube) -> None:
-    """What kubelets do and made-up ones do not: say that pods are ready again, once their node is back.
+    """Does what real kubelets do and simulated ones do not: sets pods ready again once their node is back.
 
-    While the API server is away, nodes' leases run out and the controller manager takes the pods' readiness away.
+    While the API server is away, the nodes' leases expire and the controller manager sets the pods to not ready.
     """
     for pod in kube.list("pods", NAMESPACE):
         conditions = (pod.get("status") or {}).get("conditions") or []
         state = {found["type"]: found["status"] for found in conditions}
         if state.get("ContainersReady") == "True" and state.get("Ready") == "False":
             again = [found | ({"status": "True"} if found["type"] == "Ready" else {}) for found in conditions]
-            with suppress(ApiError):  # it is gone
+            with suppress(ApiError):  # the pod is gone
                 kube.merge("pods", pod["metadata"]["name"], {"status": {"conditions": again}}, NAMESPACE, "status")
 
 
 def _writes_at_rest(cluster: Cluster) -> int:
-    """What the operator writes within a minute, after what the comparison left to do."""
+    """Writes of the operator within a minute, after it has repaired what the comparison found."""
     audit = cluster.audit()
-    wait_for("a pause", lambda: _written(audit, 10) == 0, timeout_s=180)
+    wait_for("a pause to end", lambda: _written(audit, 10) == 0, timeout_s=180)
     return _written(audit, REST_S)
 
 
@@ -289,7 +291,7 @@ def _written(audit: AuditLog, seconds: float) -> int:
 
 
 def _left(kube: Kube) -> int:
-    """The objects that the garbage collector has not removed two minutes later."""
+    """Objects that the garbage collector has not removed after two minutes."""
 
     def remaining() -> int:
         return sum(len(kube.list(resource, NAMESPACE, {"app.kubernetes.io/name": "ballast"})) for resource in CHILDREN)

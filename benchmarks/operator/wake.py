@@ -1,10 +1,11 @@
-"""From a request to the first token of a service at zero, which KEDA's HTTP add-on wakes. One JSON line.
+"""Time from a request to the first token of a service at zero replicas that KEDA's HTTP add-on wakes. Prints one JSON
+line.
 
     python benchmarks/operator/wake.py MODEL.gguf [--disk DIR | --memory DIR] [--rounds N]
 
-The control plane, KEDA, the add-on, the operator and the engine are real and share this machine's CPUs. Nodes are made
-up, so no image is pulled and no container is made. The model's file is in the page cache. `--disk` and `--memory` name
-a folder for packed weights, on a disk or in a tmpfs; without one, each start packs them.
+The control plane, KEDA, the add-on, the operator and the engine are real and share this machine's CPUs. Nodes are
+simulated, so no image is pulled and no container is made. The model's file is in the page cache. `--disk` and
+`--memory` name a folder for packed weights, on a disk or in a tmpfs. Without one of them, each start packs the weights.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ SAMPLE = Path(__file__).parents[2] / "manifests" / "samples" / "scale-to-zero.ya
 NAMESPACE = "bench"
 CLAIM = "packed"
 NAME, HOST = "asleep", "asleep.models.example"
-"""The sample's service, and the host of its route."""
+"""The sample's service, and the host name of its route."""
 COOLDOWN_S = 2
 LIMIT_S = 120
 PROMPT = {"prompt": [3, 4, 5], "max_tokens": 4, "ignore_eos": True, "stream": True}
-"""Token ids: models of a real shape with random weights have no tokenizer."""
+"""Token ids, because models of a real shape with random weights have no tokenizer."""
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def main() -> None:
     packed = parser.add_mutually_exclusive_group()
     packed.add_argument("--disk", type=Path)
     packed.add_argument("--memory", type=Path)
-    parser.add_argument("--rounds", type=int, default=3, help="starts after the first one")
+    parser.add_argument("--rounds", type=int, default=3, help="number of starts after the first one")
     options = parser.parse_args()
     kept_in = "disk" if options.disk else "tmpfs" if options.memory else "nothing"
     read_once(options.model)
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def read_once(file: Path) -> None:
-    """Put the file into the page cache."""
+    """Reads the file into the page cache."""
     with file.open("rb") as stream:
         while stream.read(2**24):
             pass
@@ -76,26 +77,27 @@ def read_once(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Asleep:
-    """The service, at zero."""
+    """The service, at zero replicas."""
 
     cluster: Cluster
     engines: Engines
     url: str
-    """Of the interceptor's proxy."""
+    """URL of the interceptor's proxy."""
     is_packed: bool
     """Whether packed weights are kept."""
 
     def wake_s(self) -> tuple[float, float]:
-        """Seconds to the first token of a request that wakes the service, and of the next one. The service is at zero
-        again when this returns."""
+        """Seconds to the first token of a request that wakes the service, and of the next one. On return, the service
+        is at zero replicas again."""
         seconds = round(self._first_token_s(), 2), round(self._first_token_s(), 2)
-        if self.is_packed:  # a copy on a disk is written while the engine serves, and lost if it ends before
+        # the copy is written to disk while the engine serves, and is lost if the engine exits earlier
+        if self.is_packed:
             wait_for("packed weights", lambda: self._first_token_s() and self._has_packed_weights())
         self.wait()
         return seconds
 
     def wait(self) -> None:
-        """Return when no pod and no engine is left."""
+        """Returns when no pod and no engine is left."""
         wait_condition(self.cluster.kube, NAMESPACE, NAME, "Ready", "False", "ScaledToZero")
         wait_for("the engine to end", lambda: not self.engines.num_running)
 
@@ -116,7 +118,7 @@ class Asleep:
 
 @contextmanager
 def service(model: Path, packed: Path | None) -> Iterator[Asleep]:
-    """The sample with this model, at zero, in a cluster of its own."""
+    """The sample with this model, at zero replicas, in a cluster of its own."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         cluster = Cluster(Path(folder))
         cluster.start()

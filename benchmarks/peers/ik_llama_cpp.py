@@ -1,12 +1,12 @@
-"""Compares the engine with ik_llama.cpp, and with llama.cpp where it is named, run in turns on one model and the same
-cores: prefill, and decode at several batch sizes.
+"""Compare the engine with ik_llama.cpp, and optionally with llama.cpp, alternately on one model and the same cores:
+prefill, and decode at several batch sizes.
 
 python benchmarks/peers/ik_llama_cpp.py MODEL.gguf IK_BUILD_BIN [--llama_cpp BUILD_BIN] [--rounds 5] [--threads N]
     [--activation_bytes 2]
 
-README.md beside this file says how both are built. Each round measures ours, then theirs the way it is fastest:
-ik_llama.cpp prefills as the files lie and does everything else with rows interleaved (`-rtr`); llama.cpp decides that
-itself. Progress goes to the terminal's second stream; one JSON line a case and a peer follows at the end.
+README.md in this folder says how both are built. Each round measures Ballast, then each peer with its fastest options:
+ik_llama.cpp prefills with the file's layout and does everything else with interleaved rows (`-rtr`); llama.cpp decides
+this itself. Progress goes to standard error. One JSON line per case and peer follows at the end.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ PREFILL = "prefill 512"
 SINGLE = "decode B=1"
 BATCHES = (4, 8, 16)
 MEMORY = ("memory_gb_per_s", "share_of_memory_speed")
-"""Kept of our runs beside their speed: what memory gave right after, and how much of that decoding took."""
+"""Figures of our runs that are recorded in addition to the speed: the memory read speed right after, and the share of
+it that decoding reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another engine, and its programs with the options that make each case fastest."""
+    """A peer engine, and its programs with the fastest options for each case."""
 
     name: str
     prefill: str
@@ -57,11 +58,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("ik_build_bin", type=Path, help="directory of llama-bench and llama-batched-bench")
-    parser.add_argument("--llama_cpp", type=Path, help="the same directory of llama.cpp, to be measured too")
+    parser.add_argument("--llama_cpp", type=Path, help="the same directory of llama.cpp, which is then measured too")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=24, help="tokens of each reply")
-    parser.add_argument("--activation_bytes", type=int, choices=(1, 2), help="ours: by type; theirs are always one")
+    parser.add_argument(
+        "--activation_bytes",
+        type=int,
+        choices=(1, 2),
+        help="Ballast's bytes per activation; default: by type; the peers always use one",
+    )
     options = parser.parse_args()
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[tuple[Peer, str], list[float]] = defaultdict(list)
@@ -75,10 +81,7 @@ def main() -> None:
         for peer, folder in peers.items():
             for case, speed in run_theirs(options, peer, folder).items():
                 theirs[peer, case].append(speed)
-        lines = (
-            f"{case} {ours[case][-1]:.1f} beside {peer.name}'s {found[-1]:.1f}"
-            for (peer, case), found in theirs.items()
-        )
+        lines = (f"{case} {ours[case][-1]:.1f}, {peer.name} {found[-1]:.1f}" for (peer, case), found in theirs.items())
         print(f"round {number}: {', '.join(lines)}", file=sys.stderr, flush=True)
     for (peer, case), found in theirs.items():
         print(
@@ -100,7 +103,8 @@ def main() -> None:
 
 
 def run_ours(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Each case's record by `decode.py`. Their programs decode without sampling, so ours is greedy here."""
+    """Each case's record from `decode.py`. The peers' programs decode without sampling, so Ballast decodes greedily
+    here."""
     program = [sys.executable, Path(__file__).parents[1] / "engine/decode.py", options.model]
     numbers = ["--threads", options.threads, "--steps", options.steps]
     if options.activation_bytes is not None:
@@ -122,10 +126,10 @@ def run_theirs(options: argparse.Namespace, peer: Peer, folder: Path) -> dict[st
 
 
 def table(options: argparse.Namespace, folder: Path, way: str, *more: object) -> list[list[str]]:
-    """The rows of the tables that one of their programs prints, on either stream."""
+    """The rows of the tables that a peer's program prints, on either stream."""
     program, *flags = way.split()
     command = [folder.resolve() / program, *flags, "-m", options.model.resolve(), "-t", options.threads]
-    with TemporaryDirectory() as directory:  # for the logs that it leaves
+    with TemporaryDirectory() as directory:  # for the log files that it writes
         lines = output_of([*command, *more], Path(directory)).splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 

@@ -1,20 +1,20 @@
-"""Compares Ballast's engine with llama.cpp on one file and one machine, in turns: prefill, and decode at several batch
-sizes.
+"""Compare Ballast's engine with llama.cpp on one file and one machine, alternately: prefill, and decode at several
+batch sizes.
 
 python benchmarks/peers/llama_cpp.py MODEL.gguf LLAMA_BUILD_BIN [--rounds 3] [--prefill 512 4096 32768]
     [--batch 1 4 16] [--steps 200] [--case NAME] [--rows FILE] [--peer_options "…"] [any option of `ballast serve`]
 python benchmarks/peers/llama_cpp.py --merge FILE...
 
-Each round starts Ballast and ends it, then llama-batched-bench twice, for the prompts and for decoding: one engine at
-a time is in memory. Both get random tokens, and contexts of 64 tokens before decoding. Each computes its first prompt
-and its first batch once before they are measured. llama-batched-bench does not sample; Ballast decodes greedily, and
-sampled as DeepSeek-R1 advises (temperature 0.6, top_p 0.95). Its other options are those of `ballast serve`.
+Each round starts Ballast and stops it, then runs llama-batched-bench twice, for prompts and for decode, so one engine
+at a time is in memory. Both get random tokens, and contexts of 64 tokens before decoding. Each computes its first
+prompt and its first batch once before the measurement. llama-batched-bench does not sample. Ballast decodes greedily,
+and sampled as DeepSeek-R1 recommends (temperature 0.6, top_p 0.95). Other options are those of `ballast serve`.
 
---rows appends each figure to a file as soon as it is measured. --merge makes records of such files, also of runs that
-were ended early: it takes the rounds that both engines finished. Without --merge, the records follow at the end.
+--rows appends each figure to a file as soon as it is measured. --merge makes records from such files, also from runs
+that were stopped early: it uses the rounds that both engines finished. Without --merge, the records follow at the end.
 
-Where to get llama.cpp: a release of https://github.com/ggml-org/llama.cpp, or the source in the crate `llama-cpp-sys-4`
-(`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Build it beside this repository:
+To get llama.cpp, use a release of https://github.com/ggml-org/llama.cpp, or the source in the crate `llama-cpp-sys-4`
+(`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Build it next to this repository:
 
 cmake -S llama.cpp -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \\
     -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90          # both for a GPU only
@@ -44,7 +44,7 @@ CONTEXT = 64
 """Tokens of each request before decoding."""
 OURS = Path(__file__).parents[1] / "engine/whole_model.py"
 PEER_OPTIONS = "-ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096"
-"""Experts in host memory, which must be pinned, so no mmap; steps as long as in Ballast."""
+"""Options for experts in host memory. The memory must be pinned, so mmap is off. Steps are as long as in Ballast."""
 
 Row = dict[str, Any]
 
@@ -58,10 +58,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--steps", type=int, default=200, help="tokens of each reply")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--case", default="", help="added to the records' names")
+    parser.add_argument("--case", default="", help="suffix of the records' names")
     parser.add_argument("--rows", type=Path, help="file to append each figure to")
-    parser.add_argument("--peer_options", default=PEER_OPTIONS, help="of llama-batched-bench; default: %(default)s")
-    parser.add_argument("--merge", type=Path, nargs="+", help="make records of such files and measure nothing")
+    parser.add_argument(
+        "--peer_options", default=PEER_OPTIONS, help="options of llama-batched-bench; default: %(default)s"
+    )
+    parser.add_argument("--merge", type=Path, nargs="+", help="make records from such files and measure nothing")
     options, serve = parser.parse_known_args()
     if options.merge:
         rows = rows_of_runs(options.merge)
@@ -81,7 +83,7 @@ def main() -> None:
 
 
 def rows_of_runs(paths: Sequence[Path]) -> list[Row]:
-    """The rows of several runs, their rounds numbered through."""
+    """The rows of several runs, with consecutive round numbers."""
     rows: list[Row] = []
     for path in paths:
         before = max((row["round"] for row in rows), default=0)
@@ -92,7 +94,7 @@ def rows_of_runs(paths: Sequence[Path]) -> list[Row]:
 
 
 def measured(options: argparse.Namespace, serve: Sequence[str]) -> Iterator[Row]:
-    """A row for each figure of each round, in the order in which they are measured."""
+    """A row for each figure of each round, in the order of measurement."""
     build = options.llama_build_bin
     facts: Row = {"version": version_of(build / "llama-batched-bench"), "build": build_options(build)}
     for number in range(1, options.rounds + 1):
@@ -109,7 +111,7 @@ def ours(options: argparse.Namespace, serve: Sequence[str], number: int) -> Iter
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if not line.startswith("{"):  # printed by a library
+            if not line.startswith("{"):  # a library printed it
                 continue
             record = json.loads(line)
             if start_s is None:
@@ -136,13 +138,13 @@ def our_command(options: argparse.Namespace, serve: Sequence[str]) -> list[str]:
 
 
 def most_tokens(options: argparse.Namespace) -> int:
-    """Tokens that the cache must hold at a time."""
+    """Number of tokens that the cache must hold at the same time."""
     sums: list[int] = [0, *options.prefill, *(batch * (CONTEXT + options.steps + 2) for batch in options.batch)]
     return max(sums)
 
 
 def theirs(options: argparse.Namespace, number: int, facts: Row) -> Iterator[Row]:
-    """The same of llama.cpp, each figure as soon as it is printed."""
+    """The same for llama.cpp, each figure as soon as it is printed."""
     name = f"{options.model.name}{options.case and ', '}{options.case}"
 
     def row(case: str, speed: str, command: str) -> Row:
@@ -165,13 +167,13 @@ def theirs(options: argparse.Namespace, number: int, facts: Row) -> Iterator[Row
 
 
 def first_twice(values: Sequence[int]) -> str:
-    """As llama-batched-bench takes a list, with the case that `rows_of` skips."""
+    """The list in the syntax of llama-batched-bench, with the case that `rows_of` skips."""
     return ",".join(map(str, [values[0], *values]))
 
 
 def rows_of(options: argparse.Namespace, words: Sequence[object]) -> Iterator[tuple[str, list[str]]]:
-    """The command as others can repeat it, and each row but the first of the numbers that llama-batched-bench prints:
-    PP, TG, B, N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s, T s, S t/s."""
+    """The command for the record, and each row but the first of the numbers that llama-batched-bench prints: PP, TG, B,
+    N_KV, T_PP s, S_PP t/s, T_TG s, S_TG t/s, T s, S t/s."""
     more = [*shlex.split(options.peer_options), "-t", str(options.threads), *map(str, words)]
     command = [str(options.llama_build_bin / "llama-batched-bench"), "-m", str(options.model), *more]
     shown = shlex.join(["llama-batched-bench", "-m", options.model.name, *more])

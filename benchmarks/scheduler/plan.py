@@ -1,8 +1,8 @@
-"""What the scheduler takes out of a step: plan() and commit() with 256 running requests.
+"""Cost of the scheduler per step: plan() and commit() with 256 running requests.
 
     .venv/bin/python benchmarks/scheduler/plan.py
 
-The goal is at most 100 µs for a plan. Calls are timed from Python, so the bindings are in the figure.
+The goal is at most 100 µs per plan. Calls are timed from Python, so the figure includes the bindings.
 """
 
 import time
@@ -19,7 +19,7 @@ STOP = -1
 
 
 def new_scheduler(context_tokens: int, block_tokens: int, *, spare_tokens: int) -> sched.Scheduler:
-    """256 requests that decode, each with context_tokens of its own behind it."""
+    """256 requests that decode, each with `context_tokens` tokens of context."""
     capacity = NUM_RUNNING * (context_tokens + spare_tokens)
     scheduler = sched.Scheduler(
         sched.SchedulerConfig(
@@ -47,8 +47,8 @@ def decoding(context_tokens: int, block_tokens: int) -> Iterator[tuple[float, fl
     assert scheduler.stats().running == NUM_RUNNING
 
 
-def decoding_beside_a_prompt(context_tokens: int, block_tokens: int) -> Iterator[tuple[float, float]]:
-    """255 decode; the last row is a prompt that takes the other half of the budget, step after step."""
+def decoding_with_a_prompt(context_tokens: int, block_tokens: int) -> Iterator[tuple[float, float]]:
+    """255 requests decode. The last row is a prompt that uses the other half of the budget in each step."""
     scheduler = new_scheduler(context_tokens, block_tokens, spare_tokens=4 * NUM_STEPS)
     scheduler.abort(0)
     add(scheduler, NUM_RUNNING, np.arange(NUM_STEPS * NUM_RUNNING * 2), max_tokens=1)
@@ -57,7 +57,7 @@ def decoding_beside_a_prompt(context_tokens: int, block_tokens: int) -> Iterator
 
 
 def crowded_out(context_tokens: int, block_tokens: int) -> Iterator[tuple[float, float]]:
-    """Every block is taken, so requests fall and come back, through the prefix cache, all the time."""
+    """Every block is in use, so requests are preempted all the time and return through the prefix cache."""
     scheduler = new_scheduler(context_tokens, block_tokens, spare_tokens=block_tokens)
     yield from timed_steps(scheduler)
     assert scheduler.stats().preemptions > 0
@@ -79,7 +79,7 @@ CASES: dict[str, Callable[[], Iterator[tuple[float, float]]]] = {
     "256 decode, 512 tokens each, blocks of 32": lambda: decoding(512, 32),
     "256 decode, 4096 tokens each, blocks of 32": lambda: decoding(4096, 32),
     "256 decode, 4096 tokens each, blocks of 16": lambda: decoding(4096, 16),
-    "255 decode beside a prompt, blocks of 32": lambda: decoding_beside_a_prompt(512, 32),
+    "255 decode with a prompt, blocks of 32": lambda: decoding_with_a_prompt(512, 32),
     "256 crowded out, 512 tokens each, blocks of 32": lambda: crowded_out(512, 32),
 }
 

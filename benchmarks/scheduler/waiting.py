@@ -1,9 +1,9 @@
-"""What a long queue costs: plan() with a long prompt at its front that does not fit, and describe() as the engine
-calls it after each step.
+"""Cost of a long queue: plan() with a long prompt at its front that does not fit, and describe() as the engine calls it
+after each step.
 
     .venv/bin/python benchmarks/scheduler/waiting.py
 
-Calls are timed from Python, so the bindings are in the figure.
+Calls are timed from Python, so the figure includes the bindings.
 """
 
 import time
@@ -40,7 +40,7 @@ def prompt(begin: int, count: int) -> np.ndarray:
 
 
 def step(scheduler: sched.Scheduler) -> float:
-    """Run a step; returns the seconds that its plan took."""
+    """Runs a step and returns the seconds of its plan."""
     begin = time.perf_counter()
     plan = scheduler.plan()
     seconds = time.perf_counter() - begin
@@ -49,8 +49,8 @@ def step(scheduler: sched.Scheduler) -> float:
 
 
 def head_that_does_not_fit() -> Iterator[float]:
-    """The front of the queue is cached but for its end, for which there is no room; others decode meanwhile, and what
-    they fill evicts it bit by bit."""
+    """The prompt at the front of the queue is cached except for its end, which does not fit. Meanwhile other requests
+    decode, and their new blocks evict it step by step."""
     num_blocks = HEAD_TOKENS // BLOCK_TOKENS + NUM_RUNNING * 6
     scheduler = new_scheduler(num_blocks)
     scheduler.add(0, prompt(0, HEAD_TOKENS), 1, NO_STOP)

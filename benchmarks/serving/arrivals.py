@@ -1,4 +1,4 @@
-"""First tokens and throughput of many users over HTTP: all together, and arriving at random times.
+"""First-token times and throughput of many users over HTTP who send requests together or at random times.
 
     python benchmarks/serving/arrivals.py [CASE...] --port PORT [--server ballast|llama] [--rounds 3] [--seed N]
         [--name TEXT] [--command "..."] [--version TEXT] [--model TEXT] [--gpu TEXT]
@@ -80,10 +80,10 @@ class Arrival:
 
 @dataclass(slots=True)
 class Reply:
-    """What one request got."""
+    """Result of one request."""
 
     status: int
-    """Of HTTP; 0 if there was no answer."""
+    """HTTP status; 0 if there was no answer."""
     token_times_s: list[float] = field(default_factory=list)
     """When each event with tokens came, counted from the arrival of the request."""
     num_tokens: int = 0
@@ -95,10 +95,10 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--port", type=int, help="of a running server on this machine")
     parser.add_argument("--server", choices=PATHS, default="ballast")
-    parser.add_argument("--rounds", type=int, default=3, help="of each case, with different requests")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case, with different requests")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--vocabulary", type=int, default=100_000, help="token ids of prompts are below this number")
-    parser.add_argument("--name", default="", help="what the record's case begins with, for example the model's shape")
+    parser.add_argument("--name", default="", help="prefix of the record's case, for example the model's shape")
     parser.add_argument("--command", default="", help="the server's command line, for the record")
     parser.add_argument("--version", default="", help="the server's version, for the record")
     parser.add_argument("--model", default="", help="for the record")
@@ -166,7 +166,7 @@ def title(case: Together | Poisson) -> str:
 
 
 def schedule(case: Together | Poisson, number: int, seed: int, vocabulary: int) -> list[Arrival]:
-    """The requests of one round, in the order of their arrival. `number` tells rounds and cases apart."""
+    """The requests of one round, in the order of their arrival. `number` distinguishes rounds and cases."""
     chance = random.Random(f"{seed} {number}")
 
     def prompt(num_tokens: int) -> list[int]:
@@ -175,7 +175,7 @@ def schedule(case: Together | Poisson, number: int, seed: int, vocabulary: int) 
     if isinstance(case, Together):
         return [Arrival(0.0, prompt(case.prompt_tokens), case.new_tokens) for _ in range(case.users)]
     # A Poisson process in which exactly rate * seconds requests arrive: their times are uniform. So a short run has the
-    # load that its name says.
+    # nominal load.
     times = sorted(chance.uniform(0.0, case.seconds) for _ in range(round(case.rate * case.seconds)))
     arrivals = []
     for at_s in times:

@@ -34,7 +34,7 @@ def main() -> None:
             chunk["delta"].get("content") or "" for chunk in stream(f"{server.url}/v1/chat/completions", hello)
         )
         answered = time.monotonic()
-        # The model would end its reply; --min_tokens holds it back, so that there is something to time.
+        # Without --min_tokens, the model would end its reply early and there would be little to time.
         story = {"prompt": "Count to 25", "temperature": 0, "max_tokens": options.tokens, "min_tokens": options.tokens}
         times = [
             time.monotonic() for chunk in stream(f"{server.url}/v1/completions", story) if chunk["text"] is not None

@@ -1,5 +1,5 @@
-"""The chat page in Chromium: its weight, its first paint, and how many frames a second it draws while a long reply
-streams. One JSON line a case.
+"""The chat page in Chromium: its size, its first paint, and its frames per second while a long reply streams. Prints
+one JSON line per case.
 
 python benchmarks/serving/chat_page.py [--tokens N] [--rate N] [--rounds N]
 """
@@ -50,8 +50,8 @@ COUNT_FRAMES = """() => {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=5000, help="of the streamed reply")
-    parser.add_argument("--rate", type=int, default=250, help="tokens a second that the stream brings")
+    parser.add_argument("--tokens", type=int, default=5000, help="tokens of the streamed reply")
+    parser.add_argument("--rate", type=int, default=250, help="tokens per second of the stream")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(bench_record("serving/chat_page", "weight", **weight()))
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def weight() -> dict[str, int]:
-    """Bytes of the page's files, each compressed by gzip: all, and those that the first view loads."""
+    """Bytes of the page's files, each compressed by gzip: all files, and the files that the first view loads."""
     static = resources.files("ballast.server.routes").joinpath("static")
     sizes = {name: len(gzip.compress(static.joinpath(name).read_bytes())) for name, _ in FILES.values()}
     first = sum(size for name, size in sizes.items() if not name.endswith(".woff2"))
@@ -80,7 +80,7 @@ def weight() -> dict[str, int]:
 
 
 def first_paint_s(browser: Browser, url: str) -> float:
-    """From navigation to the first content, with nothing in the browser's cache."""
+    """Milliseconds from navigation to the first content, with an empty browser cache."""
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(url)
@@ -92,7 +92,7 @@ def first_paint_s(browser: Browser, url: str) -> float:
 
 
 def frames(browser: Browser, url: str, pieces: list[str], rate: int) -> dict[str, float]:
-    """Frames a second while `pieces` arrive: of the whole stream, and of its worst second."""
+    """Frames per second while `pieces` arrive: over the whole stream, and in its worst second."""
     with stream_server(pieces, rate) as port, browser.new_context() as context:
         page = context.new_page()
         page.set_default_timeout(WAIT_MS)
@@ -121,7 +121,7 @@ def rates(page: Page) -> dict[str, float]:
 
 
 def leads_to(route: Route, port: int) -> None:
-    """The page asks its own server; the browser asks the one that streams."""
+    """The page sends requests to its own server; the browser redirects them to the one that streams."""
     route.continue_(url=f"http://127.0.0.1:{port}/v1/chat/completions")
 
 
@@ -135,14 +135,14 @@ def code(tokens: int) -> list[str]:
 
 
 def cut(text: str, tokens: int) -> list[str]:
-    """So many pieces of four characters, of the text again and again."""
+    """`count` pieces of four characters, from the repeated text."""
     letters = itertools.cycle(text)
     return ["".join(itertools.islice(letters, 4)) for _ in range(tokens)]
 
 
 @contextmanager
 def stream_server(pieces: list[str], rate: int) -> Iterator[int]:
-    """The port of a server that streams the pieces as a chat completion, so many a second."""
+    """The port of a server that streams the pieces as a chat completion, `rate` pieces per second."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

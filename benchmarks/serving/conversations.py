@@ -1,13 +1,14 @@
-"""First tokens of conversations that come back, with and without places beside the KV cache that keep them.
+"""First-token times of conversations that continue, with and without tiers for evicted KV blocks.
 
 python benchmarks/serving/conversations.py [--conversations 8] [--turns 20] [--first TOKENS] [--tokens 40000]
-    [--reply 32] [--beside none,host,disk] [--kv-bytes 32GiB] [--folder DIR] [--rounds 1] [-- OPTIONS of ballast serve]
+    [--reply 32] [--tiers none,host,disk] [--kv-bytes 32GiB] [--folder DIR] [--rounds 1] [-- OPTIONS of ballast serve]
 
-Agents' conversations, in turns: each sends all that was said and somewhat more, and grows to `--tokens`; the first
-message is `--first` tokens longer than what every turn adds. Meanwhile one request decodes without end, to show what
-others notice. Give `--cache_lens` so that the cache holds one or two conversations. Each way runs on a server of its
-own, in the order of `--beside`, `--rounds` times in turns. The texts of all ways must be equal, or the program fails.
-One JSON line a way and round; the first turn of each conversation, which nobody can have kept, is not among the times.
+Agents' conversations take turns: each request sends the whole conversation and some more, and the conversation grows to
+`--tokens`. The first message is `--first` tokens longer than the tokens that each turn adds. Meanwhile one request
+decodes without end and shows the effect on other requests. Choose `--cache_lens` so that the cache holds one or two
+conversations. Each tier runs on a server of its own, in the order of `--tiers`, for `--rounds` rounds. The texts of all
+tiers must be equal, or the program fails. Prints one JSON line per tier and round. The times do not include the first
+turn of each conversation, which cannot be cached.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from support.bench_record import bench_record
 from support.servers.process import JSON, ServerProcess
 
 FIRST_TOKENS = 200
-"""Of ids that prompts are made of: every vocabulary has them, and none of them ends a text."""
+"""Number of token ids that prompts use. Every vocabulary has them, and none of them ends a text."""
 TIMEOUT_S = 3600
 
 
 @dataclass
 class Measured:
-    """Of one way, in seconds unless a name says otherwise."""
+    """Figures of one tier, in seconds unless a name says otherwise."""
 
     first_tokens: list[float] = field(default_factory=list)
     between_tokens: list[float] = field(default_factory=list)
-    """Of the request that decodes meanwhile."""
+    """Inter-token latencies of the request that decodes meanwhile."""
     cached_tokens: int = 0
     prompt_tokens: int = 0
     digest: str = ""
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=40_000)
     parser.add_argument("--reply", type=int, default=32)
-    parser.add_argument("--beside", default="none,host,disk")
+    parser.add_argument("--tiers", default="none,host,disk")
     parser.add_argument("--kv-bytes", default="32GiB")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--rounds", type=int, default=1)
@@ -68,21 +69,21 @@ def main() -> None:
     digests = set()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for number in range(options.rounds):
-            for beside in options.beside.split(","):
-                found = measure(options, beside, Path(folder) / f"kv-{number}", rest)
+            for tier in options.tiers.split(","):
+                found = measure(options, tier, Path(folder) / f"kv-{number}", rest)
                 digests.add(found.digest)
-                print(record(options, beside, found, rest), flush=True)
+                print(record(options, tier, found, rest), flush=True)
     if len(digests) > 1:
-        raise SystemExit("the ways gave different texts")
+        raise SystemExit("the tiers gave different texts")
 
 
-def record(options: argparse.Namespace, beside: str, found: Measured, rest: list[str]) -> str:
+def record(options: argparse.Namespace, tier: str, found: Measured, rest: list[str]) -> str:
     times = sorted(found.first_tokens)
     begin = f"from {options.first} " if options.first else ""
     size = f"{options.conversations} conversations of {options.turns} turns {begin}to {options.tokens} tokens"
     return bench_record(
         "serving/conversations",
-        f"{size}, beside the cache: {beside}",
+        f"{size}, beside the cache: {tier}",
         server_options=" ".join(rest),
         first_token_p50_s=round(median(times), 4),
         first_token_p99_s=round(times[min(len(times) - 1, int(len(times) * 0.99))], 4),
@@ -93,7 +94,7 @@ def record(options: argparse.Namespace, beside: str, found: Measured, rest: list
     )
 
 
-def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[str]) -> Measured:
+def measure(options: argparse.Namespace, tier: str, folder: Path, rest: list[str]) -> Measured:
     ways: dict[str, list[str]] = {
         "none": ["--kv_host_bytes", "0"],
         "host": ["--kv_host_bytes", options.kv_bytes],
@@ -103,7 +104,7 @@ def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[s
     rng = random.Random(1)
     growth = max(1, (options.tokens - options.first) // options.turns - options.reply)
     said: list[list[int]] = [[] for _ in range(options.conversations)]
-    with ServerProcess(*rest, *ways[beside]) as server:
+    with ServerProcess(*rest, *ways[tier]) as server:
         is_over = threading.Event()
         other = threading.Thread(target=decode_until, args=(server, is_over, found.between_tokens))
         other.start()
@@ -125,7 +126,8 @@ def measure(options: argparse.Namespace, beside: str, folder: Path, rest: list[s
                     if turn:
                         found.prompt_tokens += usage["prompt_tokens"]
                         found.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
-                    # What was said goes on with the same ids whatever the reply was, so that all ways are alike.
+                    # The conversation continues with the same ids for any reply, so the requests are the same for all
+                    # tiers.
                     each += [rng.randrange(10, FIRST_TOKENS) for _ in range(options.reply)]
                 found.rss_gib.append(resident_gib(server.process.pid))
         finally:
@@ -153,7 +155,7 @@ def decode_until(server: ServerProcess, is_over: threading.Event, between: list[
 
 
 def stream(server: ServerProcess, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a greedy completion that ends by its length alone."""
+    """The events of a greedy completion that ends only by its length."""
     whole = body | {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
     request = urllib.request.Request(server.url + "/v1/completions", json.dumps(whole).encode(), JSON)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:

@@ -1,4 +1,4 @@
-"""From nothing to a served model: three commands in a new environment, with a hub on loopback. One JSON line.
+"""Time from an empty environment to a served model: three commands, with a hub on loopback. Prints one JSON line.
 
 python benchmarks/serving/first_model.py WHEEL [--rounds 3]
 
@@ -6,8 +6,8 @@ python benchmarks/serving/first_model.py WHEEL [--rounds 3]
     ballast pull org/tiny:Q8_0
     ballast serve org/tiny:Q8_0      until it is ready, and until the first reply
 
-The environment, the home and the hub's cache are new in each round; nothing of the checkout is on the path. The model
-is the built-in one, under another name. pip's downloads come from where pip is set to take them, its cache included.
+The environment, the home folder and the hub's cache are new in each round. The checkout is not on the path. The model
+is the built-in one under another name. pip downloads from the index that it is configured for, its cache included.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def one_round(wheel: Path, endpoint: str) -> dict[str, float]:
-    """Seconds of each part."""
+    """Seconds of each command."""
     with TemporaryDirectory() as directory:
         home = Path(directory)
         kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
@@ -61,7 +61,7 @@ def one_round(wheel: Path, endpoint: str) -> dict[str, float]:
         run("install_s", home / "env/bin/pip", "install", "--quiet", wheel)
         run("pull_s", home / "env/bin/ballast", "pull", BUILT_IN_NAME)
         begin = time.perf_counter()
-        # The process has this one's variables too, of which none is Ballast's.
+        # The process inherits the environment, which has no variable of Ballast.
         with ServerProcess(BUILT_IN_NAME, python=str(home / "env/bin/python"), environment=environment) as server:
             seconds["ready_s"] = round(time.perf_counter() - begin, 1)
             begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Cost of HTTP: streamed tokens per second with a model that answers at once. One JSON line per case.
+"""Cost of HTTP: streamed tokens per second with a model that answers without delay. Prints one JSON line per case.
 
     python benchmarks/serving/http_overhead.py [--tokens N]
 
-Server, engine and scheduler are the real ones. The client, in this process, reads raw sockets, to cost as little as
-possible.
+Server, engine and scheduler are the real ones. The client runs in this process and reads raw sockets, to use as little
+CPU as possible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         str(20 * num_tokens + 4096),
     )
     with ServerProcess(*limits, module=FAKE) as server:
-        asyncio.run(measure(server.port, 1, 50))  # warm
+        asyncio.run(measure(server.port, 1, 50))  # warm-up
         for num_streams in STREAM_COUNTS:
             before = server.metrics()["process_cpu_seconds_total"]
             seconds, bytes_read = asyncio.run(measure(server.port, num_streams, num_tokens))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 async def measure(port: int, num_streams: int, num_tokens: int) -> tuple[float, int]:
-    """(seconds, bytes) of concurrent chat streams, each checked to be complete."""
+    """(seconds, bytes) of concurrent chat streams. Each stream is checked to be complete."""
     started = time.perf_counter()
     async with asyncio.timeout(TIMEOUT_S):
         sizes = await asyncio.gather(*(stream(port, n, num_tokens) for n in range(num_streams)))

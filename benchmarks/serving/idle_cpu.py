@@ -1,4 +1,4 @@
-"""Cost of an idle server: CPU time as a share of a minute without requests, after some work. One JSON line.
+"""Cost of an idle server: CPU time as a share of a minute without requests, after some work. Prints one JSON line.
 
 python benchmarks/serving/idle_cpu.py [--seconds N]
 """

@@ -1,9 +1,9 @@
-"""How long one large request blocks the event loop: latency of /livez, polled meanwhile.
+"""Time for which one large request blocks the event loop, measured as the latency of /livez during the request.
 
     python benchmarks/serving/loop_stalls.py
 
-On the built-in model. The slowest answer of a run is the longest time for which the event loop was blocked, plus delays
-of the machine, which the case `nothing` shows.
+Uses the built-in model. The slowest answer of a run is the longest time for which the event loop was blocked, plus
+delays of the machine, which the case `nothing` shows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_BODY_BYTES = 16 << 20
 
 
 def main() -> None:
-    # The large client is a process of its own: it would keep the probing one waiting as well.
+    # The client of the large request is a process of its own, because it would also block the probing client.
     with (
         ServerProcess("--max_body_bytes", str(MAX_BODY_BYTES)) as server,
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,

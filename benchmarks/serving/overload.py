@@ -1,16 +1,16 @@
-"""What clients get of a server that is asked for more than it can do: requests arrive at random times, whoever waits.
+"""Results for clients of an overloaded server: requests arrive at random times, regardless of how many wait.
 
     python benchmarks/serving/overload.py [--rates 1,2,4,8,20] [--seconds 20] [--rounds 2] [--options "--max_queue 8"]
-    python benchmarks/serving/overload.py --beside [--rounds 3]
+    python benchmarks/serving/overload.py --two_clients [--rounds 3]
 
-On the built-in model, with requests of mixed lengths; --step_s takes a model that does nothing but sleep, for machines
-that do other work meanwhile: `load` is the mean number of processes that wanted a core in the last minute. Goodput
-counts the requests per second whose first token came within GOOD_S of their arrival. `--options` are the server's; the
-default limits the predicted queue time to 1 s. If it is given more than once, the sets are measured one after another,
-in reverse order in every second round. A client leaves if it gets no token within PATIENCE_S.
+Uses the built-in model, with requests of mixed lengths. --step_s uses a model that only sleeps, for machines that do
+other work meanwhile: `load` is the mean number of processes that wanted a core in the last minute. Goodput counts the
+requests per second whose first token came within GOOD_S of their arrival. `--options` are the server's options; by
+default, the predicted queue time is limited to 1 s. If it is given more than once, the sets are measured one after
+another, in reverse order in every second round. A client disconnects if it gets no token within PATIENCE_S.
 
-With --beside, one client sends 50 requests at once, and another one request after another beside them: how long the
-other's first tokens take, with --queue_policy fcfs and fair.
+With --two_clients, a heavy client sends 50 requests at the same time, and a light client sends one request after
+another. The program measures the light client's first-token times with --queue_policy fcfs and fair.
 """
 
 from __future__ import annotations
@@ -44,28 +44,30 @@ LIGHT_REQUESTS, LIGHT_TOKENS = 8, 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request went."""
+    """Result of one request."""
 
     status: int
-    """0: the client left before."""
+    """HTTP status; 0 if the client disconnected earlier."""
     first_token_s: float | None
-    """From its arrival; None: there was none."""
+    """Seconds from its arrival; None if there was no token."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rates", default="1,2,4,8,20", help="arrivals a second, each in its turn")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of arrivals, for each rate")
+    parser.add_argument("--rates", default="1,2,4,8,20", help="arrivals per second, measured one after another")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of arrivals for each rate")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--options", action="append", help="of the server; more than once: one set after another")
-    parser.add_argument("--beside", action="store_true", help="a light client beside a heavy one")
-    parser.add_argument("--step_s", type=float, help="seconds of a step of a model that sleeps")
+    parser.add_argument("--options", action="append", help="server options; repeatable: one set after another")
+    parser.add_argument(
+        "--two_clients", action="store_true", help="measure a light client while a heavy one has many requests"
+    )
+    parser.add_argument("--step_s", type=float, help="step time in seconds of a model that only sleeps")
     chosen = parser.parse_args()
     module, pace = (SERVE, "") if chosen.step_s is None else (FAKE, f"--step_s {chosen.step_s:g}")
     for number in range(chosen.rounds):
-        if chosen.beside:
+        if chosen.two_clients:
             for policy in ("fcfs", "fair") if number % 2 == 0 else ("fair", "fcfs"):
-                print(beside_record(policy, module, pace), flush=True)
+                print(two_clients_record(policy, module, pace), flush=True)
             continue
         sets = chosen.options or [DEFAULT]
         for options in sets if number % 2 == 0 else reversed(sets):
@@ -74,7 +76,7 @@ def main() -> None:
 
 
 def load_record(options: str, rate: float, seconds: float, seed: int, module: Sequence[str], pace: str) -> str:
-    """One line: a server of its own, asked `rate` times a second."""
+    """Measures one record: a server of its own gets `rate` requests per second."""
     with ServerProcess(*shlex.split(f"{options} {pace}"), module=module) as server:
         asyncio.run(warm_up(server.port))
         outcomes = asyncio.run(open_loop(server.port, rate, seconds, random.Random(seed)))
@@ -99,18 +101,18 @@ def load_record(options: str, rate: float, seconds: float, seed: int, module: Se
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Of ascending values."""
+    """Quantile of ascending values."""
     return round(values[min(len(values) - 1, int(share * len(values)))], 3) if values else None
 
 
 async def warm_up(port: int) -> None:
-    """The server measures how long requests run before it is judged."""
+    """The server measures how long requests run before the measurement starts."""
     for max_tokens in MAX_TOKENS:
         await asyncio.gather(*(ask(port, time.monotonic(), 20, max_tokens, str(n)) for n in range(4)))
 
 
 async def open_loop(port: int, rate: float, seconds: float, chance: random.Random) -> list[Outcome]:
-    """Requests arrive as a Poisson process, whatever became of those before."""
+    """Requests arrive as a Poisson process, independent of earlier ones."""
     asked = []
     at = begin = time.monotonic()
     while True:
@@ -134,8 +136,8 @@ async def ask(
     *,
     whole: bool = True,
 ) -> Outcome:
-    """One streamed request on a connection of its own. Unless `whole`, it leaves once PATIENCE_S have passed without a
-    token; what it has got a token of, it reads to the end."""
+    """Sends one streamed request on a connection of its own. Unless `whole`, it disconnects if no token came within
+    PATIENCE_S. After the first token, it reads the reply to the end."""
     chance = random.Random(name)
     prompt = " ".join(chance.choice(("river", "stone", "cloud", "maple", "train")) for _ in range(words))
     body = json.dumps(
@@ -163,18 +165,18 @@ async def ask(
         writer.close()
 
 
-def beside_record(policy: str, module: Sequence[str], pace: str) -> str:
-    """One line: a light client beside a heavy one."""
+def two_clients_record(policy: str, module: Sequence[str], pace: str) -> str:
+    """Measures one record: a light client while a heavy one has many requests."""
     options = ("--queue_policy", policy)
     access = ("--admin_port", "0", "--api_key_file")
     with tempfile.TemporaryDirectory() as directory:
         keys = Path(directory) / "keys"
         keys.write_text("heavy\nlight\n")
         with ServerProcess(*access, str(keys), *options, *pace.split(), module=module) as server:
-            light, heavy = asyncio.run(beside(server.port))
+            light, heavy = asyncio.run(two_clients(server.port))
     return bench_record(
         "serving/overload",
-        f"one after another beside {HEAVY_REQUESTS} at once, {policy}{', ' if pace else ''}{pace.removeprefix('--')}",
+        f"one after another, {HEAVY_REQUESTS} concurrent, {policy}{', ' if pace else ''}{pace.removeprefix('--')}",
         policy=policy,
         light_requests=len(light),
         light_first_token_p50_s=quantile(light, 0.5),
@@ -185,8 +187,9 @@ def beside_record(policy: str, module: Sequence[str], pace: str) -> str:
     )
 
 
-async def beside(port: int) -> tuple[list[float], list[float]]:
-    """Seconds to the first tokens of the light client's requests while the heavy one's wait, and of the heavy one's."""
+async def two_clients(port: int) -> tuple[list[float], list[float]]:
+    """Seconds to the first tokens of the light client's requests while the heavy client's requests wait, and of the
+    heavy client's requests."""
     await ask(port, time.monotonic(), 20, 100, "first", "heavy")
     begin = time.monotonic()
     heavy = asyncio.gather(*(ask(port, begin, 20, HEAVY_TOKENS, f"h{n}", "heavy") for n in range(HEAVY_REQUESTS)))

@@ -1,11 +1,11 @@
-"""The cost of refusals: 80 clients at once against 10 in flight, with a batch of 4 and a queue of 8.
+"""Cost of refusals: 80 concurrent clients compared with 10, with a batch of 4 and a queue of 8.
 
     python benchmarks/serving/refused_clients.py [--rounds N] [--step_s S]
 
-On the built-in model, with the `openai` package's own retries. Ten in flight have places in batch and queue, and keep
-the batch full. Each round asks a new server for both; which comes first alternates, since the first finds a server that
-has measured nothing yet. `idle_share` is the share of samples in which nothing ran, `running` their mean of running
-requests. `seconds` depend on what else the machine does meanwhile: --step_s takes a model that does nothing but sleep.
+Uses the built-in model and the retries of the `openai` package. Ten requests fit into batch and queue, and keep the
+batch full. Each round measures both on a new server, in alternating order, because a new server has no measurements
+yet. `idle_share` is the share of samples in which nothing ran, `running` the mean number of running requests. `seconds`
+depend on the other load of the machine; --step_s uses a model that only sleeps.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ GOAL_RATIO = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What it took to have every request answered."""
+    """What it took to answer every request."""
 
     seconds: float
     running: tuple[int, ...]
-    """How many requests ran, in samples taken all the time."""
+    """How many requests ran, in samples over the whole time."""
     num_refusals: int
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--step_s", type=float, help="seconds of a step of a model that sleeps")
+    parser.add_argument("--step_s", type=float, help="step time in seconds of a model that only sleeps")
     options = parser.parse_args()
     sleeps = options.step_s is not None
     module, pace = (FAKE, ("--step_s", str(options.step_s))) if sleeps else (SERVE, ())
@@ -58,7 +58,7 @@ def main() -> None:
         print(
             bench_record(
                 "serving/refused_clients",
-                f"{NUM_REQUESTS} requests of {MAX_TOKENS} tokens{model}, {order[0]} at once before {order[1]}",
+                f"{NUM_REQUESTS} requests of {MAX_TOKENS} tokens{model}, {order[0]} concurrent before {order[1]}",
                 seconds_all_at_once=round(all_at_once.seconds, 2),
                 seconds_few_in_flight=round(few.seconds, 2),
                 ratio=round(all_at_once.seconds / few.seconds, 3),
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 async def ask_all(server: ServerProcess, at_once: int) -> Asked:
-    """Send all requests, `at_once` of them at a time."""
+    """Sends all requests, at most `at_once` of them concurrently."""
     places = asyncio.Semaphore(at_once)
     async with (
         asyncio.timeout(TIMEOUT_S),
@@ -92,7 +92,7 @@ async def ask_all(server: ServerProcess, at_once: int) -> Asked:
             assert reply.usage is not None
             assert reply.usage.completion_tokens == max_tokens
 
-        await ask(0, max_tokens=1)  # makes client and server ready
+        await ask(0, max_tokens=1)  # warms up client and server
         refused_before = num_refused(server)
         begin = time.perf_counter()
         async with asyncio.TaskGroup() as group:
@@ -102,7 +102,7 @@ async def ask_all(server: ServerProcess, at_once: int) -> Asked:
 
 
 def num_refused(server: ServerProcess) -> int:
-    """Requests that the server has refused so far."""
+    """Number of requests that the server has refused so far."""
     return int(server.metrics().get('ballast_requests_total{endpoint="completions",outcome="rejected"}', 0))
 
 
@@ -111,7 +111,7 @@ async def _together(ask: Callable[[int], Awaitable[None]]) -> None:
 
 
 async def _running(url: str, work: asyncio.Task[None]) -> tuple[int, ...]:
-    """Samples of how many requests run, until the work is done."""
+    """Samples of the number of running requests, until the work is done."""
     samples: list[int] = []
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         while not work.done():

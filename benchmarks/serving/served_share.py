@@ -1,11 +1,11 @@
-"""What clients get over HTTP of the engine's own speed, and of greedy decoding's once they sample.
+"""Share of the engine's own speed that clients get over HTTP, greedy and sampled.
 
     python benchmarks/serving/served_share.py [MODEL.gguf] [--model_path DIR] [--streams 1 4 16] [--tokens N]
                                               [--only_served] [any option of `ballast serve`]
 
-Without a file, a tiny model, whose steps are so short that HTTP weighs most. The engine alone is
+Without a file, uses a tiny model. Its steps are so short that the cost of HTTP is largest. The engine alone is
 benchmarks/engine/decode.py in a process of its own, before the server. A file without a vocabulary needs --model_path.
-Sampled is as DeepSeek-R1 advises: temperature 0.6, top_p 0.95. One JSON line for each number of streams.
+Sampling is as DeepSeek-R1 recommends: temperature 0.6, top_p 0.95. Prints one JSON line per number of streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROMPT_TOKENS = 64
 TIMEOUT_S = 230
 GOALS = {"tiny": 0.70, "file": 0.95}
 SAMPLINGS = {"": {"temperature": 0.0}, ", sampled": {"temperature": 0.6, "top_p": 0.95}}
-"""What a request adds, by what decode.py calls it."""
+"""Fields that a request adds, by decode.py's name for the sampling."""
 
 
 def main() -> None:
@@ -36,9 +36,11 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--model_path", help="directory with config.json and the tokenizer files")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--tokens", type=int, default=200, help="of each stream")
-    parser.add_argument("--rounds", type=int, default=3, help="of each number of streams; the median counts")
-    parser.add_argument("--only_served", action="store_true", help="leave the engine alone out")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens of each stream")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds for each number of streams; the record has the median"
+    )
+    parser.add_argument("--only_served", action="store_true", help="do not measure the engine alone")
     options, serve = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as directory:
         tiny = write_tiny_model(Path(directory) / "tiny")
@@ -69,7 +71,7 @@ def main() -> None:
 
 
 def engine_alone(path: Path, streams: list[int], tokens: int) -> dict[int, float]:
-    """Tokens per second, greedy, by the number of streams."""
+    """Tokens per second of greedy decoding, by the number of streams."""
     counts = ["--batch", *map(str, streams), "--steps", str(tokens), "--prompt", str(PROMPT_TOKENS), "--prefill"]
     ran = subprocess.run(
         [sys.executable, str(DECODE), str(path), *counts], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
@@ -81,8 +83,8 @@ def engine_alone(path: Path, streams: list[int], tokens: int) -> dict[int, float
 async def over_http(
     path: Path, options: argparse.Namespace, serve: list[str]
 ) -> list[tuple[int, dict[str, float], float]]:
-    """For each number of streams, tokens per second by sampling, while all of them decode, and the CPU microseconds of
-    the server per token."""
+    """For each number of streams: tokens per second by sampling while all of them decode, and CPU microseconds of the
+    server per token."""
     most, tokens = max(options.streams), options.tokens
     limits = ("--max_batch_size", str(most), "--max_new_tokens", str(tokens), "--chunk_size", "512")
     cache = ("--cache_lens", str(most * (tokens + PROMPT_TOKENS + 64) + 2048))

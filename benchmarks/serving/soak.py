@@ -1,10 +1,11 @@
-"""Many clients, of whom many leave, on the built-in model: do the server's counters say what the clients saw?
+"""Run many clients, of which many disconnect, on the built-in model, and compare the server's counters with what the
+clients saw.
 
     python benchmarks/serving/soak.py [--seconds 600] [--clients 200] [--keys 20] [any option of `ballast serve`]
 
-Each client sends one request after another with one of the keys, streamed, and leaves LEAVE_SHARE of them: at once,
-before the first token, or after some tokens. A refused one comes back after Retry-After-Ms. One JSON line; the exit
-code is 1 where requests failed, the counters differ from the clients' own, or something is held in the end.
+Each client sends one streamed request after another with one of the keys, and cancels LEAVE_SHARE of them: immediately,
+before the first token, or after some tokens. A refused client retries after Retry-After-Ms. Prints one JSON line. The
+exit code is 1 if requests failed, the counters differ from the clients' own, or the server holds something at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from support.servers.process import ServerProcess
 
 LEAVE_SHARE = 0.35
 LIMIT_S = 120.0
-"""For any reply."""
+"""Seconds for any reply."""
 TOTAL = 'ballast_requests_total{{endpoint="completions",outcome="{}"}}'
 
 
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def judge(server: ServerProcess, seen: Counter[str]) -> list[str]:
-    """Everything that is wrong. Whoever leaves may leave a request that was just answered or refused."""
+    """Returns everything that is wrong. A client may cancel a request that was just answered or refused."""
     try:
         server.wait_until_empty(60)
     except AssertionError as error:
@@ -79,7 +80,7 @@ def count(metrics: dict[str, float], outcome: str) -> int:
 
 
 async def all_clients(port: int, number: int, num_keys: int, seconds: float) -> Counter[str]:
-    """How many requests were answered, refused, left and failed, as their clients saw it."""
+    """How many requests were answered, refused, cancelled and failed, as their clients saw it."""
     seen: Counter[str] = Counter()
     end = time.monotonic() + seconds
     await asyncio.gather(*(client(n, f"key{n % num_keys}", port, end, seen) for n in range(number)))
@@ -87,7 +88,7 @@ async def all_clients(port: int, number: int, num_keys: int, seconds: float) -> 
 
 
 async def client(number: int, key: str, port: int, end: float, seen: Counter[str]) -> None:
-    """One request after another."""
+    """Sends one request after another."""
     chance = random.Random(number)
     while time.monotonic() < end:
         wait_s = 0.0
@@ -101,10 +102,10 @@ async def client(number: int, key: str, port: int, end: float, seen: Counter[str
 
 
 async def ask(port: int, key: str, chance: random.Random) -> tuple[str, float]:
-    """How one request ended, and when its client comes back, in s. Raises ValueError for a reply that is wrong."""
+    """How one request ended, and the seconds until its client retries. Raises ValueError for a wrong reply."""
     words = " ".join(chance.choice(("river", "stone", "cloud", "maple")) for _ in range(chance.choice((3, 30, 200))))
     body = json.dumps({"prompt": words, "max_tokens": chance.choice((1, 8, 60, 200)), "stream": True})
-    leaves = chance.choice(("at once", "soon", "part-way")) if chance.random() < LEAVE_SHARE else None
+    leaves = chance.choice(("immediately", "soon", "part-way")) if chance.random() < LEAVE_SHARE else None
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(
@@ -112,7 +113,7 @@ async def ask(port: int, key: str, chance: random.Random) -> tuple[str, float]:
             f"Connection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         )
         await writer.drain()
-        if leaves == "at once":
+        if leaves == "immediately":
             return "left", 0.1
         read = asyncio.ensure_future(whole(reader) if leaves is None else reader.readuntil(b"data:"))
         try:

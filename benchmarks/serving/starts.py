@@ -30,7 +30,7 @@ COMPILED = "compiler ended"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--name", default="", help="what the record's case begins with, for example the model's shape")
+    parser.add_argument("--name", default="", help="prefix of the record's case, for example the model's shape")
     parser.add_argument("--firsts", type=int, default=1, help="number of first starts")
     parser.add_argument("--laters", type=int, default=2, help="number of later starts")
     parser.add_argument("--limit_s", type=float, default=900.0, help="longest start")
@@ -55,7 +55,7 @@ def kernel_folder(folder: Path) -> dict[str, str]:
 
 
 def one_start(command: Sequence[str], kernels: Mapping[str, str], limit_s: float) -> dict[str, Any]:
-    """Seconds of a start, and the names of what it did not measure."""
+    """Seconds of a start, and the names of measurements that it reused."""
     begin = time.perf_counter()
     with ServerProcess(*command, environment={**os.environ, **kernels}, until_ready=False) as server:
         server.event("ready", limit_s)

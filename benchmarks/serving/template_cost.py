@@ -1,9 +1,9 @@
-"""What rendering a chat costs: the same template in this process, as Ballast's own are, and in the guarded process in
-which a model's are.
+"""Cost of rendering a chat: the same template in this process, as for Ballast's own templates, and in the guarded
+process that renders a model's templates.
 
 python benchmarks/serving/template_cost.py
 
-One JSON line a length of the conversation: median milliseconds of both.
+Prints one JSON line per length of the conversation: median milliseconds of both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// An event count on a futex: threads sleep on it until others have made a condition true. Waking all takes
-// one system call, or none when nobody sleeps, and the threads that wake take no lock.
+// An event count on a futex: threads sleep on it until another thread has made a condition true. Waking all
+// takes one system call, or none if no thread sleeps, and the woken threads take no lock.
 #pragma once
 
 #include <atomic>

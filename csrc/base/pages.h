@@ -1,6 +1,6 @@
-// Memory straight from the system, page-aligned, in huge pages where the system gives them: zeroed, or that
-// of a file in memory. A guard page on either side keeps it a mapping of its own, which the kernel counts
-// separately, and makes reading beyond its last page fail at once.
+// Page-aligned memory from the system, in huge pages if available: zeroed, or mapped from a file in memory. A
+// guard page on either side keeps it a separate mapping, which the kernel counts separately, and makes a read
+// beyond its last page fail immediately.
 #pragma once
 
 #include <cstddef>

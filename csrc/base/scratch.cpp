@@ -27,7 +27,7 @@ void allow([[maybe_unused]] const uint8_t* begin, [[maybe_unused]] size_t num_by
 
 }  // namespace
 
-// A piece that a thread keeps. AddressSanitizer is told which of its bytes are in use.
+// A buffer that a thread keeps. AddressSanitizer is informed about which of its bytes are in use.
 struct ScratchBytes::Kept {
   ~Kept() { set_pages(nullptr); }
 

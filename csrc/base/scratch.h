@@ -8,9 +8,9 @@
 
 namespace ballast {
 
-// A page-aligned piece of memory that holds whatever earlier calls left in it. A thread keeps its pieces
-// until it ends, each at the largest size it ever had, and hands out the first free one: calls that take
-// pieces in the same order get the same pieces, on the memory node of the thread that wrote to them first.
+// A page-aligned buffer with undefined content. A thread keeps its buffers until it ends, each at the largest
+// size so far, and hands out the first free one: calls that take buffers in the same order get the same
+// buffers, on the memory node of the thread that wrote to them first.
 class ScratchBytes {
  public:
   ScratchBytes() = default;

@@ -1,9 +1,9 @@
 // Routed experts for Python.
-#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,6 +14,7 @@
 #include "bindings/packing.h"
 #include "bindings/views.h"
 #include "moe/experts.h"
+#include "moe/experts_packing.h"
 #include "quant/matrix.h"
 #include "quant/panels.h"
 #include "threads/thread_pool.h"
@@ -52,16 +53,65 @@ std::vector<PartMatrices> parts_of_experts(const ExpertsView& view) {
 }
 
 ExpertsView pack_experts(const ExpertsView& view, ThreadPool& pool, const std::string& isa,
-                         std::optional<int> activation_bytes, const std::optional<Experts::PartDone>& done,
-                         const std::optional<Experts::PartFileOf>& file_of) {
+                         std::optional<int> activation_bytes) {
   if (!view.experts.parts().empty()) throw py::value_error("the experts are packed already");
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   if (!target) return view;
   const py::gil_scoped_release unlocked;
-  const Experts::PartDone nobody_asks = [](const std::string&) {};
-  return {{},
-          view.experts.packed(pool, *target, done ? *done : nobody_asks,
-                              file_of.value_or(Experts::PartFileOf()))};
+  return {{}, view.experts.packed(pool, *target)};
+}
+
+using Projection = ExpertsPacking::Projection;
+
+Projection projection_of(const std::string& name) {
+  if (name == "gate") return Projection::kGate;
+  if (name == "up") return Projection::kUp;
+  if (name == "down") return Projection::kDown;
+  throw py::value_error("projection is " + name + "; expected gate, up or down");
+}
+
+std::unique_ptr<ExpertsPacking> begin_packing(const ExpertsView& view, ThreadPool& pool,
+                                              const std::string& isa, std::optional<int> activation_bytes) {
+  const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
+  if (!target) throw py::value_error("isa is " + isa + ", which reads weights in place");
+  return std::make_unique<ExpertsPacking>(view.experts, pool, *target);
+}
+
+void pack_projection(ExpertsPacking& packing, const std::string& projection,
+                     const std::vector<std::shared_ptr<PanelFile>>& files) {
+  const Projection which = projection_of(projection);
+  const py::gil_scoped_release unlocked;
+  packing.pack(which, files);
+}
+
+void bind_packing(py::module_ m) {
+  using py::arg;
+  py::class_<ExpertsPacking>(m, "ExpertsPacking")
+      .def(py::init(&begin_packing), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), arg("experts"),
+           arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"))
+      .def(
+          "nbytes",
+          [](const ExpertsPacking& packing, const std::string& projection) {
+            return packing.node_bytes(projection_of(projection));
+          },
+          arg("projection"))
+      .def("pack", &pack_projection, arg("projection"),
+           arg("files") = std::vector<std::shared_ptr<PanelFile>>())
+      .def("finish", [](const ExpertsPacking& packing) { return ExpertsView{{}, packing.finish()}; });
+}
+
+// Biases [E, rows].
+ExpertsView with_biases(const ExpertsView& view, const py::array& gate, const py::array& up,
+                        const py::array& down) {
+  const auto copy = [](const char* name, const py::array& array) {
+    const float* from = read<float>(name, array, {{"E"}, {"rows"}});
+    return std::vector<float>(from, from + array.size());
+  };
+  return {view.owners, view.experts.with_biases({copy("gate", gate), copy("up", up), copy("down", down)})};
+}
+
+ExpertsView with_clamped_swiglu(const ExpertsView& view, float alpha, float limit) {
+  return {view.owners, view.experts.with_unit({alpha, limit})};
 }
 
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
@@ -102,8 +152,9 @@ void bind_experts(py::module_ m) {
   py::class_<ExpertsView>(m, "Experts")
       .def(py::init(&ExpertsView::over), arg("gate"), arg("up"), arg("down"), arg("num_experts"))
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
-      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"),
-           arg("done") = py::none(), arg("file_of") = py::none())
+      .def("with_biases", &with_biases, arg("gate"), arg("up"), arg("down"))
+      .def("with_clamped_swiglu", &with_clamped_swiglu, py::kw_only(), arg("alpha"), arg("limit"))
+      .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"))
       .def_property_readonly("memory", &memory_of_experts)
       .def_property_readonly("uses",
                              [](const ExpertsView& view) {
@@ -115,6 +166,7 @@ void bind_experts(py::module_ m) {
                              [](const ExpertsView& view) { return view.experts.num_experts(); })
       .def_property_readonly("parts", &parts_of_experts)
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
+  bind_packing(m);
   m.def("experts_packed_nbytes", &experts_packed_nbytes, arg("types"), py::kw_only(), arg("num_experts"),
         arg("hidden"), arg("width"), arg("threads_per_node"));
 }

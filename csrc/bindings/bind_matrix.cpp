@@ -1,10 +1,8 @@
 // Matrices for Python: seen where they lie, packed, read back.
-#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -86,21 +84,17 @@ void embed(const MatrixView& view, const py::array& ids, py::array out) {
   }
 }
 
-using FileOf = std::function<std::shared_ptr<PanelFile>(int64_t num_bytes)>;
-
 MatrixView pack(ThreadPool& pool, const MatrixView& view, const std::string& isa, int64_t num_heads,
                 int64_t head_stride, int64_t row_offset, std::optional<int64_t> num_rows, bool transposed,
-                std::optional<int> activation_bytes, const std::optional<FileOf>& file_of) {
+                std::optional<int> activation_bytes, std::shared_ptr<PanelFile> file) {
   require_in_place(view.matrix);
   const std::optional<PanelTarget> target = panel_target(isa, activation_bytes);
   const HeadRows heads =
       head_rows(view.matrix, num_heads, head_stride, row_offset, num_rows.value_or(view.matrix.rows()));
   if (!target) return view;
-  PanelFileOf file;
-  if (file_of) file = [&](int, int64_t num_bytes) { return (*file_of)(num_bytes); };
   const py::gil_scoped_release unlocked;
   const PanelRows rows = transposed ? PanelRows::kTransposed : PanelRows::kAsStored;
-  return {std::nullopt, view.matrix.packed(pool, *target, heads, rows, file)};
+  return {std::nullopt, view.matrix.packed(pool, *target, heads, rows, std::move(file))};
 }
 
 const Panels& packed_panels(const MatrixView& view) {
@@ -275,7 +269,7 @@ void bind_matrix(py::module_ m) {
   m.def("usable_isas", &usable_isas);
   m.def("pack", &pack, arg("pool"), arg("matrix"), arg("isa"), py::kw_only(), arg("num_heads") = 1,
         arg("head_stride") = 0, arg("row_offset") = 0, arg("num_rows") = py::none(),
-        arg("transposed") = false, arg("activation_bytes"), arg("file_of") = py::none());
+        arg("transposed") = false, arg("activation_bytes"), arg("file") = py::none());
   m.def("unpack", &unpack, arg("matrix"));
   m.def(
       "packed_nbytes",

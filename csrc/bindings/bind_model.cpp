@@ -20,7 +20,7 @@ using namespace ballast;
 
 namespace {
 
-// The Python memory that borrowed weights lie in.
+// The Python objects that own the memory of borrowed weights.
 class Owners {
  public:
   void add(const MatrixView& view) {
@@ -55,8 +55,8 @@ std::vector<float> copy_vector(const char* name, const py::array& array) {
   return {data, data + array.size()};
 }
 
-LayerView make_layer(const MixerShape& mixer, const py::dict& tensors) {
-  LayerView layer{{mixer, {}}, {}};
+LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t rope) {
+  LayerView layer{{mixer, {}, rope}, {}};
   for (const auto& [key, value] : tensors) {
     const std::string role = py::cast<std::string>(key);
     const auto add = [&](LayerTensor tensor, const auto& owner) {
@@ -84,11 +84,10 @@ class ModelView {
  public:
   ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
-            const py::array& rope_cos, const py::array& rope_sin,
+            const std::vector<std::pair<py::array, py::array>>& ropes,
             std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), rope_cos, rope_sin,
-                    kv_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), ropes, kv_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -154,22 +153,24 @@ class ModelView {
   }
 
   Transformer make(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const ModelInput& input,
-                   const py::array& rope_cos, const py::array& rope_sin,
+                   const std::vector<std::pair<py::array, py::array>>& ropes,
                    std::vector<std::vector<py::array>>& kv_layers) {
     ModelWeights weights(input, shape);
-    const RopeTable rope = read_table(shape, rope_cos, rope_sin);
+    std::vector<RopeTable> tables;
+    for (const auto& [cos, sin] : ropes) tables.push_back(read_table(cos, sin));
     const KvCache cache = read_cache(weights, kv_layers);
-    return Transformer(pool, find_isa(isa), shape, std::move(weights), rope, cache);
+    return Transformer(pool, find_isa(isa), shape, std::move(weights), tables, cache);
   }
 
-  RopeTable read_table(const ModelShape& shape, const py::array& cos, const py::array& sin) {
-    const Dim pairs{"rope_dim / 2", shape.rope_dim / 2};
-    const float* cosines = read<float>("rope_cos", cos, {{"positions"}, pairs});
+  RopeTable read_table(const py::array& cos, const py::array& sin) {
+    const float* cosines = read<float>("cosines of ropes", cos, {{"positions"}, {"rope_dim / 2"}});
     const int64_t num_positions = cos.shape(0);
-    const float* sines = read<float>("rope_sin", sin, {{"positions", num_positions}, pairs});
+    const int64_t num_pairs = cos.shape(1);
+    const float* sines =
+        read<float>("sines of ropes", sin, {{"positions", num_positions}, {"rope_dim / 2", num_pairs}});
     owners_.add(cos);
     owners_.add(sin);
-    return {cosines, sines, num_positions};
+    return {cosines, sines, num_positions, 2 * num_pairs};
   }
 
   KvCache read_cache(const ModelWeights& weights, std::vector<std::vector<py::array>>& kv_layers) {
@@ -200,18 +201,17 @@ class ModelView {
 void bind_model(py::module_ m) {
   using py::arg;
   py::class_<ModelShape>(m, "Shape")
-      .def(py::init([](int64_t hidden, int64_t rope_dim, float rms_eps, int64_t num_experts,
-                       int64_t num_experts_used, int64_t num_groups, int64_t num_groups_used, bool sigmoid,
-                       bool group_score_top2, bool normalize_weights, float weights_scale) {
+      .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
+                       int64_t num_groups, int64_t num_groups_used, bool sigmoid, bool group_score_top2,
+                       bool normalize_weights, float weights_scale) {
              return ModelShape{hidden,
-                               rope_dim,
                                rms_eps,
                                {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
                                 group_score_top2, normalize_weights, weights_scale}};
            }),
-           py::kw_only(), arg("hidden"), arg("rope_dim"), arg("rms_eps"), arg("num_experts"),
-           arg("num_experts_used"), arg("num_groups"), arg("num_groups_used"), arg("sigmoid"),
-           arg("group_score_top2"), arg("normalize_weights"), arg("weights_scale"));
+           py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
+           arg("num_groups"), arg("num_groups_used"), arg("sigmoid"), arg("group_score_top2"),
+           arg("normalize_weights"), arg("weights_scale"));
   py::class_<IndexerShape>(m, "IndexerShape")
       .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart) {
              return IndexerShape{num_heads, key_width, top_k, pairs_apart};
@@ -226,25 +226,27 @@ void bind_model(py::module_ m) {
            arg("v_dim"), arg("softmax_scale"), arg("index").none(true));
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
-                       int64_t rope_dim, float softmax_scale, bool norms_all_heads) {
-             return GroupedShape{num_heads, num_kv_heads,  head_dim,       v_dim,
-                                 rope_dim,  softmax_scale, norms_all_heads};
+                       int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window) {
+             return GroupedShape{num_heads, num_kv_heads,  head_dim,        v_dim,
+                                 rope_dim,  softmax_scale, norms_all_heads, window};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
-           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"));
+           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
            }),
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
-  py::class_<LayerView>(m, "Layer").def(py::init(&make_layer), py::kw_only(), arg("mixer"), arg("tensors"));
+  py::class_<LayerView>(m, "Layer")
+      .def(py::init(&make_layer), py::kw_only(), arg("mixer"), arg("tensors"), arg("rope"));
   py::class_<ModelView>(m, "Transformer")
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
-                    const std::vector<LayerView>&, const py::array&, const MatrixView&, const py::array&,
-                    const py::array&, std::vector<std::vector<py::array>>, int64_t>(),
+                    const std::vector<LayerView>&, const py::array&, const MatrixView&,
+                    const std::vector<std::pair<py::array, py::array>>&, std::vector<std::vector<py::array>>,
+                    int64_t>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
-           arg("layers"), arg("output_norm"), arg("output"), arg("rope_cos"), arg("rope_sin"),
-           arg("kv_layers"), arg("block_tokens"))
+           arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
+           arg("block_tokens"))
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"),
            arg("alive_every_s"))

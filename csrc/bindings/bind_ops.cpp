@@ -117,13 +117,16 @@ PagedBatch read_batch(int64_t num_tokens, int64_t num_slots, int64_t block_token
 void bind_gqa_attention(ThreadPool& pool, const py::array& query, const py::array& keys,
                         const py::array& values, int64_t block_tokens, const py::array& query_indptr,
                         const py::array& positions, const py::array& kv_indptr, const py::array& kv_indices,
-                        float scale, py::array out, const std::string& isa) {
+                        float scale, py::array out, const std::string& isa, int64_t window,
+                        const std::optional<py::array>& sinks) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"K"}});
   const int64_t key_width = query.shape(2);
   const float* k = read<float>("keys", keys, {{"slots"}, {"kv heads"}, {"K", key_width}});
   const int64_t num_slots = keys.shape(0), num_kv_heads = keys.shape(1);
   const float* v = read<float>("values", values, {{"slots", num_slots}, {"kv heads", num_kv_heads}, {"V"}});
-  const AttentionShape shape{query.shape(1), num_kv_heads, key_width, values.shape(2), scale};
+  const float* s = sinks ? read<float>("sinks", *sinks, {{"H", query.shape(1)}}) : nullptr;
+  const AttentionShape shape{query.shape(1), num_kv_heads, key_width, values.shape(2), scale, window, s};
+  if (window < 0) throw py::value_error("window is " + std::to_string(window) + "; expected 0 or more");
   if (num_kv_heads < 1 || shape.num_heads % num_kv_heads != 0) {
     throw py::value_error("keys have " + std::to_string(num_kv_heads) +
                           " heads; expected a part of query's " + std::to_string(shape.num_heads));
@@ -264,7 +267,7 @@ void bind_ops(py::module_ m) {
         arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("gqa_attention", &bind_gqa_attention, arg("pool"), arg("query"), arg("keys"), arg("values"),
         arg("block_tokens"), arg("query_indptr"), arg("positions"), arg("kv_indptr"), arg("kv_indices"),
-        arg("scale"), arg("out"), py::kw_only(), arg("isa"));
+        arg("scale"), arg("out"), py::kw_only(), arg("isa"), arg("window") = 0, arg("sinks") = py::none());
   m.def("attention_states_nbytes", &attention_states_bytes, py::kw_only(), arg("num_heads"),
         arg("num_kv_heads"), arg("value_dim"), arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));

@@ -1,4 +1,4 @@
-// What weights are packed for, and whether a product is that.
+// The products that weights can be packed for, and a check of a product's packing.
 #pragma once
 
 #include <pybind11/pybind11.h>

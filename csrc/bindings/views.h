@@ -1,4 +1,4 @@
-// Weights together with the Python memory that they lie in.
+// Weights together with the Python object that owns their memory.
 #pragma once
 
 #include <pybind11/numpy.h>

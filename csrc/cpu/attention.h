@@ -1,21 +1,20 @@
-// Attention of a group of query rows over a stretch of positions, and how an indexer scores positions, as raw
-// pointers.
+// Attention of a group of query rows over a range of positions, and scores of positions for an indexer.
 //
-// Only plain data here: this header is compiled into objects for instruction sets that the host may not have.
+// Only plain data: this header is compiled into objects for instruction sets that the host may not have.
 #pragma once
 
 #include <cstdint>
 
 namespace ballast {
 
-// The rows of a group are padded to a multiple of this, which every vector's length divides; padding rows see
+// Rows of a group are padded to a multiple of this value, which each vector length divides. Padding rows see
 // no position.
 constexpr int64_t kAttentionRows = 16;
 // Positions between two corrections of the running maximum.
 constexpr int64_t kSpanPositions = 48;
 
-// A softmax over some positions, not yet normalised: weights are e^(score - maximum), `sum` is the sum of the
-// weights, and `values` the weighted sum of the positions' values.
+// A softmax over some positions, not normalized: weights are e^(score - maximum), `sum` is their sum, and
+// `values` the weighted sum of the values.
 struct AttentionState {
   float* maximum;  // [rows]
   float* sum;      // [rows]
@@ -24,43 +23,47 @@ struct AttentionState {
 
 struct AttentionStretch {
   const float* query;  // [key_width][rows]
-  // [rows]: a row sees the positions before this one, counted from the stretch's begin; it may lie outside.
+  // [rows]: a row sees the positions below this one, relative to the first of the range; may be outside the
+  // range.
   const float* num_seen;
-  float fewest_seen;           // the smallest of num_seen
+  float fewest_seen;           // minimum of num_seen
   int64_t num_rows;            // a multiple of kAttentionRows
-  const float* const* keys;    // [key_width] for each position
-  const float* const* values;  // [value_width] for each position; may lie within its key
+  const float* const* keys;    // [key_width] per position
+  const float* const* values;  // [value_width] per position; may be inside the key
   int64_t num_positions;
   int64_t key_width;
   int64_t value_width;
   float scale;
   float* scores;  // scratch, [kSpanPositions + 1][rows]
+  // [rows]: with windows, a row sees the positions from this one on, counted in the same way; null without.
+  const float* first_seen = nullptr;
+  float fewest_passed = 0.0f;  // the smallest of first_seen, of rows without padding
+  float most_passed = 0.0f;    // the largest
 };
 
-// Positions that an indexer's heads score: of each position the sum over heads of weight * max(0, query ·
-// key).
+// Positions to score: the score of a position is the sum over heads of weight * max(0, query · key).
 struct IndexStretch {
-  const float* query;        // [key_width][rows], a row a head, zeros in surplus rows
-  const float* weights;      // [rows], zeros in surplus rows
+  const float* query;        // [key_width][rows], one row per head, zeros in padding rows
+  const float* weights;      // [rows], zeros in padding rows
   int64_t num_rows;          // a multiple of kAttentionRows
-  const float* const* keys;  // [key_width] for each position
+  const float* const* keys;  // [key_width] per position
   int64_t num_positions;
   int64_t key_width;
   float* products;  // scratch, [kSpanPositions][rows]
 };
 
 struct AttentionKernels {
-  // A row's state depends only on the row and the positions that it sees, never on the other rows of the
+  // The state of a row depends only on the row and the positions that it sees, never on other rows of the
   // group.
   void (*attend)(const AttentionStretch& stretch, const AttentionState& state);
   // Merges `next`, the state of the positions that follow, into `state`.
   void (*merge)(int64_t num_rows, int64_t value_width, const AttentionState& next,
                 const AttentionState& state);
-  // scores [num_positions]. A position's score depends on its key and the query alone.
+  // scores [num_positions]. The score of a position depends only on its key and the query.
   void (*index)(const IndexStretch& stretch, float* scores);
 };
 
-// Runs everywhere.
+// Runs on every CPU.
 const AttentionKernels& reference_attention();
 
 }  // namespace ballast

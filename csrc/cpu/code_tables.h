@@ -1,7 +1,6 @@
-// What codes stand for in the formats whose codes index a table, or are the points of a grid.
+// The values of codes in formats whose codes index a table or are grid points.
 //
-// Compiled into objects for instruction sets that the host may not have: functions are in the namespace of
-// cpu/isa_namespace.h.
+// Compiled into objects for instruction sets that the host may not have: see cpu/isa_namespace.h.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +11,11 @@
 namespace ballast {
 
 enum class CodeTable {
-  kNone,   // a code is the number itself
+  kNone,   // the code is the number itself
   kIQ4,    // closer together around zero
   kE2M1,   // floats of four bits (OCP microscaling formats), doubled
-  kTrits,  // codes of 0, 1 and 2 are digits of numbers to the base of 3
-  // Grids, by their number of points and the weights of a point.
+  kTrits,  // codes 0, 1 and 2 are digits of numbers of base 3
+  // Grids, named by their number of points and the weights of a point.
   kGrid256x8,
   kGrid512x8,
   kGrid1024x8,
@@ -33,7 +32,7 @@ inline namespace BALLAST_ISA_NAMESPACE {
 struct TableSteps {
   alignas(16) int8_t by_code[kTableSteps];
 
-  // All of them with 128 added: bytes without a sign, of the same bits.
+  // All steps plus 128: the same bits as unsigned bytes.
   constexpr TableSteps biased() const {
     TableSteps result{};
     for (int code = 0; code < kTableSteps; ++code)
@@ -43,7 +42,7 @@ struct TableSteps {
   }
 };
 
-// Zeros for what is no table of 16 steps.
+// Zeros for a table without 16 steps.
 constexpr TableSteps steps_of(CodeTable table) {
   switch (table) {
     case CodeTable::kIQ4:
@@ -56,23 +55,23 @@ constexpr TableSteps steps_of(CodeTable table) {
   return {};
 }
 
-// Points whose coordinates are numbers of levels (cpu/make_grids.py).
+// Points whose coordinates are levels (cpu/make_grids.py).
 struct Grid {
   const uint16_t* points;
   const int8_t* levels;
   int index_bits;
   int weights;     // of a point
-  int sign_bits;   // of eight weights: all of them; seven, whose eighth makes their number even; or none
-  int high_bytes;  // of 32 weights: what their points' numbers have beyond eight bits, where signs do not
-                   // have it
-  int scale_log2;  // a level is this power of two times too large
+  int sign_bits;   // of eight weights: eight; seven, whose eighth makes the number of signs even; or none
+  int high_bytes;  // of 32 weights: bits of the points' numbers beyond eight that signs do not hold
+  int scale_log2;  // levels are 2^scale_log2 times too large
 
   constexpr int level_bits() const { return 16 / weights; }
-  // Without signs, levels of -1, 0 and 1 are moved by an eighth of one to either side: weights are eighths.
+  // Grids without signs shift levels -1, 0 and 1 by an eighth to either side: weights are multiples of an
+  // eighth.
   constexpr bool is_shifted() const { return sign_bits == 0; }
 };
 
-// Without points for what is no grid.
+// Without points if the table is no grid.
 constexpr Grid grid_of(CodeTable table) {
   switch (table) {
     case CodeTable::kGrid256x8:

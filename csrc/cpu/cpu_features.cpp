@@ -31,14 +31,14 @@ struct Leaf {
   uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
-// Zeros when the chip does not know the leaf.
+// Zeros if the CPU does not know the leaf.
 Leaf cpuid(uint32_t leaf, uint32_t subleaf) {
   Leaf registers;
   __get_cpuid_count(leaf, subleaf, &registers.eax, &registers.ebx, &registers.ecx, &registers.edx);
   return registers;
 }
 
-// The registers that the system saves when it switches threads (XCR0). Valid only when CPUID shows OSXSAVE.
+// The registers that the system saves at a thread switch (XCR0). Valid only if CPUID reports OSXSAVE.
 uint64_t saved_registers() {
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -47,8 +47,8 @@ uint64_t saved_registers() {
 
 bool has_all(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
 
-// Tiles make a thread's saved state 8 KiB larger, so the kernel gives them to a process that asks, and to its
-// threads with it (Documentation/arch/x86/xstate.rst).
+// Tiles add 8 KiB to the saved state of a thread. The kernel permits them per process, on request
+// (Documentation/arch/x86/xstate.rst).
 bool kernel_permits_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
@@ -65,7 +65,7 @@ CpuFeatures usable_cpu_features() {
   if (!has_all(one.ecx, bit(27))) return 0;  // OSXSAVE
   const uint64_t saved = saved_registers();
   constexpr uint64_t kYmm = 0x06;  // XMM and the upper halves of YMM
-  constexpr uint64_t kZmm = 0xe6;  // and mask registers, upper halves of ZMM, ZMM16…31
+  constexpr uint64_t kZmm = 0xe6;  // also mask registers, upper halves of ZMM, and ZMM16…31
   CpuFeatures features = 0;
   if (has_all(saved, kYmm) && has_all(one.ecx, bit(12) | bit(28) | bit(29)) && has_all(seven.ebx, bit(5))) {
     features |= kAvx2;

@@ -31,7 +31,7 @@ std::vector<Isa> find_usable_isas() {
   return usable;
 }
 
-// Asked once: a virtual machine answers CPUID in tens of microseconds.
+// Computed once: in a virtual machine, CPUID takes tens of microseconds.
 const std::vector<Isa>& known_usable_isas() {
   static const std::vector<Isa> usable = find_usable_isas();
   return usable;

@@ -1,4 +1,4 @@
-// Chooses the kernels that run here.
+// Selects the kernels for this CPU.
 #pragma once
 
 #include <string>
@@ -8,25 +8,24 @@
 
 namespace ballast {
 
-// Runs on every CPU: weights stay in the file's format and are multiplied by plain float loops.
+// Runs on every CPU: weights keep the format of the file and are multiplied by plain float loops.
 constexpr const char* kReferenceIsa = "reference";
 
-// An instruction set with kernels of its own.
+// An instruction set with its own kernels.
 struct FastIsa {
   std::string name;
-  std::vector<std::string> cpu_flags;  // that it needs, as /proc/cpuinfo names them
-  double thread_flops;                 // a second, of one thread with some hundred tokens, roughly
+  std::vector<std::string> cpu_flags;  // required flags of /proc/cpuinfo
+  double thread_flops;                 // approximate FLOP/s of one thread with a few hundred tokens
 };
 
-// What this build has such kernels for, usable here or not, best first; none for an architecture that
-// isa_list.h does not have.
+// The instruction sets of this build, best first, even if this CPU lacks them. Empty on other architectures
+// than those of isa_list.h.
 std::vector<FastIsa> fast_isas();
 
-// Names that find_isa accepts on this machine, best first; "reference" is the last.
+// Names that find_isa accepts on this CPU, best first; "reference" is the last.
 std::vector<std::string> usable_isas();
 
-// Null for "reference". Throws std::invalid_argument for a name that is unknown or not usable here, listing
-// those that are.
+// Null for "reference". Throws std::invalid_argument with the usable names for any other name.
 const Kernels* find_isa(const std::string& name);
 
 }  // namespace ballast

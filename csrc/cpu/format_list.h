@@ -1,20 +1,19 @@
-// Every format that a matrix may have, a line each. Whatever depends on the set of formats is made from this
-// list: kinds and layouts of panels (cpu/panel_layout.h), the instruction sets' tables of kernels
-// (cpu/*/table-inl.h), how blocks are read and packed (quant/formats.cpp, quant/panels.cpp), and what Python
-// knows of formats (_core.kernels.formats).
+// All formats that a matrix may have, one per line. Everything that depends on the set of formats is
+// generated from this list: panel kinds and layouts (cpu/panel_layout.h), kernel tables
+// (cpu/panels/table-inl.h, cpu/amx/table-inl.h), readers and packing (quant/formats.cpp, quant/panels.cpp),
+// and the formats in Python (_core.kernels.formats).
 //
 //   FLOATS(name, type, block bytes)
 //
-// One weight a block. Its readers are dequantize_<name> (quant/floats.h) and <name>AsFloats
-// (cpu/shared/panel-inl.h).
+// A block is one weight. dequantize_<name> (quant/floats.h) and <name>AsFloats
+// (cpu/panels/multiply_floats-inl.h) read it.
 //
 //   QUANTIZED(name, type, block weights, block bytes, the members of its QuantLayout)
 //
-// Its block is Block<name>, read by dequantize_block (quant/blocks32.h, quant/blocks256.h,
-// quant/grid_blocks.h) and by read_raw (quant/raw_blocks.h) or, where codes are points of a grid, read_points
-// (quant/grid_blocks.h).
+// A block is a Block<name>. dequantize_block (quant/blocks32.h, quant/blocks256.h, quant/grid_blocks.h) reads
+// it, and read_raw (quant/raw_blocks.h), or read_points (quant/grid_blocks.h) if codes are grid points.
 //
-// `name` is GGUF's spelling and `type` GGUF's number, by which lines ascend.
+// `name` and `type` are GGUF's name and number. Lines are sorted by `type`.
 #pragma once
 
 // clang-format off

@@ -1,7 +1,6 @@
-// Reads single numbers of panels whose codes are the points of a grid.
+// Reads single numbers of panels whose codes are grid points.
 //
-// Compiled into objects for instruction sets that the host may not have: functions are in the namespace of
-// cpu/isa_namespace.h.
+// Compiled into objects for instruction sets that the host may not have: see cpu/isa_namespace.h.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +11,10 @@
 namespace ballast {
 inline namespace BALLAST_ISA_NAMESPACE {
 
-// The four nibbles of a row in a plane of two bytes a row.
+// The four nibbles of a row in a plane of two bytes per row.
 inline int nibbles_at(const uint8_t* plane, int row) { return plane[2 * row] | plane[2 * row + 1] << 8; }
 
-// The number of a row's point in a group.
+// The number of a point of a row in a group.
 template <const QuantLayout& kLayout>
 inline int point_at(const uint8_t* group, int row, int point) {
   constexpr Grid kGrid = kLayout.grid();
@@ -31,8 +30,8 @@ inline int point_at(const uint8_t* group, int row, int point) {
   return low;
 }
 
-// Whether a point's weights are shifted down rather than up; all points of a group are alike where its scale
-// is among the high bits.
+// Whether the weights of a point are shifted down instead of up. It is the same for all points of a group if
+// the group's scale is in the high bits.
 template <const QuantLayout& kLayout>
 inline bool is_shifted_down(const uint8_t* group, int row, int point) {
   const int bit = kLayout.scales == Scales::kOddInCodes ? 15 : 4 * point + 3;

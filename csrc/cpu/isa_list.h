@@ -1,15 +1,14 @@
-// The instruction sets that kernels are compiled for, best first. Each has a folder beside this file, whose
-// kernels.cpp defines <name>_kernels().
+// The instruction sets that kernels are compiled for, best first. kernels.cpp in the folder of each one
+// defines <name>_kernels().
 //
-//   ISA(name, GFLOP/s, the CpuFeatures that it needs, "the compiler's options of this name, without -m")
+//   ISA(name, GFLOP/s, required CpuFeatures, "compiler options without -m")
 //
-// GFLOP/s: of one thread with some hundred tokens, roughly, after records in benchmarks/results; plans
-// estimate with it. dispatch.cpp chooses from this list, kernels.h declares its functions, CMakeLists.txt
-// reads names and options from it, and Python asks for it (_core.kernels.fast_isas). AMX's tiles are written
-// in assembler, so its object is compiled as AVX-512's is.
+// GFLOP/s is the approximate speed of one thread with a few hundred tokens, from benchmarks/results. Plans
+// use it. dispatch.cpp, kernels.h, CMakeLists.txt and _core.kernels.fast_isas read this list. AMX tiles are
+// written in assembler, so the AMX object is compiled like the AVX-512 object.
 //
-// All of them are x86-64's. Kernels for another architecture would be a list of their own here, with its CPU
-// features detected in cpu_features.cpp and its lines read in CMakeLists.txt.
+// All entries are for x86-64. Another architecture needs its own list here, its CPU features in
+// cpu_features.cpp, and a reader in CMakeLists.txt.
 #pragma once
 
 #if defined(__x86_64__)
@@ -23,5 +22,5 @@
       "avx2 fma f16c")
 // clang-format on
 #else
-#define BALLAST_ISAS(ISA)  // reference alone
+#define BALLAST_ISAS(ISA)  // only the reference kernels
 #endif

@@ -4,11 +4,10 @@
 //   constexpr int twice(int n) { return 2 * n; }
 //   }  // namespace BALLAST_ISA_NAMESPACE
 //
-// The linker keeps one copy of an inline function for all objects. If it kept that of an object compiled for
-// AVX-512, the program would stop with an illegal instruction on a CPU without it. In objects with an
-// instruction set's options, for which CMake defines BALLAST_ISA_OBJECT, the namespace is therefore unnamed:
-// its functions are private to the object. Structs that objects exchange stay outside and have no member
-// functions. docs/decisions has the alternatives (decision 1).
+// The linker keeps one copy of an inline function for all objects. A copy that was compiled for AVX-512 would
+// crash on a CPU without it. In objects with options of an instruction set, CMake defines BALLAST_ISA_OBJECT,
+// and the namespace is unnamed: its functions are private to the object. Structs that objects exchange are
+// outside and have no member functions. Decision 1 lists the alternatives.
 #pragma once
 
 #ifdef BALLAST_ISA_OBJECT

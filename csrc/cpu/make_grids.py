@@ -1,8 +1,8 @@
 """Writes the code books of GGUF's IQ types as a C++ header, from the gguf package: make_grids.py HEADER.
 
-A code of a type that ends on a grid is the number of a point, of eight or four weights. A point is written as the
-numbers of its coordinates' levels, two bits a weight for grids of eight and four for grids of four, the first weight's
-lowest. Run by CMake.
+A code of a type with a grid is the number of a point of eight or four weights. A point is written as the levels of its
+coordinates: two bits per weight for points of eight, four bits for points of four, the first weight in the lowest bits.
+CMake runs this program.
 """
 
 import sys
@@ -50,7 +50,7 @@ def grid_lines(kind: type) -> list[str]:
     coordinates = np.asarray(kind.grid).reshape(points, weights).astype(np.int64)
     numbers = (coordinates[..., None] == levels).argmax(axis=-1)
     if not np.array_equal(levels[numbers], coordinates):
-        raise SystemExit(f"make_grids.py: {kind.__name__} of the gguf package has points beside its levels")
+        raise SystemExit(f"make_grids.py: {kind.__name__} of the gguf package has points that are not on its levels")
     codes = (numbers << np.arange(weights) * (16 // weights)).sum(axis=-1)
     name = f"{points}x{weights}"
     rows = [", ".join(str(code) for code in codes[begin : begin + 16]) for begin in range(0, points, 16)]

@@ -20,7 +20,7 @@ bool is_intel() {
 }  // namespace
 
 Prefetching prefetching_of_this_chip() {
-  // Asked once: a virtual machine answers CPUID in tens of microseconds.
+  // Computed once: in a virtual machine, CPUID takes tens of microseconds.
   static const Prefetching chosen = is_intel() ? Prefetching{PrefetchTarget::kSecondCache, 16 << 10, false}
                                                : Prefetching{PrefetchTarget::kFirstCache, 12 << 10, true};
   return chosen;

@@ -1,4 +1,5 @@
-// Blocks for requests: pool and prefix index together. A block leaves the index only to be handed out anew.
+// Blocks for requests: pool and prefix index together. A block leaves the index only when it is allocated
+// again.
 #pragma once
 
 #include <cstdint>
@@ -43,24 +44,24 @@ class BlockManager {
   BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
     return index_.find(parent, content, salt);
   }
-  // How many blocks of a match nobody holds.
+  // Number of blocks of a match that no request holds.
   int32_t num_unheld(const PrefixMatch& match) const;
   void hold(BlockId block);
   void hold(const std::vector<BlockId>& blocks);
   void release(BlockId block);
   void release(std::vector<BlockId>& blocks);  // tail first, see PrefixIndex; leaves the list empty
-  // Releases a table whose content may be wrong: it serves nobody any more, nor does what follows its blocks.
-  // Others that hold some of them keep them.
+  // Releases a table whose content may be wrong: its blocks, and blocks that follow them, are no longer
+  // matched. Other holders keep their blocks.
   void discard(std::vector<BlockId>& table);
 
-  // A block serves nobody any more, nor does what follows it. Those that hold them keep them; what nobody
-  // holds is free at once. Returns them all.
+  // Removes a block, and all that follow it, from matching. Holders keep their blocks; unheld ones become
+  // free immediately. Returns all removed blocks.
   std::vector<BlockId> hide(BlockId block);
   // See PrefixIndex; 0 of a block that the cache does not know.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
   uint64_t num_hides() const { return index_.num_hides(); }
-  // Of a list of blocks that follow each other, how many come before one that is hidden.
+  // Number of leading blocks of a chain before the first hidden one.
   size_t num_before_hidden(const std::vector<BlockId>& blocks) const;
   // Takes in content of an earlier life of these blocks, which are all free, as cached: `parents`,
   // `tokens` [blocks, block_tokens] and `salts` as published, children before their parents, the last to be

@@ -8,9 +8,9 @@
 
 namespace ballast {
 
-// Ids run 1…num_blocks; the null block is never handed out. A block is free, held (refs >= 1), or
-// unreferenced (refs == 0): nobody holds it, but it is not on the free list because its content may still
-// serve the prefix cache.
+// Ids are 1…num_blocks; the null block is never allocated. A block is free, held (refs >= 1), or
+// unreferenced (refs == 0): no request holds it, but its content may still serve the prefix cache, so it is
+// not on the free list.
 class BlockPool {
  public:
   explicit BlockPool(int32_t num_blocks);
@@ -21,11 +21,11 @@ class BlockPool {
   int32_t refs(BlockId block) const { return is_free(block) ? 0 : refs_[index_of(block)]; }
 
   BlockId allocate();                             // a free block, held once; there must be one
-  void take(const std::vector<BlockId>& blocks);  // of those that are free; nobody holds them
+  void take(const std::vector<BlockId>& blocks);  // allocates these free blocks
   void retain(BlockId block);                     // adds a holder; the block must not be free
   // Removes a holder and returns how many are left. At 0 the caller frees or caches the block.
   int32_t release(BlockId block);
-  void free(BlockId block);  // back to the free list; nobody may hold the block
+  void free(BlockId block);  // back to the free list; the block must have no holder
 
   void check() const;
 

@@ -9,14 +9,13 @@
 
 namespace ballast {
 
-// One node a cached block. A node's key is its parent block, its block_tokens tokens and its salt; a hash
-// only picks the chain to search, the key is always compared. Equal content has one node at most that is not
-// hidden.
+// One node per cached block. A node's key is its parent block, its block_tokens tokens and its salt; a hash
+// only selects the chain to search, and the key is always compared. At most one node with the same content is
+// not hidden.
 //
-// A parent is known by its block id, so it must outlive its children: were it evicted first, the id would
-// come to mean other content and the children would match the wrong prefix. Holders release their blocks tail
-// first, hence every unheld child was parked before its parent, and evict() takes the block parked longest
-// ago.
+// A parent is identified by its block id, so it must outlive its children: after its eviction the id would
+// refer to other content, and the children would match a wrong prefix. Holders release their blocks tail
+// first, so every unheld child is parked before its parent, and evict() takes the block parked longest ago.
 class PrefixIndex {
  public:
   PrefixIndex(int32_t num_blocks, int32_t block_tokens);
@@ -29,7 +28,7 @@ class PrefixIndex {
   uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
   bool matches(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) const;
 
-  void park(BlockId block);    // nobody holds it any more: the last in line to be evicted
+  void park(BlockId block);    // no holder is left: becomes the last to be evicted
   void unpark(BlockId block);  // held again
   // The block that evict() takes; kNullBlock where none is parked.
   BlockId first_in_line() const { return node(kNullBlock).line_next; }

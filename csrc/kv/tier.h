@@ -1,4 +1,4 @@
-// A place beside the device's cache for what full blocks hold: slower, larger, with block ids of its own.
+// A tier of the KV cache: slower and larger storage for full blocks, with its own block ids.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct TierConfig {
   int32_t most_storing;  // most blocks on their way to it
 };
 
-// Bookkeeping alone: others move the content, and say when they have. Until then a block is known under its
-// tokens, so that nobody stores the same again, but is not served. Blocks arrive in the order in which they
-// were sent. One that was given up meanwhile arrives nevertheless, before what was sent to its place since.
+// Does only the bookkeeping: the caller moves the content and reports when it has arrived. Until then, a
+// block is known by its tokens, so that it is not stored twice, but is not served. Blocks arrive in the order
+// in which they were sent. An evicted one still arrives, before the block that was sent to its slot
+// afterwards.
 class Tier {
  public:
   Tier(const TierConfig& config, int32_t block_tokens);
@@ -26,25 +27,25 @@ class Tier {
   void match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const {
     blocks_.match(tokens, salt, match);
   }
-  // Whether there are so many on their way that it takes more when one has arrived, and not before.
+  // Whether the maximum number of stores is pending: the tier accepts the next when one has arrived.
   bool is_busy() const { return takes_more_ && num_storing() == config_.most_storing; }
   bool is_stored(BlockId block) const { return is_stored_[index_of(block)]; }
 
-  // Holds one block more of what `tokens` begins with, after the `table` of those before it. Returns whether
-  // there was one: it is known, or sent from now on. Then `is_sent`: somebody has to bring its content.
+  // Adds the block of `tokens` that follows the blocks in `table`. Returns false if the tier cannot take one.
+  // Sets `is_sent` if the block is new: the caller must then copy its content.
   bool extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, const Salt& salt,
               bool& is_sent);
-  // The block that was sent first has arrived, or was lost: then it serves nobody, and nothing is sent any
-  // more.
+  // Completes the oldest pending store. If it failed (`is_whole` is false), its block is not served, and no
+  // further stores are attempted.
   void arrive(bool is_whole);
 
   void hold(const std::vector<BlockId>& blocks) { blocks_.hold(blocks); }
   void release(std::vector<BlockId>& table) { blocks_.release(table); }
-  // Releases the end of a table that serves nobody any more, if something was hidden since `num_hides`.
+  // Releases the blocks at the end of a table that became hidden since `num_hides`.
   void release_hidden(std::vector<BlockId>& table, uint64_t& num_hides);
   // Releases the end of a table, from `begin` on.
   void release_from(std::vector<BlockId>& table, size_t begin);
-  void hide(BlockId block);  // its content is wrong: it serves nobody, nor does what follows it
+  void hide(BlockId block);  // its content is wrong: excludes it and all that follow it from matching
   bool is_hidden(BlockId block) const { return blocks_.is_hidden(block); }
   // The known block that `tokens` begins with, or kNullBlock.
   BlockId first(const std::vector<int32_t>& tokens, const Salt& salt) const;

@@ -46,6 +46,7 @@ struct GroupedShape {
   int64_t rope_dim;  // of a head, its first entries; the others are not rotated
   float softmax_scale;
   bool norms_all_heads;  // whether norms of queries and keys span all heads of a token, else each head
+  int64_t window = 0;    // positions that a token sees, its own the last; 0 for all
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;
@@ -64,7 +65,7 @@ struct AttentionMemory {
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]
-  // Of the nearest layer below that has an indexer.
+  // Positions selected by the nearest earlier layer with an indexer.
   std::vector<int32_t> chosen;      // [T, top_k]
   std::vector<int32_t> num_chosen;  // [T]
 };

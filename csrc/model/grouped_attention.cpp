@@ -10,7 +10,8 @@ namespace ballast {
 namespace {
 
 // Grouped-query attention (arXiv 2305.13245): the cache holds rotated keys, and values, of num_kv_heads
-// heads. Pairs of the rotation are rope_dim / 2 apart. Biases and norms are empty where a model has none.
+// heads. Pairs of the rotation are rope_dim / 2 apart. Biases, norms and sinks are empty where a model has
+// none.
 class GroupedAttention final : public Attention {
  public:
   GroupedAttention(const GroupedShape& shape, int64_t hidden, LayerTensors& tensors)
@@ -23,7 +24,9 @@ class GroupedAttention final : public Attention {
         value_bias_(tensors.optional_vector("value_bias", value_width())),
         query_norm_(tensors.optional_vector("query_norm", norm_width(shape.num_heads))),
         key_norm_(tensors.optional_vector("key_norm", norm_width(shape.num_kv_heads))),
-        output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)) {}
+        sinks_(tensors.optional_vector("sinks", shape.num_heads)),
+        output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)),
+        output_bias_(tensors.optional_vector("output_bias", hidden)) {}
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
   int64_t rope_dim() const override { return shape_.rope_dim; }
@@ -37,6 +40,8 @@ class GroupedAttention final : public Attention {
                 std::to_string(shape.num_kv_heads) + " of the cache; expected equal groups");
     require(shape.rope_dim <= shape.head_dim, layer + " rotates " + std::to_string(shape.rope_dim) +
                                                   " entries of heads of " + std::to_string(shape.head_dim));
+    require(shape.window >= 0, layer + " has a window of " + std::to_string(shape.window) +
+                                   " positions; expected 1 or more, or 0 for none");
     return shape;
   }
 
@@ -59,7 +64,9 @@ class GroupedAttention final : public Attention {
   const std::vector<float> value_bias_;
   const std::vector<float> query_norm_;  // [head_dim] of each head or [H * head_dim], before the rotation
   const std::vector<float> key_norm_;
-  const Matrix output_;  // [D, H * v]
+  const std::vector<float> sinks_;  // [H]
+  const Matrix output_;             // [D, H * v]
+  const std::vector<float> output_bias_;
 };
 
 void reserve(AttentionMemory& memory, const GroupedShape& shape, int64_t num_tokens) {
@@ -116,9 +123,13 @@ void GroupedAttention::attend(const AttentionCall& call, const float* normed, co
   paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
                   {planes[0], key_width(), shape.head_dim}, {planes[1], value_width(), shape.v_dim},
                   call.step.batch,
-                  {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale},
+                  {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale,
+                   shape.window, sinks_.empty() ? nullptr : sinks_.data()},
                   s.values.data());
   linear(call.pool, s.values.data(), num_tokens, output_, out);
+  if (output_bias_.empty()) return;
+  const int64_t hidden = output_.rows();
+  for_tokens(call.pool, num_tokens, [&](int64_t token) { add_bias(output_bias_, out + token * hidden); });
 }
 
 }  // namespace

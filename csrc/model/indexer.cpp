@@ -11,7 +11,7 @@
 namespace ballast {
 namespace {
 
-// Of the layer norm, as DeepSeek's code and llama.cpp have it; no file says it.
+// Epsilon of the layer norm, as in DeepSeek's code and llama.cpp; model files do not contain it.
 constexpr float kNormEps = 1e-6f;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the layers of a forward pass have in common: a step's input, the tables of positions, the cache.
+// Data that the layers of a forward pass share: a step's input, the tables of positions, the cache.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace ballast {
 
-// Cosine and sine of every position's angles, both [num_positions, rope_dim / 2].
+// Cosine and sine of every position's angles, both [num_positions, dim / 2].
 struct RopeTable {
   const float* cos;
   const float* sin;
   int64_t num_positions;
+  int64_t dim;  // entries of a head that are rotated
 };
 
-// What a layer keeps of every slot: planes, each [num_slots, its width]. Which there are is for the layer's
-// attention to say.
+// A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.
 using LayerPlanes = std::vector<float*>;
 
 struct KvCache {

@@ -5,23 +5,37 @@
 #include <string>
 #include <utility>
 
+#include "model/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 
 namespace ballast {
 
 Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelShape& shape,
-                         ModelWeights weights, const RopeTable& rope, const KvCache& cache)
+                         ModelWeights weights, const std::vector<RopeTable>& ropes, const KvCache& cache)
     : pool_(pool),
       kernels_(kernels),
       shape_(shape),
       weights_(std::move(weights)),
-      rope_(rope),
+      ropes_(ropes),
       cache_(cache),
       routed_(pool, shape.routing) {
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
   check_cache();
+  check_ropes();
+}
+
+void Transformer::check_ropes() const {
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    const std::string name = "layers[" + std::to_string(i) + "]";
+    require(layer.rope < ropes_.size(), name + " has rotation " + std::to_string(layer.rope) +
+                                            "; expected one of " + std::to_string(ropes_.size()));
+    const int64_t dim = layer.attention->rope_dim();
+    require(dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) + " entries; expected " +
+                                               std::to_string(ropes_[layer.rope].dim));
+  }
 }
 
 void Transformer::check_cache() const {
@@ -49,7 +63,7 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     add_and_norm(pending, layer.attention_norm, step.num_tokens());
-    layer.attention->attend({pool_, kernels_, rope_, shape_.rms_eps, step, attention_memory_},
+    layer.attention->attend({pool_, kernels_, ropes_[layer.rope], shape_.rms_eps, step, attention_memory_},
                             memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
     add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
     pending = feed_forward(layer, step.num_tokens());
@@ -80,6 +94,12 @@ Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, int6
 Experts::Call Transformer::choose(const RoutedWeights& weights, int64_t num_tokens) {
   StepMemory& s = memory_;
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
+  if (!weights.logit_bias.empty()) {
+    for_tokens(pool_, num_tokens, [&](int64_t token) {
+      float* row = s.router_logits.data() + token * shape_.routing.num_experts;
+      for (size_t e = 0; e < weights.logit_bias.size(); ++e) row[e] += weights.logit_bias[e];
+    });
+  }
   return routed_.choose(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
                         s.router_logits.data(), num_tokens, s.routed_out.data());
 }
@@ -125,7 +145,8 @@ void Transformer::check(const Step& step) const {
   for (int64_t token = 0; token < step.num_tokens(); ++token) {
     within("token_ids", token, step.token_ids[token], weights_.embedding.rows());
     within("slots", token, step.slots[token], cache_.num_slots);
-    within("positions", token, step.batch.positions[token], rope_.num_positions);
+    for (const RopeTable& rope : ropes_)
+      within("positions", token, step.batch.positions[token], rope.num_positions);
   }
   for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
 }

@@ -22,7 +22,7 @@ class Transformer {
   // Borrows pool, tables and cache; null kernels stand for the reference. Throws std::invalid_argument naming
   // the weight that does not fit.
   Transformer(ThreadPool& pool, const Kernels* kernels, const ModelShape& shape, ModelWeights weights,
-              const RopeTable& rope, const KvCache& cache);
+              const std::vector<RopeTable>& ropes, const KvCache& cache);
 
   const ModelShape& shape() const { return shape_; }
   int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
@@ -56,6 +56,7 @@ class Transformer {
   void check(const Step& step) const;
   void embed(const Step& step);
   void check_cache() const;
+  void check_ropes() const;
   Outputs feed_forward(const LayerWeights& weights, int64_t num_tokens);
   Experts::Call choose(const RoutedWeights& weights, int64_t num_tokens);
   void output(const Outputs& pending, const Step& step, float* logits);
@@ -66,7 +67,7 @@ class Transformer {
   const Kernels* const kernels_;
   const ModelShape shape_;
   const ModelWeights weights_;
-  const RopeTable rope_;
+  const std::vector<RopeTable> ropes_;
   const KvCache cache_;
   StepMemory memory_;
   AttentionMemory attention_memory_;

@@ -13,15 +13,16 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
       tensors.vector("attention_norm", shape.hidden),
       std::visit([&](const auto& mixer) { return make_attention(mixer, shape.hidden, tensors); },
                  input.mixer),
-      tensors.vector("ffn_norm", shape.hidden), std::nullopt, std::nullopt};
-  const int64_t rope_dim = layer.attention->rope_dim();
-  require(rope_dim == shape.rope_dim, name + " rotates " + std::to_string(rope_dim) + " entries; expected " +
-                                          std::to_string(shape.rope_dim));
+      input.rope,
+      tensors.vector("ffn_norm", shape.hidden),
+      std::nullopt,
+      std::nullopt};
   if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);
   if (tensors.has("experts")) {
     const int64_t num_experts = shape.routing.num_experts;
     layer.routed = RoutedWeights{tensors.matrix("router", num_experts, shape.hidden),
                                  tensors.optional_vector("router_bias", num_experts),
+                                 tensors.optional_vector("router_logit_bias", num_experts),
                                  tensors.experts("experts", num_experts, shape.hidden)};
   }
   tensors.check_all_used();
@@ -50,7 +51,7 @@ void check_choices(const std::vector<LayerWeights>& layers) {
 
 ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
     : embedding(input.embedding), output_norm(input.output_norm), output(input.output) {
-  require(embedding.panels() == nullptr, "embedding is packed; expected it as it lies in the file");
+  require(embedding.panels() == nullptr, "embedding is packed; expected the blocks of the file");
   require(embedding.cols() == shape.hidden, "embedding is " + pair(embedding.rows(), embedding.cols()) +
                                                 "; expected hidden = " + std::to_string(shape.hidden) +
                                                 " columns");

@@ -17,7 +17,6 @@ namespace ballast {
 
 struct ModelShape {
   int64_t hidden;
-  int64_t rope_dim;  // entries of a head that positions rotate
   float rms_eps;
   RoutingRule routing;  // of the layers that have routed experts
 };
@@ -26,6 +25,7 @@ struct ModelShape {
 struct LayerInput {
   MixerShape mixer;
   TensorsByRole tensors;
+  size_t rope = 0;  // the table by which positions rotate
 };
 
 struct ModelInput {
@@ -36,16 +36,18 @@ struct ModelInput {
 };
 
 struct RoutedWeights {
-  Matrix router;            // [E, D]
-  std::vector<float> bias;  // [E], for the choice only; empty for none
+  Matrix router;                  // [E, D]
+  std::vector<float> bias;        // [E], for the choice only; empty for none
+  std::vector<float> logit_bias;  // [E], for choice and weights; empty for none
   Experts experts;
 };
 
 struct LayerWeights {
   std::vector<float> attention_norm;  // [D]
   std::shared_ptr<const Attention> attention;
+  size_t rope;
   std::vector<float> ffn_norm;  // [D]
-  // One expert: a dense feed-forward, or the one shared beside the routed ones.
+  // One expert: a dense feed-forward, or the shared expert of a layer with routed ones.
   std::optional<Experts> mlp;
   std::optional<RoutedWeights> routed;
 };

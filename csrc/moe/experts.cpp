@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -76,6 +77,26 @@ Experts::Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const Exp
               std::to_string(num_experts() * hidden_width()) + " rows, experts times gate's columns");
 }
 
+Experts Experts::with_biases(ExpertBiases biases) const {
+  const auto check = [&](const char* name, const std::vector<float>& bias, int64_t width) {
+    require(static_cast<int64_t>(bias.size()) == num_experts() * width,
+            std::string("the bias of ") + name + " has " + std::to_string(bias.size()) +
+                " entries; expected " + std::to_string(num_experts()) + " * " + std::to_string(width));
+  };
+  check("gate", biases.gate, expert_width());
+  check("up", biases.up, expert_width());
+  check("down", biases.down, hidden_width());
+  Experts copy = *this;
+  copy.biases_ = std::make_shared<const ExpertBiases>(std::move(biases));
+  return copy;
+}
+
+Experts Experts::with_unit(const ClampedSwiglu& unit) const {
+  Experts copy = *this;
+  copy.unit_ = unit;
+  return copy;
+}
+
 int64_t Experts::expert_bytes() const {
   const auto bytes = [](const ExpertMatrices& part) { return part.rows.num_rows * part.matrix.row_bytes(); };
   return bytes(gate_) + bytes(up_) + bytes(down_);
@@ -86,43 +107,6 @@ std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
   const bool is_quantized = down.block_weights > 1;
   const int64_t rounded_together = (is_quantized ? blocks_per_scale(width) : 1) * kGroupCols;
   return split_among_nodes(width, std::max<int64_t>(down.block_weights, rounded_together), threads_per_node);
-}
-
-Experts Experts::packed(ThreadPool& pool, const PanelTarget& target, const PartDone& done,
-                        const PartFileOf& file_of) const {
-  const std::vector<IndexRange> ranges =
-      ranges_by_node(down_.matrix.format(), expert_width(), pool.threads_per_node());
-  const auto pack = [&](const char* name, const ExpertMatrices& part,
-                        const std::function<PanelSlice(IndexRange)>& slice_of) {
-    std::vector<PanelSlice> slices;
-    for (const IndexRange& range : ranges) slices.push_back(slice_of(range));
-    PanelFileOf file_of_node;
-    if (file_of) file_of_node = [&](int node, int64_t num_bytes) { return file_of(name, node, num_bytes); };
-    auto packed = Panels::by_node(pool, target, part.matrix, slices, file_of_node);
-    done(name);
-    return packed;
-  };
-  const auto pack_rows = [&](const char* name, const ExpertMatrices& part) {
-    return pack(name, part, [&](IndexRange range) {
-      const HeadRows& rows = part.rows;
-      return PanelSlice{{rows.num_heads, rows.stride, rows.offset + range.begin, range.size()},
-                        {0, part.matrix.cols()}};
-    });
-  };
-  const auto gates = pack_rows("gate", gate_);
-  const auto ups = pack_rows("up", up_);
-  const auto downs = pack("down", down_, [&](IndexRange range) { return PanelSlice{down_.rows, range}; });
-
-  Experts copy = *this;
-  for (ExpertMatrices* part : {&copy.gate_, &copy.up_, &copy.down_})
-    part->matrix = part->matrix.without_data();
-  copy.num_nodes_ = pool.num_nodes();
-  for (size_t node = 0; node < ranges.size(); ++node) {
-    if (ranges[node].size() == 0) continue;
-    const int number = static_cast<int>(node);
-    copy.parts_.push_back({number, pool.node_index(number), gates[node], ups[node], downs[node]});
-  }
-  return copy;
 }
 
 std::array<Matrix, 3> Experts::matrices(const Part& part) const {
@@ -171,6 +155,9 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
                                float* out) const {
   const int64_t hidden = hidden_width();
   const int64_t width = expert_width();
+  const auto biased = [&](float product, std::vector<float> ExpertBiases::* part, int64_t index) {
+    return biases_ == nullptr ? product : product + ((*biases_).*part)[static_cast<size_t>(index)];
+  };
   std::vector<float> activations(all.tokens.size() * static_cast<size_t>(width));  // [assignments, I]
   std::vector<const float*> inputs;
   std::vector<const float*> activated;
@@ -194,12 +181,15 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
     const Scratch<float> scratch(kTileRows * hidden);
     float* buffer = scratch.get();
     dequantize_rows(gate_.matrix, rows_of(gate_), buffer);
-    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float gate) {
-      activation[token * width + row] = silu(scale.gate * gate);
+    const int64_t first = group.expert * width + tile.begin;  // of the biases
+    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float product) {
+      const float gate = biased(scale.gate * product, &ExpertBiases::gate, first + row);
+      activation[token * width + row] = unit_ ? clamped_gate(*unit_, gate) : silu(gate);
     });
     dequantize_rows(up_.matrix, rows_of(up_), buffer);
-    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float up) {
-      activation[token * width + row] *= scale.up * up;
+    multiply_tile(buffer, tile.size(), hidden, tokens, size, [&](int64_t token, int64_t row, float product) {
+      const float up = biased(scale.up * product, &ExpertBiases::up, first + row);
+      activation[token * width + row] *= unit_ ? clamped_up(*unit_, up) : up;
     });
   });
 
@@ -219,7 +209,11 @@ void Experts::forward_in_place(ThreadPool& pool, const float* x, int64_t num_tok
       multiply_tile(buffer, tile.size(), width, activated.data() + group.members.begin, group.members.size(),
                     [&](int64_t member, int64_t row, float product) {
                       const size_t i = static_cast<size_t>(group.members.begin + member);
-                      out[all.tokens[i] * hidden + tile.begin + row] += all.weights[i] * scale * product;
+                      float& sum = out[all.tokens[i] * hidden + tile.begin + row];
+                      sum += all.weights[i] * scale * product;
+                      if (biases_ == nullptr) return;
+                      const int64_t index = group.expert * hidden + tile.begin + row;
+                      sum += all.weights[i] * biases_->down[static_cast<size_t>(index)];
                     });
     }
   });

@@ -1,14 +1,13 @@
-// Experts of one layer, routed or for every token, grouped: each chosen expert's weights are read once a
-// call, whatever the batch. Packed, they are divided among the nodes of a pool along the intermediate
-// dimension: each node holds the same rows of gate and up and the same columns of down of every expert.
+// Experts of one layer, routed or shared, grouped: each selected expert's weights are read once per call, for
+// any batch size. Packed experts are divided among the nodes of a pool along the intermediate dimension: each
+// node holds the same rows of gate and up and the same columns of down of every expert.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "moe/grouping.h"
@@ -23,6 +22,11 @@ struct ExpertMatrices {
   HeadRows rows;
 };
 
+// What is added to each expert's products. Gate and up [E * I], down [E * D].
+struct ExpertBiases {
+  std::vector<float> gate, up, down;
+};
+
 // Which range of the intermediate dimension each node holds: whole blocks of down and of its activations.
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node);
@@ -34,8 +38,9 @@ class Experts {
     int node;         // of the pool, counted from 0
     int kernel_node;  // the kernel's number of it, or kUnknownNode
     std::shared_ptr<const Panels> gate, up, down;
+    int64_t first_row;  // of gate and up
   };
-  // What an expert's products with gate, up and down are multiplied by.
+  // Factors of an expert's products with gate, up and down.
   struct Scales {
     float gate, up, down;
   };
@@ -46,16 +51,15 @@ class Experts {
   // gate_up [E * 2 I, D]: of each expert first gate's rows, then up's.
   Experts(const Matrix& gate_up, const Matrix& down, int64_t num_experts);
 
-  // The same experts, packed by the threads of the pool's nodes, each its part; the data that they were made
-  // over is not needed any more, and `forward` takes pools of these nodes. Calls done("gate"), then "up" and
-  // "down", as soon as each one's data is not needed.
-  using PartDone = std::function<void(const std::string& part)>;
-  // file_of("gate", node, bytes) names the file that keeps a part, as PanelFileOf does.
-  using PartFileOf =
-      std::function<std::shared_ptr<PanelFile>(const std::string& part, int node, int64_t num_bytes)>;
-  Experts packed(
-      ThreadPool& pool, const PanelTarget& target, const PartDone& done = [](const std::string&) {},
-      const PartFileOf& file_of = {}) const;
+  // The same experts with biases. Throws std::invalid_argument when one does not fit.
+  Experts with_biases(ExpertBiases biases) const;
+  // The same experts with a unit in place of silu(gate) * up.
+  Experts with_unit(const ClampedSwiglu& unit) const;
+  const ExpertBiases* biases() const { return biases_.get(); }
+  const std::optional<ClampedSwiglu>& unit() const { return unit_; }
+
+  // The same experts, packed by ExpertsPacking into memory alone.
+  Experts packed(ThreadPool& pool, const PanelTarget& target) const;
 
   int64_t num_experts() const { return gate_.rows.num_heads; }
   int64_t hidden_width() const { return gate_.matrix.cols(); }
@@ -72,10 +76,10 @@ class Experts {
   // A part's gate, up and down, packed.
   std::array<Matrix, 3> matrices(const Part& part) const;
 
-  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], added in
-  // ascending order of e, each node's part by itself, then the parts in the order of nodes; x [T, D]; ids,
-  // weights [T, k]; an id of -1 adds nothing. Returns how many experts' weights it has read. Throws
-  // std::out_of_range for any other id that is no expert.
+  // out [T, D], out[t] = Σ weights[t, k] · down_e(silu(gate_e x[t]) * up_e x[t]) with e = ids[t, k], or with
+  // its biases and unit, added in ascending order of e, each node's part by itself, then the parts in the
+  // order of nodes; x [T, D]; ids, weights [T, k]; an id of -1 adds nothing. Returns how many experts'
+  // weights it has read. Throws std::out_of_range for any other id that is no expert.
   int64_t forward(ThreadPool& pool, const float* x, int64_t num_tokens, const int32_t* ids,
                   const float* weights, int64_t num_chosen, float* out) const;
 
@@ -87,12 +91,14 @@ class Experts {
     int64_t num_chosen;
     float* out;
   };
-  // What `forward` does, for all calls at once, which have one hidden width and an `out` each; returns what
-  // each has read.
+  // Does what `forward` does for several calls, which share one hidden width and have an `out` each; returns
+  // the bytes that each has read.
   static std::vector<int64_t> forward_all(ThreadPool& pool, const float* x, int64_t num_tokens,
                                           const std::vector<Call>& calls);
 
  private:
+  friend class ExpertsPacking;
+
   Experts(const ExpertMatrices& gate, const ExpertMatrices& up, const ExpertMatrices& down);
 
   void forward_in_place(ThreadPool& pool, const float* x, int64_t num_tokens, const Grouping& all,
@@ -101,6 +107,8 @@ class Experts {
   ExpertMatrices gate_;
   ExpertMatrices up_;
   ExpertMatrices down_;
+  std::shared_ptr<const ExpertBiases> biases_;
+  std::optional<ClampedSwiglu> unit_;
   std::vector<Part> parts_;
   int num_nodes_ = 0;  // that they are packed for
   std::shared_ptr<std::vector<std::atomic<int64_t>>> uses_;

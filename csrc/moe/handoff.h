@@ -36,8 +36,8 @@ class Handoff {
   static constexpr std::chrono::milliseconds kPerToken{100};
 
   // `compute` computes with `pool`, whose threads are kept awake while a step runs. `on_start` runs first on
-  // the thread. A layer that is not submitted within `limit`, or then not computed within `limit` and
-  // kPerToken for each token, fails its step. In a pause of the whole process neither time goes on.
+  // the thread. A step fails if a layer is not submitted within `limit`, or not computed within `limit` plus
+  // kPerToken per token. A pause of the whole process does not count.
   Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
   // Ends the thread; a step that still runs fails.
@@ -45,12 +45,12 @@ class Handoff {
   Handoff(const Handoff&) = delete;
   Handoff& operator=(const Handoff&) = delete;
 
-  // Begins a step of so many tokens. Throws what failed an earlier step, and std::logic_error while one is
-  // running.
+  // Begins a step of `num_tokens` tokens. Throws the error of a failed earlier step, and std::logic_error
+  // while a step is running.
   void begin(int64_t num_tokens);
-  // Waits until the step's layers are computed, but no longer than `timeout`, which is short beside the
-  // limit; returns whether they are. Throws what failed the step: every word that the device may wait for is
-  // one then, and nothing is computed from then on.
+  // Waits up to `timeout`, which is short compared with the limit, until the step's layers are computed;
+  // returns whether they are. Throws the error of a failed step: every word that the device may wait for is
+  // then one, and no further layer is computed.
   bool finish(std::chrono::milliseconds timeout);
 
  private:
@@ -75,7 +75,7 @@ class Handoff {
   std::exception_ptr error_;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> layer_{kNoLayer};  // what the thread computes
-  // Of the caller's side: the layer that it last saw computed, and for how long it has seen that.
+  // State of the caller's side: the last layer that it saw computed, and for how long.
   int64_t watched_ = kNoLayer;
   AwakeClock watching_;
 

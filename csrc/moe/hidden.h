@@ -25,7 +25,7 @@ class Hidden {
   // One a member; for panels that take floats, [width] floats.
   const void* const* rows() const { return rows_.data(); }
 
-  // Whether so many members of a group are to be had from arranged().
+  // Whether arranged() supports a group with this number of members.
   bool is_arranged(int64_t num_members) const {
     return order_.fewest_tokens > 0 && num_members >= order_.fewest_tokens;
   }

@@ -20,7 +20,7 @@ namespace {
 // Claims the thread's next task and returns where that task's weights begin; null when it is not known yet.
 using NextWeights = std::function<const uint8_t*()>;
 
-// A strip of hidden values is as wide as a block of down's activations: so many panels of gate.
+// A strip of hidden values is as wide as a block of down's activations, in panels of gate.
 constexpr int kStripPanels = kGroupCols / kPanelRows;
 
 // The tokens' activations as panels take them; those that take the same share them.
@@ -62,6 +62,7 @@ class PartForward {
         gate_(*part.gate),
         up_(*part.up),
         down_(*part.down),
+        first_row_(part.first_row),
         all_(all),
         width_(experts.hidden_width()),
         out_(out),
@@ -141,8 +142,10 @@ class PartForward {
         }
         for (int64_t i = 0; i < size; ++i, products += kPanelRows) {
           const size_t member = static_cast<size_t>(first + i);
-          add_products(products, size * kPanelRows, run, all_.weights[member] * scale,
-                       out_ + all_.tokens[member] * width_);
+          float* const row = out_ + all_.tokens[member] * width_;
+          add_products(products, size * kPanelRows, run, all_.weights[member] * scale, row);
+          if (const float* bias = down_bias(group->expert))
+            add_products(bias + col_begin, kPanelRows, run, all_.weights[member], row);
         }
       }
     }
@@ -162,9 +165,36 @@ class PartForward {
     const Experts::Scales scale = experts_.scales(expert);
     scale_products(scale.gate, num_products, gates);
     scale_products(scale.up, num_products, ups);
-    gate_.kernels().silu_mul(gates, ups, num_products, gates);
+    if (const ExpertBiases* biases = experts_.biases()) {
+      add_bias(biases->gate, expert, panels, size, gates);
+      add_bias(biases->up, expert, panels, size, ups);
+    }
+    if (const auto& unit = experts_.unit()) {
+      gate_.kernels().clamped_swiglu(*unit, gates, ups, num_products, gates);
+    } else {
+      gate_.kernels().silu_mul(gates, ups, num_products, gates);
+    }
     for (int64_t index = panels.begin; index < panels.end; ++index, gates += size * kPanelRows)
       hidden_.store(members, index, gates);
+  }
+
+  // Adds an expert's bias of gate or up to the products with these panels, of each member 16 a panel.
+  void add_bias(const std::vector<float>& bias, int64_t expert, IndexRange panels, int64_t num_members,
+                float* products) const {
+    const float* rows = bias.data() + expert * experts_.expert_width() + first_row_;
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      const int64_t row = panel * kPanelRows;
+      const int64_t size = std::min<int64_t>(kPanelRows, gate_.head_rows() - row);
+      for (int64_t member = 0; member < num_members; ++member, products += kPanelRows) {
+        for (int64_t i = 0; i < size; ++i) products[i] += rows[row + i];
+      }
+    }
+  }
+
+  // What an expert adds to its results, which the node with the first rows does; null for nothing.
+  const float* down_bias(int64_t expert) const {
+    const ExpertBiases* biases = experts_.biases();
+    return biases == nullptr || first_row_ != 0 ? nullptr : biases->down.data() + expert * width_;
   }
 
   // row += weight * a token's products, `stride` floats from a panel's to the next one's.
@@ -190,6 +220,7 @@ class PartForward {
   const Panels& gate_;
   const Panels& up_;
   const Panels& down_;
+  const int64_t first_row_;  // of each expert's gate and up
   const Grouping& all_;
   const int64_t width_;
   float* const out_;
@@ -233,7 +264,7 @@ class Forward {
     by_node_[node]->down(task, num_tokens_, next_weights);
   }
 
-  // What the nodes have made, where there are several.
+  // Adds the results of the nodes, if there are several.
   void add_up(ThreadPool& pool) {
     if (partials_.empty()) return;
     constexpr int64_t kTaskFloats = 16384;  // some microseconds; a few tokens are not worth waking a thread

@@ -17,8 +17,8 @@ struct PackedCall {
   float* out;
 };
 
-// Runs all calls over the same x [T, D], each as Experts::forward does. Their tasks are evenly mixed in the
-// same loops, so that threads that wait for memory run beside threads that multiply.
+// Runs all calls over the same x [T, D], each as Experts::forward does. Their tasks are mixed evenly in the
+// same loops, so that threads that wait for memory run concurrently with threads that multiply.
 void forward_packed(ThreadPool& pool, const float* x, int64_t num_tokens,
                     const std::vector<PackedCall>& calls);
 

@@ -16,8 +16,8 @@ class RoutedExperts {
  public:
   RoutedExperts(ThreadPool& pool, const RoutingRule& rule) : pool_(pool), rule_(rule) {}
 
-  // What the experts are called with for tokens of these logits [T, num_experts]; bias [num_experts] or null
-  // as `route` has them. Valid until the next choice.
+  // The arguments for the experts for tokens with these logits [T, num_experts]; bias [num_experts] or null,
+  // as in `route`. Valid until the next call.
   Experts::Call choose(const Experts& experts, const float* bias, const float* logits, int64_t num_tokens,
                        float* out);
   // To be told how many experts' weights that call has read.

@@ -64,7 +64,7 @@ std::map<uint64_t, uint64_t> parse_maps(const std::string& maps) {
 }  // namespace
 
 bool mempolicy_available() {
-  // On a page of its own: setting the default policy there changes nothing for anybody.
+  // A separate page, so that setting the default policy on it affects no other memory.
   const Pages page(page_bytes());
   return set_policy(page.data(), page.size(), MPOL_DEFAULT, {});
 }

@@ -8,9 +8,9 @@
 
 namespace ballast {
 
-// `total` dealt out in proportion to `capacities`; what division leaves over goes to the largest remainders,
-// the first of equals first. No share exceeds its capacity unless total exceeds their sum. Without any
-// capacity nobody gets any.
+// Divides `total` in proportion to `capacities`; the rest after division goes to the largest remainders, ties
+// to the first. No result exceeds its capacity unless total exceeds their sum. All are 0 if all capacities
+// are.
 std::vector<int64_t> apportion(int64_t total, const std::vector<int>& capacities);
 
 // 0…total as one range a node, in order: whole units (the last may be shorter), in proportion to the nodes'

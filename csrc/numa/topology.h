@@ -35,8 +35,8 @@ struct Topology {
 // offline or hidden are left out; a CPU whose siblings are not told is a core of its own.
 Topology read_topology(const std::string& root, const std::vector<int>& allowed_cpus);
 
-// CPUs that the process's first thread may use: what the process was given, whatever its other threads were
-// pinned to. Throws std::system_error when the system does not tell.
+// CPUs that the process's first thread may use: those of the process, independent of how other threads are
+// pinned. Throws std::system_error if the system does not report them.
 std::vector<int> allowed_cpus();
 
 // The kernel's lists, "0-3,8,10-11", ascending. What is no list reads as none.

@@ -53,7 +53,7 @@ void prefetch_rows(const Panels& panels, const void* const* rows, int64_t num_ro
 int64_t tokens_per_block(const Panels& panels) {
   constexpr int64_t kCacheBytes = 512 << 10;
   const TokenBlock& block = panels.token_block();
-  const int64_t cols = block.piece_cols == 0 ? panels.cols() : std::min(panels.cols(), block.piece_cols);
+  const int64_t cols = block.chunk_cols == 0 ? panels.cols() : std::min(panels.cols(), block.chunk_cols);
   const int64_t token_bytes = row_bytes(panels, cols);
   return std::clamp<int64_t>(kCacheBytes / token_bytes / 8 * 8, 16, block.most_tokens);
 }
@@ -69,7 +69,7 @@ int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_toke
   const int64_t fewest_tasks = tasks_per_thread * num_threads;
   const int64_t share = (num_panels * num_groups + fewest_tasks - 1) / fewest_tasks;
   const int64_t longest = std::clamp<int64_t>(share, 1, most_panels);
-  // What the busiest of equally fast threads does, in eighths of a panel; beginning a task is worth one.
+  // The work of the busiest of equally fast threads, in eighths of a panel; starting a task costs one.
   const auto busiest = [&](int64_t length) {
     const int64_t num_tasks = num_groups * ((num_panels + length - 1) / length);
     return (num_tasks + num_threads - 1) / num_threads * (8 * length + 1);

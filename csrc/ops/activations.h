@@ -39,8 +39,8 @@ int64_t tokens_per_block(const Panels& panels);
 // Whether products of experts with this many tokens are bound by reading weights rather than by arithmetic.
 bool wait_for_weights(int64_t num_tokens);
 
-// How many panels make a task, of num_groups groups with num_panels panels each. Many tasks let threads
-// finish together; large tasks save reading the tokens' activations anew.
+// Number of panels per task, for num_groups groups with num_panels panels each. Many tasks let threads finish
+// together; large tasks read the tokens' activations less often.
 int64_t panels_per_task(int64_t num_panels, int64_t num_groups, int64_t num_tokens, int num_threads);
 
 }  // namespace ballast

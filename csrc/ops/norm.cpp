@@ -1,5 +1,6 @@
 #include "ops/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/vector.h"
@@ -35,6 +36,15 @@ float silu(float x) { return x / (1.0f + std::exp(-x)); }
 
 void silu_mul(const float* gate, const float* up, int64_t num, float* out) {
   for (int64_t i = 0; i < num; ++i) out[i] = silu(gate[i]) * up[i];
+}
+
+float clamped_gate(const ClampedSwiglu& unit, float gate) {
+  const float within = std::min(gate, unit.limit);
+  return within / (1.0f + std::exp(-unit.alpha * within));
+}
+
+float clamped_up(const ClampedSwiglu& unit, float up) {
+  return std::max(-unit.limit, std::min(up, unit.limit)) + 1.0f;
 }
 
 }  // namespace ballast

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cpu/kernels.h"
+
 namespace ballast {
 
 // out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight; x, out [T, width], weight [width]. out may be x.
@@ -18,5 +20,9 @@ float silu(float x);
 
 // out = silu(gate) * up, num elements. out may be gate or up.
 void silu_mul(const float* gate, const float* up, int64_t num, float* out);
+
+// The two factors of a clamped unit.
+float clamped_gate(const ClampedSwiglu& unit, float gate);
+float clamped_up(const ClampedSwiglu& unit, float up);
 
 }  // namespace ballast

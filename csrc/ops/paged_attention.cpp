@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/index_range.h"
 #include "ops/transpose.h"
 
@@ -21,8 +23,8 @@ constexpr int64_t kGroupRows = 32;
 // cut into steps, chunks or blocks.
 constexpr int64_t kStretchPositions = 4 * kSpanPositions;
 
-// Bytes of states that a call may hold at once, unless a single group needs more: many rows of a long
-// sequence could take gigabytes. Beyond this, groups are attended to in several rounds.
+// Most bytes of states that a call holds at a time, unless a single group needs more: many rows of a long
+// sequence could take gigabytes. Beyond this, groups are processed in several rounds.
 constexpr int64_t kMostStateBytes = int64_t{256} << 20;
 
 int64_t state_floats(int64_t value_width) { return kGroupRows * (value_width + 2); }
@@ -30,7 +32,7 @@ int64_t state_bytes(int64_t value_width) {
   return state_floats(value_width) * static_cast<int64_t>(sizeof(float));
 }
 
-// With so many groups a thread, threads finish together even though no group is divided.
+// With this many groups per thread, threads finish together even though no group is divided.
 constexpr int64_t kGroupsPerThread = 4;
 
 // Rows begin…end of one request and one head of the cache, row i being head i % G of its token i / G among
@@ -40,12 +42,26 @@ struct RowGroup {
   int64_t kv_head;
   int64_t first_token;  // of the request
   IndexRange rows;
-  int64_t num_positions;  // that its last row sees, or that are chosen for its token
-  int64_t first_stretch;  // among those of all groups
+  int64_t num_positions;   // that its last row sees, or that are chosen for its token
+  int64_t first_position;  // a multiple of kStretchPositions; no row sees one before it
+  int64_t first_stretch;   // among those of all groups
 
   int64_t num_padded() const { return Chunks(rows.size(), kAttentionRows).count() * kAttentionRows; }
-  Chunks stretches() const { return {num_positions, kStretchPositions}; }
+  int64_t num_stretches() const { return stretches().count(); }
+  // The positions of a stretch.
+  IndexRange stretch(int64_t index) const {
+    const IndexRange range = stretches()[index];
+    return {first_position + range.begin, first_position + range.end};
+  }
+
+ private:
+  Chunks stretches() const { return {num_positions - first_position, kStretchPositions}; }
 };
+
+// The first position that a token sees at this one.
+int64_t first_seen(int64_t position, int64_t window) {
+  return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+}
 
 // Groups of one token each: what is chosen for one is not for another.
 std::vector<RowGroup> group_by_token(const PagedBatch& batch, const AttentionShape& shape,
@@ -61,8 +77,8 @@ std::vector<RowGroup> group_by_token(const PagedBatch& batch, const AttentionSha
       for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
         const IndexRange rows{first_row + chunks[chunk].begin, first_row + chunks[chunk].end};
         for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-          groups.push_back({request, kv_head, first_token, rows, chosen.counts[token], num_stretches});
-          num_stretches += groups.back().stretches().count();
+          groups.push_back({request, kv_head, first_token, rows, chosen.counts[token], 0, num_stretches});
+          num_stretches += groups.back().num_stretches();
         }
       }
     }
@@ -79,20 +95,22 @@ std::vector<RowGroup> group_rows(const PagedBatch& batch, const AttentionShape& 
     const Chunks chunks((batch.query_indptr[request + 1] - first_token) * num_heads, kGroupRows);
     for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
       const IndexRange rows = chunks[chunk];
-      const int32_t* positions = batch.positions + first_token;
-      const int32_t last =
-          *std::max_element(positions + rows.begin / num_heads, positions + (rows.end - 1) / num_heads + 1);
+      const int32_t* begin = batch.positions + first_token + rows.begin / num_heads;
+      const int32_t* end = batch.positions + first_token + (rows.end - 1) / num_heads + 1;
+      const int64_t last = *std::max_element(begin, end);
+      const int64_t first = first_seen(*std::min_element(begin, end), shape.window);
       for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-        groups.push_back({request, kv_head, first_token, rows, int64_t{last} + 1, num_stretches});
-        num_stretches += groups.back().stretches().count();
+        groups.push_back({request, kv_head, first_token, rows, last + 1,
+                          first / kStretchPositions * kStretchPositions, num_stretches});
+        num_stretches += groups.back().num_stretches();
       }
     }
   }
   return groups;
 }
 
-// Floats of undefined content, in memory that only grows. Each thread keeps one from call to call: fresh
-// memory would be paged in anew each time.
+// Floats of undefined content, in memory that only grows. Each thread keeps one across calls: new memory
+// would cause page faults in each call.
 class GrowOnlyBuffer {
  public:
   float* at_least(int64_t num_floats) {
@@ -150,16 +168,24 @@ class GroupAttention {
   void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
     thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* num_seen = buffer.at_least(num_rows * (1 + kSpanPositions + 1));
-    float* scores = num_seen + num_rows;
-    const IndexRange positions = group.stretches()[stretch];
+    float* num_seen = buffer.at_least(num_rows * (2 + kSpanPositions + 1));
+    float* passed = num_seen + num_rows;
+    float* scores = passed + num_rows;
+    const IndexRange positions = group.stretch(stretch);
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
     const float* keys[kStretchPositions];
     const float* values[kStretchPositions];
     locate(group, positions, keys, values);
-    kernels_.attend({query, num_seen, fewest_seen, num_rows, keys, values, positions.size(), shape_.key_width,
-                     shape_.value_width, shape_.scale, scores},
-                    state);
+    AttentionStretch in{query,  num_seen,         fewest_seen,      num_rows,           keys,
+                        values, positions.size(), shape_.key_width, shape_.value_width, shape_.scale,
+                        scores};
+    if (shape_.window != 0) {
+      count_passed(group, positions.begin, passed);
+      in.first_seen = passed;
+      in.fewest_passed = *std::min_element(passed, passed + group.rows.size());
+      in.most_passed = *std::max_element(passed, passed + group.rows.size());
+    }
+    kernels_.attend(in, state);
   }
 
   void merge(const RowGroup& group, const AttentionState& next, const AttentionState& state) const {
@@ -171,13 +197,18 @@ class GroupAttention {
       float* out = out_ + target * shape_.value_width;
       transpose(state.values + row, group.num_padded(), shape_.value_width, size, out, shape_.value_width);
       for (int64_t i = 0; i < size; ++i) {
-        const float share = 1.0f / state.sum[row + i];
+        const float share = 1.0f / (state.sum[row + i] + sink_weight(target + i, state.maximum[row + i]));
         for (int64_t k = 0; k < shape_.value_width; ++k) out[i * shape_.value_width + k] *= share;
       }
     });
   }
 
  private:
+  // The weight of the sink of the head of query row `row`.
+  float sink_weight(int64_t row, float maximum) const {
+    return shape_.sinks == nullptr ? 0.0f : std::exp(shape_.sinks[row % shape_.num_heads] - maximum);
+  }
+
   // Calls run(row, size, index) for neighbours among the group's rows that are neighbours among all queries
   // too, from `index` on there.
   template <class Run>
@@ -204,6 +235,15 @@ class GroupAttention {
     }
     std::fill(num_seen + group.rows.size(), num_seen + group.num_padded(), 0.0f);
     return *std::min_element(num_seen, num_seen + group.rows.size());
+  }
+
+  // Of the positions from `begin` on, where the window of each row begins.
+  void count_passed(const RowGroup& group, int64_t begin, float* passed) const {
+    for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
+      const int64_t position = batch_.positions[group.first_token + row / shape_.group_heads()];
+      passed[row - group.rows.begin] = static_cast<float>(first_seen(position, shape_.window) - begin);
+    }
+    std::fill(passed + group.rows.size(), passed + group.num_padded(), 0.0f);
   }
 
   void locate(const RowGroup& group, IndexRange positions, const float** keys, const float** values) const {
@@ -237,7 +277,7 @@ void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const 
   std::vector<std::atomic<int64_t>> num_unfinished(num_groups);
   std::vector<size_t> group_of;
   for (size_t index = 0; index < num_groups; ++index) {
-    const int64_t num_stretches = groups[index].stretches().count();
+    const int64_t num_stretches = groups[index].num_stretches();
     num_unfinished[index] = num_stretches;
     group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
   }
@@ -254,7 +294,7 @@ void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const 
     const int64_t stretch = task - first_task;
     attention.attend(group, attention.gather(group), stretch, state_of(stretch));
     if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    for (int64_t next = 1; next < group.stretches().count(); ++next) {
+    for (int64_t next = 1; next < group.num_stretches(); ++next) {
       attention.merge(group, state_of(next), state_of(0));
     }
     attention.write(group, state_of(0));
@@ -307,6 +347,7 @@ void PagedBatch::check() const {
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen) {
+  BALLAST_CHECK(chosen == nullptr || shape.window == 0);
   const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
                                  values, batch, shape, out, chosen);
   const std::vector<RowGroup> groups =
@@ -322,7 +363,7 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
       const AttentionState next = attention.state_at(memory + num_floats, group);
       const float* queries = attention.gather(group);
       attention.attend(group, queries, 0, state);
-      for (int64_t stretch = 1; stretch < group.stretches().count(); ++stretch) {
+      for (int64_t stretch = 1; stretch < group.num_stretches(); ++stretch) {
         attention.attend(group, queries, stretch, next);
         attention.merge(group, next, state);
       }
@@ -333,9 +374,9 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
 
   const auto end_of = [&](size_t begin) {
     const int64_t most = kMostStateBytes / state_bytes(shape.value_width);
-    int64_t num_stretches = groups[begin].stretches().count();
+    int64_t num_stretches = groups[begin].num_stretches();
     for (++begin; begin < groups.size(); ++begin) {
-      num_stretches += groups[begin].stretches().count();
+      num_stretches += groups[begin].num_stretches();
       if (num_stretches > most) break;
     }
     return begin;

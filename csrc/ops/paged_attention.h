@@ -10,8 +10,8 @@
 
 namespace ballast {
 
-// The step's tokens and where the rows of their sequences lie. Token t of request r (query_indptr[r] <= t <
-// query_indptr[r + 1]) sees positions 0…positions[t]; position p lies in cache slot
+// The step's tokens and the cache slots of their sequences. Token t of request r (query_indptr[r] <= t <
+// query_indptr[r + 1]) sees positions 0…positions[t]; position p is in cache slot
 // kv_indices[kv_indptr[r] + p / block_tokens] * block_tokens + p % block_tokens.
 struct PagedBatch {
   int64_t num_requests;
@@ -34,6 +34,10 @@ struct AttentionShape {
   int64_t key_width;     // of a query as well
   int64_t value_width;
   float scale;
+  // A token sees this many positions up to its own; 0 for all.
+  int64_t window = 0;
+  // [num_heads], the score of a further position without a value; null for none (arXiv 2309.17453).
+  const float* sinks = nullptr;
 
   int64_t group_heads() const { return num_heads / num_kv_heads; }
 };
@@ -51,7 +55,7 @@ struct AttentionQuery {
   QueryPart second;
 };
 
-// What the cache keeps of every slot: keys, or values. Strides are in floats.
+// Cached rows of every slot: keys or values. Strides are in floats.
 struct CacheRows {
   const float* rows;
   int64_t slot_stride;
@@ -66,7 +70,7 @@ struct ChosenPositions {
 };
 
 // out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
-// `chosen` for all positions that a token sees.
+// `chosen` for all positions that a token sees. Windows and chosen positions exclude each other.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen = nullptr);

@@ -14,7 +14,7 @@ namespace {
 
 // Positions of a task, whose keys stay in the second-level cache while several tokens score them.
 constexpr int64_t kTaskPositions = 10 * kSpanPositions;
-// Floats of queries and scores that a call holds at once, unless a single token needs more.
+// Most floats of queries and scores that a call holds at a time, unless a single token needs more.
 constexpr int64_t kMostFloats = int64_t{16} << 20;
 
 // As scores are ordered, so are these; -0 and 0 are one.
@@ -26,7 +26,7 @@ uint32_t order_of(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The kth highest order, and how many of those that have it are to be taken.
+// The kth highest order, and how many of the scores with this order to take.
 struct Border {
   uint32_t order;
   int64_t num_equal;
@@ -43,7 +43,7 @@ uint32_t digit_of(const int32_t* counts, uint32_t highest, int64_t& left) {
 Border find_border(const float* scores, int64_t num_scores, int64_t k) {
   constexpr int kBits = 11;
   constexpr uint32_t kDigits = 1u << kBits;
-  constexpr int kTables = 4;  // since neighbours that count alike would wait for each other
+  constexpr int kTables = 4;  // neighbouring scores that increment the same counter would wait for each other
   const Scratch<uint32_t> orders(num_scores);
   const Scratch<int32_t> tables(kTables * kDigits);
   int32_t* counts = tables.get();

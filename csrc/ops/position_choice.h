@@ -28,8 +28,8 @@ void choose_positions(ThreadPool& pool, const Kernels* kernels, const float* que
                       const CacheRows& keys, const PagedBatch& batch, const IndexShape& shape,
                       int32_t* chosen, int32_t* counts);
 
-// Most bytes that choose_positions keeps beside its arguments, for steps of up to `num_tokens` and sequences
-// of up to `num_positions`.
+// Most bytes that choose_positions uses in addition to its arguments, for steps of up to `num_tokens` and
+// sequences of up to `num_positions`.
 int64_t position_choice_bytes(int64_t num_heads, int64_t key_width, int64_t num_tokens, int64_t num_positions,
                               int num_threads);
 

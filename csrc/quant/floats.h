@@ -12,15 +12,14 @@ inline float float_from_bits(uint32_t bits) {
   return value;
 }
 
-// A little-endian IEEE half. Held as bytes, so that blocks may lie at any address of a mapped file.
+// A little-endian IEEE half. Stored as bytes, so that blocks may be at any address of a mapped file.
 struct F16 {
   uint8_t bytes[2];
 
   float to_float() const {
     const uint32_t half = static_cast<uint32_t>(bytes[0] | (bytes[1] << 8));
     const uint32_t magnitude = half & 0x7fffu;
-    // Shifted into place the exponent is 112 too small; a product with 2^112 mends that exactly, subnormals
-    // included.
+    // Shifted, the exponent is 112 too small; multiplying by 2^112 corrects that exactly, for subnormals too.
     const float finite = float_from_bits(magnitude << 13) * 0x1p112f;
     uint32_t bits;
     std::memcpy(&bits, &finite, sizeof(bits));

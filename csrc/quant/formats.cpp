@@ -11,7 +11,7 @@ namespace {
 template <class Block, int kBlockWeights, int kBlockBytes>
 void dequantize_blocks(const uint8_t* data, int64_t num_weights, float* out) {
   static_assert(sizeof(Block) == kBlockBytes, "format_list.h has the block's size as GGUF has it");
-  static_assert(alignof(Block) == 1, "blocks lie at any address of a mapped file");
+  static_assert(alignof(Block) == 1, "blocks may be at any address of a mapped file");
   const Block* blocks = reinterpret_cast<const Block*>(data);
   for (int64_t i = 0; i < num_weights / kBlockWeights; ++i)
     dequantize_block(blocks[i], out + i * kBlockWeights);

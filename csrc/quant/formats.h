@@ -16,7 +16,7 @@ struct FormatTraits {
   const QuantLayout* layout;  // of its panels; null for floats
   int block_weights;
   int block_bytes;
-  // num_weights: a multiple of block_weights. The data may lie at any address.
+  // num_weights: a multiple of block_weights. The data may be at any address.
   void (*dequantize_row)(const uint8_t* data, int64_t num_weights, float* out);
 };
 

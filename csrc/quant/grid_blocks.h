@@ -1,6 +1,5 @@
-// The formats of 256 weights a block whose codes are the points of a grid (cpu/code_tables.h): IQ2_XXS,
-// IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S and IQ1_M. All products of a weight's factors are exact, in whatever
-// order.
+// The formats of 256 weights per block whose codes are points of a grid (cpu/code_tables.h): IQ2_XXS, IQ2_XS,
+// IQ2_S, IQ3_XXS, IQ3_S, IQ1_S and IQ1_M. All products of a weight's factors are exact, in any order.
 #pragma once
 
 #include <cstdint>

@@ -26,21 +26,21 @@ class Matrix {
   int64_t cols() const { return cols_; }
   const std::vector<float>& scales() const { return scales_; }
   int64_t num_scales() const { return static_cast<int64_t>(scales_.size()); }
-  // Of a part of the rows; 1 where there is nothing to multiply by. Weights as they are read here, or packed,
-  // are without it: who multiplies applies it.
+  // Factor of a range of rows; 1 if there is none. Weights read or packed from this matrix do not include it:
+  // the multiplication applies it.
   float scale(int64_t part = 0) const {
     if (scales_.empty()) return 1.0f;
     return scales_[scales_.size() == 1 ? 0 : static_cast<size_t>(part)];
   }
-  // Of the blocks as GGUF has them.
+  // Size of the blocks in GGUF's format.
   int64_t num_bytes() const { return rows_ * row_bytes_; }
 
   // The same matrix, its heads' rows repacked; the data that it was made over is not needed any more. Such a
   // matrix serves products with these very heads, and its rows outside them are gone.
   Matrix packed(ThreadPool& pool, const PanelTarget& target, const HeadRows& heads, PanelRows rows,
-                const PanelFileOf& file_of = {}) const {
+                std::shared_ptr<PanelFile> file = nullptr) const {
     Matrix copy = without_data();
-    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows, file_of);
+    copy.panels_ = std::make_shared<const Panels>(pool, target, *this, heads, rows, std::move(file));
     return copy;
   }
   // Packed rows of this matrix's format, as a matrix of their own: each head's, one below the other.

@@ -62,7 +62,7 @@ void pack_group(const GroupCodes& group, uint8_t* out) {
   if constexpr (kBits == 3) pack_bits<2>(group, out + kPairPlane);
 }
 
-// Where the scales of the rows stand in a block's records: the blocks' own, then those of their sub-blocks.
+// Offsets of the rows' scales in a block's records: the blocks' own scales, then those of their sub-blocks.
 template <const QuantLayout& kLayout>
 void pack_scales(const RawBlock (&raws)[kPanelRows], uint8_t* record) {
   if constexpr (kLayout.scales == Scales::kPowers) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -179,7 +180,7 @@ std::shared_ptr<const Pages> make_pages(int64_t num_bytes, const PanelFile* file
 }  // namespace
 
 Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows,
-               int node, const PanelFileOf& file_of)
+               std::shared_ptr<PanelFile> file)
     : target_(with_bytes(target, source.format())),
       heads_(slice.heads),
       panel_rows_(rows),
@@ -190,7 +191,7 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       blocks_per_scale_(ballast::blocks_per_scale(source.cols())),
       panels_per_head_((head_rows_ + kPanelRows - 1) / kPanelRows),
       panel_bytes_(format_of(kind_).panel_bytes(cols_)),
-      file_(file_of && num_panels() > 0 ? file_of(node, num_panels() * panel_bytes_) : nullptr),
+      file_(num_panels() > 0 ? std::move(file) : nullptr),
       pages_(make_pages(num_panels() * panel_bytes_, file_.get())) {
   BALLAST_CHECK(target_.activation_bytes == 1 || target_.activation_bytes == 2);
   if (!is_filled()) taken_ = std::make_unique<std::once_flag[]>(static_cast<size_t>(num_taken()));
@@ -254,8 +255,8 @@ void Panels::finish() {
 }
 
 Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
-               PanelRows rows, const PanelFileOf& file_of)
-    : Panels(target, source, {heads, {0, source.cols()}}, rows, 0, file_of) {
+               PanelRows rows, std::shared_ptr<PanelFile> file)
+    : Panels(target, source, {heads, {0, source.cols()}}, rows, std::move(file)) {
   if (is_filled()) {
     pool.parallel_for(num_pieces(), [&](int64_t index) { fetch(index); });
     finish();
@@ -276,21 +277,21 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
   finish();
 }
 
-std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, const PanelTarget& target,
-                                                           const Matrix& source,
-                                                           const std::vector<PanelSlice>& slices,
-                                                           const PanelFileOf& file_of) {
+std::vector<std::shared_ptr<const Panels>> Panels::by_node(
+    ThreadPool& pool, const PanelTarget& target, const Matrix& source, const std::vector<PanelSlice>& slices,
+    const std::vector<std::shared_ptr<PanelFile>>& files) {
   BALLAST_CHECK(slices.size() == static_cast<size_t>(pool.num_nodes()));
+  BALLAST_CHECK(files.empty() || files.size() == slices.size());
   std::vector<std::shared_ptr<Panels>> packed(slices.size());
   std::vector<Chunks> runs;
   std::vector<int64_t> counts, summed;
   for (size_t node = 0; node < slices.size(); ++node) {
     const PanelSlice& slice = slices[node];
-    const int number = static_cast<int>(node);
     int64_t num_panels = 0;
     if (slice.heads.num_rows > 0 && slice.cols.size() > 0) {
-      packed[node].reset(new Panels(target, source, slice, PanelRows::kAsStored, number, file_of));
-      prefer_node(*packed[node]->pages_, pool.node_index(number));
+      packed[node].reset(
+          new Panels(target, source, slice, PanelRows::kAsStored, files.empty() ? nullptr : files[node]));
+      prefer_node(*packed[node]->pages_, pool.node_index(static_cast<int>(node)));
       num_panels = packed[node]->num_panels();
     }
     const Panels* panels = packed[node].get();
@@ -312,8 +313,8 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(ThreadPool& pool, con
   return {packed.begin(), packed.end()};
 }
 
-// A panel's rows are read side by side, more streams than a core foresees: it is asked for them one after
-// the other while the panel before is packed.
+// A panel's rows are read side by side, more streams than the hardware prefetcher follows. So the rows are
+// prefetched in software while the previous panel is packed.
 void ask_ahead(const uint8_t* data, size_t num_bytes) {
   for (size_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
 }
@@ -328,8 +329,8 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
     const int64_t left = head_rows_ - number % panels_per_head_ * kPanelRows;
     return static_cast<int>(std::min<int64_t>(kPanelRows, left));
   };
-  // Memory is cleared right before it is packed into, while a cache still has it: the last piece first,
-  // since whoever packs the run before takes the one that both share.
+  // Memory is cleared right before packing, while a cache still holds it. The last chunk comes first, because
+  // the thread that packs the previous run clears the chunk that both share.
   constexpr int64_t kPiece = static_cast<int64_t>(kHugePageBytes);
   const int64_t first = panels.begin * panel_bytes_ / kPiece;
   for (int64_t i = (panels.end * panel_bytes_ + kPiece - 1) / kPiece - 1; i >= first; --i)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -32,7 +31,7 @@ struct HeadRows {
   }
 };
 
-// How the rows of a head lie in its panels.
+// How the rows of a head are arranged in its panels.
 enum class PanelRows {
   kAsStored,    // a panel's rows are the matrix's
   kTransposed,  // a panel's rows are the matrix's columns, as floats
@@ -54,9 +53,9 @@ struct PanelSlice {
   IndexRange cols;
 };
 
-// A file that keeps one Panels beyond the process. Mapped, the panels lie in the file itself, which is one in
-// memory. Otherwise they are read from it, in memory of their own; where it is not filled yet, somebody
-// writes `pages` into it later.
+// A file that keeps one Panels beyond the process. A mapped file, in a file system in memory, contains the
+// panels themselves. Otherwise they are read into memory; if the file is not filled yet, the caller writes
+// `pages` to it later.
 struct PanelFile {
   int file;  // open for reading, and for writing where it is mapped; as long as file_bytes() says
   bool is_mapped;
@@ -65,26 +64,23 @@ struct PanelFile {
   std::shared_ptr<const Pages> pages;  // once there are panels
 };
 
-// The file for panels of a node (counted from 0) and so many bytes; null for panels that are not kept.
-using PanelFileOf = std::function<std::shared_ptr<PanelFile>(int node, int64_t num_bytes)>;
-
 // Bytes of the panels of `num_heads` heads of [num_rows, cols] each. Throws std::invalid_argument for an
 // unknown type.
 int64_t panels_bytes(int ggml_type, int64_t num_heads, int64_t num_rows, int64_t cols, PanelRows rows);
 
 class Panels {
  public:
-  // Packs the rows of each head apart, on all threads of the pool. `source` must not be packed itself and is
+  // Packs the rows of each head separately, on all threads of the pool. `source` must not be packed and is
   // not needed afterwards.
-  // Where `file_of` names a file that is filled, they come from there; throws std::runtime_error when it is
-  // damaged, std::system_error when it cannot be read or has no room.
+  // Panels come from `file` if it is filled. Throws std::runtime_error if the file is damaged, and
+  // std::system_error if it cannot be read or has no room. Null: the panels are not kept.
   Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source, const HeadRows& heads,
-         PanelRows rows, const PanelFileOf& file_of = {});
-  // slices[n] packed by the threads of the pool's node n, into memory of that node; null for an empty slice.
-  static std::vector<std::shared_ptr<const Panels>> by_node(ThreadPool& pool, const PanelTarget& target,
-                                                            const Matrix& source,
-                                                            const std::vector<PanelSlice>& slices,
-                                                            const PanelFileOf& file_of = {});
+         PanelRows rows, std::shared_ptr<PanelFile> file = nullptr);
+  // slices[n], packed by the threads of the pool's node n into memory of that node; null for an empty slice.
+  // files[n] keeps the panels of node n, or is null. Empty `files`: none are kept.
+  static std::vector<std::shared_ptr<const Panels>> by_node(
+      ThreadPool& pool, const PanelTarget& target, const Matrix& source,
+      const std::vector<PanelSlice>& slices, const std::vector<std::shared_ptr<PanelFile>>& files = {});
 
   const Kernels& kernels() const { return target_.kernels; }
   int activation_bytes() const { return target_.activation_bytes; }
@@ -139,11 +135,11 @@ class Panels {
 
  private:
   // Allocates memory for the slice, which is yet to be packed.
-  Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows, int node,
-         const PanelFileOf& file_of);
+  Panels(const PanelTarget& target, const Matrix& source, const PanelSlice& slice, PanelRows rows,
+         std::shared_ptr<PanelFile> file);
 
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
-  // What memory and files need beside packing, a piece of a huge page at a time.
+  // Memory and files are handled in chunks of a huge page.
   bool is_filled() const { return file_ != nullptr && file_->is_filled; }
   IndexRange piece(int64_t index) const;
   int64_t num_pieces() const;
@@ -163,7 +159,7 @@ class Panels {
   const bool takes_quantized_;
   const int64_t head_rows_;
   const int64_t cols_;
-  const int64_t blocks_per_scale_;  // as whole rows have it: a slice rounds what it is given alike
+  const int64_t blocks_per_scale_;  // of whole rows: a slice of columns is rounded like the whole
   const int64_t panels_per_head_;
   const int64_t panel_bytes_;
   const Prefetching prefetching_ = prefetching_of_this_chip();

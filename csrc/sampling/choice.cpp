@@ -45,7 +45,7 @@ double nucleus_depth(double top_p, int64_t n) {
   return std::log2(2.0 * static_cast<double>(n) / (1.0 - top_p));
 }
 
-// None of the `count` highest logits is below this: as many blocks have a peak that is not.
+// A lower bound of the `count` highest logits: at least that many blocks have a peak that is not lower.
 template <class Logit>
 Logit bound_of_highest(const Logit* block_peaks, int64_t num_blocks, int64_t count) {
   if (count > num_blocks) return -std::numeric_limits<Logit>::infinity();

@@ -24,8 +24,7 @@ struct Choice {
   double highest;  // logit; where it is not finite, nothing can be chosen and the token is one that has it
 };
 
-// Whether so much of a row of n logits is weighed that dividing it among threads pays, which are woken for
-// it.
+// Whether enough of a row of n logits is weighed to justify waking threads for it.
 bool is_worth_dividing(const Selection& selection, int64_t n);
 
 // The token at `uniform`, 0…1, of what a selection leaves of a row's n logits, in steps: those of slices may

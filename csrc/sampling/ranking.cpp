@@ -59,7 +59,7 @@ struct OrderedBits {
   }
 
  private:
-  // Of negative numbers, all bits but the sign: the larger their size, the less they are.
+  // Flips all bits of a negative number except the sign: a larger magnitude means a smaller number.
   static Bits flipped_if_negative(Bits bits) {
     return bits ^ (bits < 0 ? std::numeric_limits<Bits>::max() : Bits{0});
   }
@@ -105,7 +105,7 @@ void Ranking<Logit>::merge() const {
   }
 }
 
-// That of the slice's highest logit; kRankBuckets where none has a weight.
+// Bucket of the slice's highest logit; kRankBuckets if no logit has a weight.
 template <class Logit>
 int Ranking<Logit>::first_bucket_of(IndexRange range) const {
   const Logit* const peaks = block_peaks_ + range.begin / kLogitBlock;
@@ -190,8 +190,8 @@ RankedToken Ranking<Logit>::find_among(Candidates& candidates, Prefix before, co
   return find_sorted(candidates, before, goal);
 }
 
-// Keeps, in their order, the candidates of that part of lowest…highest in which the goal is met; both ends
-// lie in parts of their own, so there are fewer of them each time.
+// Keeps, in order, the candidates of that sub-range of lowest…highest in which the goal is met. Both ends are
+// in different sub-ranges, so each call leaves fewer candidates.
 template <class Logit>
 void Ranking<Logit>::narrow(Candidates& candidates, double highest, double lowest, Prefix* before,
                             const PrefixGoal& goal) const {

@@ -16,7 +16,7 @@ struct Prefix {
   double weight = 0.0;
 };
 
-// What a prefix must have to be long enough.
+// The condition for a prefix to be long enough.
 class PrefixGoal {
  public:
   static PrefixGoal count(int64_t count) { return {count, 0.0, false}; }
@@ -45,9 +45,8 @@ struct RankedToken {
 template <class Logit>
 class Ranking {
  public:
-  // `block_peaks` are those of LogitKernels::peaks. `range`: the depth within which tokens are told apart
-  // best; what is asked for should lie there. The row has a finite peak; all that is pointed to outlives the
-  // ranking.
+  // `block_peaks` are those of LogitKernels::peaks. `range`: the depth that is resolved best; it should
+  // contain the wanted prefix. The row must have a finite peak; all pointers must outlive the ranking.
   Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row, int64_t n,
           const Logit* block_peaks, const Weighing& weighing, double range);
 
@@ -91,7 +90,7 @@ class Ranking {
   double buckets_per_depth_;
   // One a slice; all of them are added to the first.
   Scratch<RankBuckets> buckets_;
-  // Of each slice, that of its highest logit; kRankBuckets where none has a weight.
+  // Bucket of each slice's highest logit; kRankBuckets if no logit has a weight.
   Scratch<int> first_buckets_;
 };
 

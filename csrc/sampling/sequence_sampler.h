@@ -1,4 +1,4 @@
-// What a sequence's next token depends on beside its logits: parameters, and the tokens so far.
+// The state that determines a sequence's next token, other than its logits: parameters and the tokens so far.
 #pragma once
 
 #include <cstdint>

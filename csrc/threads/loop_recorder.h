@@ -13,12 +13,13 @@ namespace ballast {
 // In nanoseconds of the steady clock.
 struct LoopTimes {
   int64_t opened;
-  int64_t first_joined;  // by a thread beside the caller; 0 where none came
+  int64_t first_joined;  // by a thread other than the caller; 0 if none joined
   int64_t last_joined;
   int64_t over;
 };
 
-// `start`, `stop`, `open` and `close` belong to whoever has the pool's turn; `join` to threads inside a loop.
+// Only the current user of the pool calls `start`, `stop`, `open` and `close`; threads inside a loop call
+// `join`.
 class LoopRecorder {
  public:
   void start() { is_on_ = true; }

@@ -29,7 +29,7 @@ bool is_deserted(uint64_t gate) { return (gate & kInsideMask) == 0; }
 // A thread waits awake for about as long as the gap between two operations of one forward pass, which is also
 // what waking it costs; an idle pool uses no CPU.
 constexpr auto kSpin = std::chrono::microseconds(100);
-// While it is kept awake: a device's attention, and what else lies between two layers of experts.
+// Spin time while KeepAwake lives: covers a device's attention and other work between two layers of experts.
 constexpr auto kLongSpin = std::chrono::milliseconds(2);
 constexpr int kLooksBetweenClocks = 16;
 constexpr int kLooksBetweenYields = 256;

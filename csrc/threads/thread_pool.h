@@ -33,9 +33,9 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // While one lives, idle threads spin for up to 2 ms instead of 100 µs before they sleep; sleeping ones are
-  // woken when it begins. For loops that follow each other within that time. Spinning threads yield their
-  // CPUs to whoever needs one.
+  // While an instance lives, idle threads spin for up to 2 ms instead of 100 µs before they sleep; its
+  // constructor wakes sleeping ones. For loops that follow each other within that time. Spinning threads
+  // yield their CPUs to other threads.
   class KeepAwake {
    public:
     explicit KeepAwake(ThreadPool& pool);
@@ -80,9 +80,9 @@ class ThreadPool {
                                        }});
   }
 
-  // Claims the loop's next task for the calling thread, which is about to finish its present one, so that
-  // what the next one reads can be prefetched. Returns the same task when called again. kNoTask where no more
-  // tasks are left than there are threads (those go to whichever thread is free first), and outside a task.
+  // Claims the loop's next task for the calling thread before it finishes its current one, so that data of
+  // the next task can be prefetched. Returns the same task when called again. kNoTask outside a task, and
+  // when no more tasks are left than there are threads (the first free thread takes those).
   static constexpr int64_t kNoTask = -1;
   static int64_t claim_next();
 

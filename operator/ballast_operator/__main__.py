@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(
             f"ballast-operator: the package {package} is not installed; "
-            "`pip install 'ballast-serve[operator]'` brings what the operator takes\n"
+            "run `make setup` in the clone, or install the wheel with its extra: WHEEL[operator]\n"
         )
         return EXIT_NOT_INSTALLED
 

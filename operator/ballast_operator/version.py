@@ -1,3 +1,3 @@
 """The version of the operator, and of the images that it uses by default."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The library's names, imported when they are first asked for: `ballast doctor` runs without any package."""
+    """Import the library's names on first access: `ballast doctor` runs without any package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

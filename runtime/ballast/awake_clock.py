@@ -1,4 +1,4 @@
-"""Time that passes while this process runs, for limits of what the process itself must do or see."""
+"""Measures time while this process runs, for time limits that a pause of the process must not consume."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 class AwakeClock:
     """Seconds for which this process has run since the clock was made. Thread-safe.
 
-    A process may stand still for minutes, by SIGSTOP or with its whole machine, and the system's clock goes on. A limit
-    by that clock would have run out afterwards, without anything having had its time. So the clock is to be read every
-    now and then, and a longer gap than `longest_s` between two readings is taken for a pause: it counts as that.
+    A process may be paused for minutes, by SIGSTOP or with its whole machine, while the system's clock continues. A
+    limit by that clock would expire during the pause. So the clock must be read regularly: a gap of more than
+    `longest_s` between two readings counts as a pause of that length.
     """
 
     def __init__(self, longest_s: float, read: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class AwakeClock:
 
     @classmethod
     def for_limit(cls, limit_s: float) -> AwakeClock:
-        """A clock for one wait of `limit_s`. A pause counts as an eighth of it at most, if the clock is read often."""
+        """A clock for one wait of `limit_s`. A pause counts as at most an eighth of it, if the clock is read often."""
         return cls(limit_s / 8)
 
     def now(self) -> float:

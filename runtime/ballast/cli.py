@@ -1,7 +1,7 @@
 """The command line: argv and environment in, exit code out. No other module reads options from them.
 
-Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough memory; 70 our own fault; 74 output that
-cannot be written.
+Exit codes: 0 clean stop; 2 bad configuration; 3 model unusable; 4 not enough memory; 70 internal error; 74 output not
+writable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ballast.config.arguments import add_options, normalised, suggestion
 from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
-from ballast.errors import BallastError, ConfigError, first_line
+from ballast.errors import BallastError, ConfigError, first_line, how_to_install
 from ballast.log import configure_logging
 from ballast.process_exit import output_error, report, watch_output
 from ballast.version import __version__
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 EXIT_OUR_FAULT = 70
 EXIT_NO_OUTPUT = 74
-"""As sysexits.h has it."""
+"""The same as in sysexits.h."""
 
 _SERVE = (
     *("fastapi", "gguf", "httpx2", "huggingface_hub", "jinja2", "llguidance", "numpy", "openai", "orjson"),
     *("prometheus_client", "pydantic", "starlette", "tokenizers", "tqdm", "uvicorn", "uvloop", "yaml"),
 )
 _GPU = ("torch", "triton")
-_BRINGS = {**dict.fromkeys(_SERVE, "ballast-serve"), **dict.fromkeys(_GPU, "'ballast-serve[runtime]'")}
-"""Packages of others → what brings them, where one is missing."""
+_EXTRAS = {**dict.fromkeys(_SERVE, None), **dict.fromkeys(_GPU, "runtime")}
+"""Third-party packages → the extra of the wheel that has them; None: the wheel itself."""
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_of_output(code: int) -> int:
-    """`code`, or that of output that could not be written, which is reported, for a command that was successful."""
+    """`code`; for a successful command whose output could not be written, report that and return its exit code."""
     error = output_error()
     if error is None:
         return code
@@ -72,7 +72,7 @@ def _exit_of_output(code: int) -> int:
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """The result of `command`, or the exit code of the error that it raises, which is reported."""
+    """The result of `command`. If it raises an error, report it and return its exit code."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -80,11 +80,11 @@ def exit_code(command: Callable[[], int]) -> int:
     except BallastError as error:
         report(f"ballast: {error}")
         return error.exit_code
-    except Exception as error:  # noqa: BLE001  the edge of the process: report what happened, exit with the code for our own faults
+    except Exception as error:  # noqa: BLE001  the process boundary: report, and exit with the code for internal errors
         if isinstance(error, OSError) and error is output_error():
             return EXIT_NO_OUTPUT
-        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _BRINGS:
-            report(f"ballast: the package {package} is not installed; `pip install {_BRINGS[package]}` brings it")
+        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _EXTRAS:
+            report(f"ballast: the package {package} is not installed; {how_to_install(_EXTRAS[package])}")
             return ConfigError.exit_code
         traceback.print_exc()
         report(f"ballast: internal error: {first_line(error)}")
@@ -100,7 +100,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         close = difflib.get_close_matches(argv[0], commands.choices, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands.choices)}"
+        hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
         parser.error(f"no command {argv[0]!r}; {hint}")
     arguments, unknown = parser.parse_known_args(normalised(argv))
     if unknown:
@@ -162,8 +162,8 @@ def _add_serve(commands: _Commands) -> None:
         usage="%(prog)s [MODEL] [OPTION ...]",
         description="Start the server.",
         epilog="Options may be spelled with hyphens. Each is also an environment variable, BALLAST_<NAME> "
-        "(BALLAST_PORT for --port), and a key of the YAML file; the command line wins over the environment, and that "
-        "over the file.",
+        "(BALLAST_PORT for --port), and a key of the YAML file. The command line overrides the environment, "
+        "and the environment overrides the file.",
         allow_abbrev=False,
     )
     _add_model(parser)
@@ -172,8 +172,8 @@ def _add_serve(commands: _Commands) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    # Until the server installs its own handlers. Importing takes a while, and a container's first process ignores
-    # signals without a handler. There is nothing to clean up yet.
+    # Until the server installs its own handlers. Importing takes a while, and PID 1 of a container ignores signals
+    # without a handler. There is nothing to clean up yet.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     hub_name = _hub_name(arguments)
@@ -190,19 +190,19 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a GGUF file, a folder of one model's, or org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] "
-        "or oci://registry/repo:tag; default: the built-in model",
+        help="a GGUF file, the folder of one model, org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] or "
+        "oci://registry/repo:tag; default: the built-in model",
     )
 
 
 def _hub_name(arguments: argparse.Namespace) -> HubName | None:
-    """What MODEL names on a hub; None where it is a file, which becomes the option gguf_path, or not given. Raises
+    """The hub's name of MODEL; None if MODEL is not given, or a file, which becomes the option gguf_path. Raises
     ConfigError."""
     model: str | None = arguments.model
     if model is None:
         return None
     if "gguf_path" in arguments:
-        raise ConfigError("gguf_path", arguments.gguf_path, f"and {model} name two models; name one")
+        raise ConfigError("gguf_path", arguments.gguf_path, f"and {model} are two models; pass one")
     if Path(model).exists() or (model.endswith(".gguf") and ":" not in model):
         arguments.gguf_path = model
         return None
@@ -212,7 +212,7 @@ def _hub_name(arguments: argparse.Namespace) -> HubName | None:
 
 
 def _pulled(config: Config, name: HubName, model: str) -> Config:
-    """The configuration that serves a model of a hub, fetched if it is not here, under the name that it was given."""
+    """The configuration that serves a hub's model under the given name. Downloads the model if it is missing."""
     from ballast.hub.pull import pull
     from ballast.hub.remote import Hub
 
@@ -224,32 +224,32 @@ def _pulled(config: Config, name: HubName, model: str) -> Config:
 def _add_pull(commands: _Commands) -> None:
     parser = commands.add_parser(
         "pull",
-        help="fetch a model from a hub",
-        description="Fetch one quantisation of a model from a hub, if it fits this machine, into the hub's own cache. "
-        "What an interrupted pull has fetched is kept, and the next goes on there. HF_TOKEN, HF_ENDPOINT, HF_HOME, "
-        "HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean for the hub's own tools. ModelScope's models are named as "
-        "modelscope.cn/org/repo:QUANT; their token is MODELSCOPE_API_TOKEN. Models of an S3-compatible store are named "
-        "as s3://bucket/prefix:QUANT, with AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID as for the AWS CLI; "
-        "artifacts of an OCI registry as oci://registry/repo:tag, with the credentials of `docker login`.",
+        help="download a model from a hub",
+        description="Download one quantisation of a model from a hub into the hub's own cache, if it fits this "
+        "machine. An interrupted download resumes where it stopped. HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and "
+        "HF_HUB_OFFLINE mean the same as in the hub's own tools. For ModelScope, use modelscope.cn/org/repo:QUANT and "
+        "the token MODELSCOPE_API_TOKEN. For an S3-compatible store, use s3://bucket/prefix:QUANT with "
+        "AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID as for the AWS CLI. For an OCI registry, use "
+        "oci://registry/repo:tag with the credentials of `docker login`.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="org/repo:QUANT[@revision], s3://… or oci://…; without QUANT, the choices are shown",
+        help="org/repo:QUANT[@revision], s3://… or oci://…; without QUANT, the choices are listed",
     )
-    parser.add_argument("--skip_plan", action="store_true", help="do not look whether it fits: for another machine")
+    parser.add_argument("--skip_plan", action="store_true", help="skip the check of memory: for another machine")
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="for programs: what came of it, as JSON with a reason and a message"
+        "--report", type=Path, metavar="FILE", help="for programs: write the result as JSON with a reason and a message"
     )
     parser.add_argument(
-        "--progress_port", type=int, metavar="PORT", help="for programs: how far it is, as JSON of /readyz on this port"
+        "--progress_port", type=int, metavar="PORT", help="for programs: serve progress as JSON of /readyz on this port"
     )
     parser.set_defaults(run=_pull)
 
 
 def _pull(arguments: argparse.Namespace) -> int:
-    # As in _serve. What has come is kept, and the next pull goes on there.
+    # As in _serve. Downloaded data is kept, and the next pull resumes.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from ballast.hub.naming import read_name
     from ballast.hub.pull import pull
@@ -271,10 +271,10 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _add_models(commands: _Commands) -> None:
-    parser = commands.add_parser("models", help="list what was fetched from a hub, or remove it")
+    parser = commands.add_parser("models", help="list downloaded models, or remove them")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--remove", metavar="MODEL", help="org/repo: all that was fetched of it")
-    which.add_argument("--remove_all", action="store_true", help="everything that was fetched, of every hub")
+    which.add_argument("--remove", metavar="MODEL", help="org/repo: remove everything downloaded from it")
+    which.add_argument("--remove_all", action="store_true", help="remove everything downloaded, from all hubs")
     parser.set_defaults(run=_models)
 
 
@@ -296,19 +296,19 @@ def _models(arguments: argparse.Namespace) -> int:
 def _add_plan(commands: _Commands) -> None:
     parser = commands.add_parser(
         "plan",
-        help="show which tensor would go where, and whether memory suffices",
+        help="show where each tensor would go, and whether memory suffices",
         usage="%(prog)s [MODEL] [--json] [OPTION ...]",
-        description="Show, before anything is loaded, which tensor goes where, its type and bytes, and the sum "
-        "against the memory that is there. Of a model on a hub only the headers are read. Takes the options of serve.",
+        description="Show, before anything is loaded, where each tensor goes, its type and size, and the total against "
+        "the available memory. For a model on a hub, only the headers are read. Takes the options of serve.",
         allow_abbrev=False,
     )
     _add_model(parser)
-    parser.add_argument("--json", action="store_true", help="print it for programs")
-    machine = parser.add_argument_group("a machine that is not this one", "What is not named is this machine's.")
-    machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be taken, such as 384GiB")
-    machine.add_argument("--memory_bandwidth", metavar="RATE", help="of all of it, such as 300GB/s; default: measured")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    machine = parser.add_argument_group("a machine that is not this one", "Defaults are those of this machine.")
+    machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be used, such as 384GiB")
+    machine.add_argument("--memory_bandwidth", metavar="RATE", help="of it, such as 300GB/s; default: measured")
     machine.add_argument("--gpu_bandwidth", metavar="RATE", help="of the GPU's memory; default: by its name")
-    machine.add_argument("--pcie", metavar="BUS", help="generation and lanes, such as 4x16, or a rate")
+    machine.add_argument("--pcie", metavar="BUS", help="PCIe generation and lanes, such as 4x16, or a rate")
     machine.add_argument(
         "--threads", dest="cpu_threads", default=argparse.SUPPRESS, metavar="N", help="the same as --cpu_threads"
     )
@@ -323,7 +323,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     hub_name = _hub_name(arguments)
     described = _described(arguments)
     if described != THIS_MACHINE and "vram_limit" in arguments and "device" not in arguments:
-        arguments.device = "cuda"  # which need not be here
+        arguments.device = "cuda"  # the GPU need not be in this machine
     config = _config(arguments)
     if hub_name is None:
         return plan.run(config, as_json=arguments.json, described=described)
@@ -354,16 +354,16 @@ def _described(arguments: argparse.Namespace) -> Described:
 
 
 _WITHOUT_HTTP = frozenset({"request_timeout_s", "max_body_bytes", "unknown_fields"})
-"""Options of the server's that count without HTTP too."""
+"""Options of the server section that also apply without HTTP."""
 
 
 def _add_batch(commands: _Commands) -> None:
     parser = commands.add_parser(
         "batch",
-        help="answer a file of requests, without a server",
+        help="process a file of requests without a server",
         usage="%(prog)s REQUESTS REPLIES [OPTION ...]",
-        description="Answer a file of requests in OpenAI's batch format, and write a line for each as it is done. The "
-        "same command again goes on where it was stopped. Ends with 1 where some failed. Takes the options of serve "
+        description="Process a file of requests in OpenAI's batch format, and write each result when it is done. The "
+        "same command resumes an interrupted batch. Exits with 1 if any request failed. Takes those options of serve "
         "that are not about HTTP.",
         allow_abbrev=False,
     )
@@ -371,9 +371,9 @@ def _add_batch(commands: _Commands) -> None:
         "requests",
         type=Path,
         metavar="REQUESTS",
-        help='one a line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
+        help='one per line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
     )
-    parser.add_argument("replies", type=Path, metavar="REPLIES", help="file that the replies are added to")
+    parser.add_argument("replies", type=Path, metavar="REPLIES", help="file to which the replies are appended")
     counts = [
         opt for opt in OPTIONS if opt.name not in OF_A_QUEUE and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
     ]
@@ -390,16 +390,16 @@ def _batch(arguments: argparse.Namespace) -> int:
 def _add_profile(commands: _Commands) -> None:
     parser = commands.add_parser(
         "profile",
-        help="count which experts some prompts choose, to place them by",
-        description="Serve some prompts and write down how often each routed expert was chosen; with --expert_profile, "
-        "serve and plan put those used most into a GPU's memory first. Takes the options of serve.",
+        help="record which experts some prompts use, for placing experts",
+        description="Process some prompts and record how often each routed expert is used. With --expert_profile, "
+        "serve and plan put the most used experts into GPU memory first. Takes the options of serve.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "prompts",
         type=Path,
         metavar="PROMPTS",
-        help='one prompt a line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
+        help='one prompt per line: {"prompt": "a text"} or {"token_ids": [1, 2]}, with "max_tokens" for the reply',
     )
     parser.add_argument("--out", type=Path, default=Path("profile.json"), metavar="FILE", help="default: %(default)s")
     add_options(parser, OPTIONS)
@@ -413,9 +413,9 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _add_doctor(commands: _Commands) -> None:
-    parser = commands.add_parser("doctor", help="show what this machine offers and what is missing")
+    parser = commands.add_parser("doctor", help="show the hardware that Ballast finds, and what is missing")
     parser.add_argument(
-        "--bandwidth", action="store_true", help="measure memory by NUMA node, and each GPU's bus: some seconds"
+        "--bandwidth", action="store_true", help="measure memory per NUMA node, and each GPU's bus: some seconds"
     )
     parser.set_defaults(run=_doctor)
 
@@ -429,14 +429,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _add_chat(commands: _Commands) -> None:
     parser = commands.add_parser(
         "chat",
-        help="talk to a server in the terminal",
-        description="Talk to any OpenAI endpoint. /help lists the commands, /exit leaves, Ctrl-C cancels a reply. "
-        "The key, where one is needed, comes from the environment variable OPENAI_API_KEY.",
+        help="chat with a server in the terminal",
+        description="Chat with any OpenAI-compatible endpoint. /help lists the commands, /exit quits, Ctrl-C cancels a "
+        "reply. If the endpoint needs a key, set the environment variable OPENAI_API_KEY.",
         allow_abbrev=False,
     )
-    parser.add_argument("--url", default=_DEFAULT_URL, help="the endpoint, HOST:PORT will do; default: %(default)s")
+    parser.add_argument("--url", default=_DEFAULT_URL, help="the endpoint, a URL or HOST:PORT; default: %(default)s")
     parser.add_argument("--model", metavar="NAME", help="default: the first that the endpoint lists")
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    parser.add_argument("--system", metavar="TEXT", help="system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="default: the server's")
     parser.add_argument("--max_tokens", type=int, metavar="N", help="most tokens of a reply; default: the server's")
     parser.set_defaults(run=_chat)
@@ -454,15 +454,15 @@ def _chat(arguments: argparse.Namespace) -> int:
 def _add_tiny_model(commands: _Commands) -> None:
     parser = commands.add_parser(
         "tiny-model",
-        help="write the built-in model, or a random one, in any layout and type",
+        help="write the built-in model, or a random one, in a given layout and type",
         description="Write a small model for tests: the built-in one in another layout or type (--arch ballast), or "
-        "random weights in the shape of another member of the family.",
+        "random weights in the shape of another architecture.",
         allow_abbrev=False,
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
     archs = (
         *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "qwen3", "glm45", "glm45air", "glm47flash", "glm5"),
-        *("minimaxm2", "hy3", "dots1"),
+        *("minimaxm2", "hy3", "dots1", "gptoss"),
     )
     parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")

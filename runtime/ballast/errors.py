@@ -1,7 +1,7 @@
-"""The errors that Ballast raises on purpose, grouped by who must act.
+"""The errors that Ballast raises on purpose, grouped by who must fix them.
 
-Each names the thing, the value and the way out. The exit codes are part of the command line's contract:
-2 bad configuration, 3 model unusable, 4 not enough memory, 70 our own fault.
+Each message says what is wrong, the value, and what to do. The exit codes are part of the command line's contract:
+2 bad configuration, 3 model unusable, 4 not enough memory, 70 internal error.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import reprlib
 from pathlib import Path
 
 RETRY_AFTER_S = 5
-"""Default of Retry-After, in seconds, when no measurement tells better."""
+"""Default of Retry-After, in seconds, if no measurement is available."""
 
 _MOST_CHARS = 400
-"""Of a value in a message. A path may be long; what a hostile file holds may be a million times as long."""
+"""Most characters of a value in a message. A value from a hostile file may have millions."""
 
 
 class BallastError(Exception):
-    """Base of all expected errors. One that ends the process sets its exit code to that of the class."""
+    """Base of all expected errors. If one ends the process, the class determines the exit code."""
 
     exit_code = 70
 
 
 class ConfigError(BallastError):
-    """A setting that cannot work. Raised before anything is loaded."""
+    """An invalid setting. Raised before anything is loaded."""
 
     exit_code = 2
 
@@ -44,13 +44,13 @@ class ModelError(BallastError):
 
 
 class OutOfMemoryError(BallastError):
-    """The plan needs more memory than the machine, or the container's limit, offers."""
+    """The plan needs more memory than the machine has, or than the container's limit allows."""
 
     exit_code = 4
 
 
 class RequestError(BallastError):
-    """A request that is wrong. `param` is the dotted path of the offending field."""
+    """An invalid request. `param` is the dotted path of the offending field."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -72,8 +72,8 @@ class ContextLengthError(RequestError):
 class CapacityError(BallastError):
     """No capacity now; the same request may succeed after `retry_after_s` seconds.
 
-    Status 429: this server has too much to do. 503: it does not serve at all. `code` names the limit that was met; by
-    default queue_full for 429 and not_ready for 503.
+    Status 429: the server is overloaded. 503: it does not serve requests. `code` names the limit that was reached; the
+    default is queue_full for 429 and not_ready for 503.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CapacityError(BallastError):
 
 
 class EngineDeadError(BallastError):
-    """The engine stopped on a fault of its own; every request it held gets this."""
+    """The engine stopped on an internal error; all requests that it held get this error."""
 
     @classmethod
     def because_of(cls, failure: BaseException) -> EngineDeadError:
@@ -107,14 +107,20 @@ class EngineDeadError(BallastError):
 
 
 def shown(value: object, most_chars: int = 80) -> str:
-    """A value for a message: on one line, without control characters, and cut where it is long."""
+    """A value for a message: on one line, without control characters, and truncated."""
     text = str(value) if isinstance(value, str | Path) else reprlib.repr(value)
     if not text.isprintable():
         text = text.encode("unicode_escape").decode()
     return text if len(text) <= most_chars else f"{text[:most_chars]}…"
 
 
+def how_to_install(extra: str | None = None) -> str:
+    """The end of a message about a missing package: what installs it in a clone and with the wheel."""
+    again = "install the wheel again" if extra is None else f"install the wheel with its extra: WHEEL[{extra}]"
+    return f"run `make setup` in the clone, or {again}"
+
+
 def first_line(error: BaseException) -> str:
-    """An unexpected error on one line. CUDA's messages go on with advice for programmers."""
+    """An unexpected error on one line. CUDA's messages continue with advice for programmers."""
     line, _, _ = str(error).partition("\n")
     return f"{type(error).__name__}: {line}"

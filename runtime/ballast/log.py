@@ -15,7 +15,7 @@ from typing import Any
 from ballast.config.options import LogConfig
 from ballast.host.sizes import human
 
-# Attributes of every record; all others came through `extra`.
+# Attributes of every record; all others come from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -23,14 +23,14 @@ def configure_logging(config: LogConfig) -> None:
     """Send all records to standard error, in the configured format and from the configured level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
-    # From libraries only warnings matter.
+    # Libraries log from level warning.
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("ballast").setLevel(config.log_level.upper())
     logging.captureWarnings(True)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, then the event's own keys."""
+    """One JSON object per line: time, level, logger, event, then the event's own keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -66,11 +66,11 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _readable(key: str, value: object) -> object:
-    """A number of bytes with its unit; everything else as it is."""
+    """A number of bytes with its unit; other values unchanged."""
     return human(value) if key.endswith("_bytes") and type(value) is int else value
 
 
 def _quoted(value: object) -> str:
     plain = str(value)
-    # Quoting keeps an event on one line and a value in one piece, whatever text a client sent.
+    # Quoting keeps an event on one line and a value in one token, for any text that a client sent.
     return plain if plain.isprintable() and plain and not set(plain) & set(' "=') else json.dumps(plain)

@@ -1,4 +1,4 @@
-"""A number that is a metric says so in its type: `running: Annotated[int, Gauge("batch_running", "Requests …")]`.
+"""A number that is a metric declares it in its type: `running: Annotated[int, Gauge("batch_running", "Requests …")]`.
 
 The name, the help and the type are declared there and nowhere else; `/metrics` shows every number that is declared.
 """

@@ -1,4 +1,4 @@
-"""What server, library and batch settle before an engine starts: files checked, memory planned, text ready."""
+"""Prepares a model for server, library and batch: checks its files, plans its memory, loads its tokenizer."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A model that is known to fit, and has not been loaded yet."""
+    """A model that fits and has not been loaded yet."""
 
     config: Config
-    """With the lengths and the device that were settled."""
+    """Completed with the planned lengths and device."""
     text: Text
     load: Loader
     name: str
-    """The model's own."""
+    """The model's own name."""
     context_length: int
     """The model's longest context, in tokens."""
     num_bytes: int = 0
     """Size of its tensors in the file."""
     planned_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that the plan needs: in `host` memory, and on a `device` where there is one; empty without a plan."""
+    """Bytes that the plan needs: in `host` memory, and on a `device` if there is one; empty without a plan."""
     facts: ModelFacts = field(default_factory=ModelFacts)
-    """What clients may know of the file."""
+    """Facts about the file that clients may see."""
 
 
 def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None] = lambda *_: None) -> PreparedModel:
@@ -102,7 +102,7 @@ def _log_device(config: Config) -> None:
 
 
 def _log_lengths(plan: MemoryPlan) -> None:
-    """What follows from the model and from memory, and why."""
+    """Log the lengths derived from the model and from memory, with the reasons."""
     lengths = plan.lengths
     assert lengths is not None, "the plan is a configuration's"
     why = "; ".join(f"{name}: {reason}" for name, reason in lengths.derived.items()) or "as given"
@@ -111,7 +111,7 @@ def _log_lengths(plan: MemoryPlan) -> None:
 
 
 def _log_streaming(plan: MemoryPlan) -> None:
-    """That prompts will be slow, where a smaller cache would make them fast."""
+    """Warn of slow prompts if a smaller cache would make them fast."""
     if plan.device is None or not plan.device.streaming_cache_lens:
         return
     log.warning(

@@ -1,4 +1,4 @@
-"""Reports why the process ends, and ends it when the interpreter's own shutdown may hang."""
+"""Reports why the process ends, and ends it if the interpreter's shutdown may hang."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""End a server and a batch in an orderly way."""
+"""Signals that stop a server or a batch cleanly."""
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """The file from which Kubernetes reads why a container ended."""
 
 
 class _Output(io.FileIO):
-    """Standard output that keeps the error of the first failed write, after which its buffers may be empty."""
+    """Standard output that keeps the error of the first failed write, because later writes may succeed."""
 
     failure: OSError | None = None
 
@@ -40,9 +40,9 @@ _output: _Output | None = None
 
 
 def watch_output() -> None:
-    """Make errors of standard output known to `output_error`. A process that was started without it gets one that
-    cannot be written, and without standard error one that drops everything: otherwise the next file that is opened
-    would get the number, and the output."""
+    """Make errors of standard output available to `output_error`. If the process was started without standard output or
+    standard error, open them (the first as not writable, the second discards everything): otherwise the next opened
+    file would get the number, and the output."""
     global _output
     for number, stream, mode in ((1, sys.stdout, os.O_RDONLY), (2, sys.stderr, os.O_WRONLY)):
         if stream is None:
@@ -58,14 +58,14 @@ def watch_output() -> None:
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_output),
             encoding="utf-8" if was is None else was.encoding,
-            errors="backslashreplace",  # a file's name may be no text
+            errors="backslashreplace",  # a file name may be invalid text
             line_buffering=was is not None and was.isatty(),
         )
 
 
 def output_error() -> OSError | None:
-    """Why what was written to standard output was not delivered; None if it was. After an error, what is still in
-    buffers is dropped, so that the interpreter does not fail on it when it ends."""
+    """Why data written to standard output was not delivered; None if it was. Buffered data is then dropped, so
+    that the interpreter does not fail on it when it ends."""
     if _output is None:
         return None
     with contextlib.suppress(OSError):
@@ -80,10 +80,10 @@ def output_error() -> OSError | None:
 def report(reason: str) -> None:
     """Write why the process ends as the last line on standard error, and to the termination log.
 
-    What the log has already stays: a command may have written more there, for programs.
+    Existing content of that log is kept: a command may have written more there, for programs.
     """
-    reason = reason.encode(errors="backslashreplace").decode()  # a file's name may be no text
-    with contextlib.suppress(OSError):  # full or closed: the exit code still tells
+    reason = reason.encode(errors="backslashreplace").decode()  # a file name may be invalid text
+    with contextlib.suppress(OSError):  # full or closed: the exit code still reports the error
         sys.stderr.write(f"{reason}\n")
         sys.stderr.flush()
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide the reason
@@ -94,8 +94,8 @@ def report(reason: str) -> None:
 def exit_now(error: BallastError) -> NoReturn:
     """Report `error` and end the process now, with its exit code.
 
-    Nothing is torn down, since a device that waits for the host or a thread that never returns would block that for
-    ever. The kernel reclaims memory and devices.
+    Skips the interpreter's shutdown, which may block forever if a device or a thread hangs. The kernel frees memory and
+    devices.
     """
     report(f"ballast: {error}")
     logging.shutdown()

@@ -1,4 +1,4 @@
-"""`ballast profile`: serves some prompts and records how often each routed expert is chosen."""
+"""`ballast profile`: serves some prompts and records how often each routed expert is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ballast.plan import check_memory, load_checked_text, open_checked, settle
 from ballast.text.loading import Text
 
 _REPLY_TOKENS = 64
-"""Tokens to generate for a prompt that names no number."""
+"""Tokens to generate for a prompt without `max_tokens`."""
 _MAX_PROMPTS_BYTES = 1 << 30
 _EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 
@@ -71,7 +71,7 @@ def read_requests(file: Path, text: Text, spec: ModelSpec, max_new_tokens: int, 
             except (ValueError, RequestError) as error:
                 raise ConfigError("prompts", file, f"line {number}: {error}") from error
     if not requests:
-        raise ConfigError("prompts", file, "has no prompt")
+        raise ConfigError("prompts", file, "contains no prompt")
     return requests
 
 
@@ -79,7 +79,7 @@ def _entry(line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected {_EXPECTED}, which this is not: {error}") from error
+        raise ValueError(f"expected {_EXPECTED}, this is not valid JSON: {error}") from error
 
 
 def _request(entry: Any, name: str, text: Text, spec: ModelSpec, max_new_tokens: int, cache_lens: int) -> Request:
@@ -87,26 +87,28 @@ def _request(entry: Any, name: str, text: Text, spec: ModelSpec, max_new_tokens:
         raise ValueError(f"expected {_EXPECTED}")
     unknown = set(entry) - {"prompt", "token_ids", "max_tokens"}
     if unknown:
-        raise ValueError(f"has {', '.join(sorted(unknown))}; allowed are prompt, token_ids, max_tokens")
+        raise ValueError(f"unknown keys {', '.join(sorted(unknown))}; allowed are prompt, token_ids, max_tokens")
     max_tokens = entry.get("max_tokens", min(_REPLY_TOKENS, max_new_tokens))
     if type(max_tokens) is not int or not 1 <= max_tokens <= max_new_tokens:
         raise ValueError(f"max_tokens is {max_tokens}; expected 1 to max_new_tokens, {max_new_tokens}")
     ids = entry.get("token_ids")
     if ids is None:
         if not isinstance(entry["prompt"], str):
-            raise ValueError("prompt must be a text")
+            raise ValueError("prompt must be a string")
         ids = text.tokenizer.encode(entry["prompt"], add_bos=True)
     if not isinstance(ids, list) or not all(type(id_) is int and 0 <= id_ < spec.vocab_size for id_ in ids):
         raise ValueError(f"token_ids must be a list of whole numbers from 0 to {spec.vocab_size - 1}")
     most = min(spec.context_length, cache_lens) - max_tokens
     if not 1 <= len(ids) <= most:
-        raise ValueError(f"the prompt has {len(ids)} tokens; expected 1 to {most}, beside {max_tokens} of its reply")
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens; expected 1 to {most}, in addition to {max_tokens} for its reply"
+        )
     stops = frozenset(text.tokenizer.eos_ids)
     return Request(name, tuple(ids), SamplingParams(max_tokens=max_tokens, temperature=0.0, stop_token_ids=stops))
 
 
 def serve_all(core: EngineCore, requests: Sequence[Request], max_batch_size: int) -> None:
-    """Run all requests to their end, `max_batch_size` at a time."""
+    """Run all requests to completion, `max_batch_size` at a time."""
     waiting: Iterator[tuple[int, Request]] = enumerate(requests, start=1)
     running: set[int] = set()
     while True:
@@ -124,7 +126,7 @@ def serve_all(core: EngineCore, requests: Sequence[Request], max_batch_size: int
 def count_uses(
     runner: Runner, spec: ModelSpec, settings: EngineSettings, requests: Sequence[Request]
 ) -> tuple[int, NDArray[np.int64]]:
-    """Serve `requests` and return (tokens, uses of each expert [routed layers, E]). Uses while loading, which tries
+    """Serve `requests` and return (tokens, uses of each expert [routed layers, E]). Uses during loading, which tests
     kernels and captures steps, are not counted."""
     before = runner.expert_uses.copy()
     serve_all(EngineCore(runner, scheduler_config(settings)), requests, settings.max_batch_size)
@@ -133,12 +135,12 @@ def count_uses(
 
 
 def summary(profile: ExpertProfile, num_prompts: int, file: Path) -> str:
-    """A summary for people, with the share of uses that the most used experts have."""
+    """A summary for people, with the fraction of uses by the most used experts."""
     num_hot = max(1, profile.uses.shape[1] // 10)
     hottest = np.sort(profile.uses, axis=1)
     share = hottest[:, -num_hot:].sum() / max(1, profile.uses.sum())
     return (
         f"{profile.model}: {num_prompts} prompts, {profile.num_tokens} tokens\n"
-        f"  the {num_hot} experts of each layer used most have {share:.0%} of all uses\n"
+        f"  the {num_hot} most used experts of each layer account for {share:.0%} of all uses\n"
         f"  written to {file}; serve with --expert_profile {file}\n"
     )

@@ -1,4 +1,4 @@
-"""The worker of routed experts: what it refuses, and that neither side can leave the other waiting for ever."""
+"""The worker of routed experts: what it rejects, and that no side waits forever for the other."""
 
 from __future__ import annotations
 

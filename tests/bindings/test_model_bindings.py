@@ -25,7 +25,6 @@ def shape(**changes):
     return model.Shape(
         **{
             "hidden": HIDDEN,
-            "rope_dim": ROPE,
             "rms_eps": 1e-6,
             "num_experts": 3,
             "num_experts_used": 2,
@@ -64,6 +63,7 @@ def layer(**changes) -> model.Layer:
     return model.Layer(
         mixer=model.LatentShape(**sizes, softmax_scale=0.4, index=None),
         tensors={role: tensor for role, tensor in tensors.items() if tensor is not None},
+        rope=0,
     )
 
 
@@ -77,8 +77,7 @@ def make(**changes) -> model.Transformer:
             "layers": [layer()],
             "output_norm": f32(HIDDEN),
             "output": matrix(VOCABULARY, HIDDEN),
-            "rope_cos": f32(9, ROPE // 2),
-            "rope_sin": f32(9, ROPE // 2),
+            "ropes": [(f32(9, ROPE // 2), f32(9, ROPE // 2))],
             "kv_layers": [[np.full((SLOTS, RANK + ROPE), np.nan, np.float32)]],
             "block_tokens": 3,
             **changes,
@@ -126,8 +125,9 @@ def test_every_token_may_be_sampled_or_none():
         ({"output_norm": np.zeros(8)}, r"output_norm is float64 \[8\]; expected float32"),
         ({"embedding": matrix(VOCABULARY, 5)}, r"embedding is \[7, 5\]; expected hidden = 8 columns"),
         ({"output": matrix(VOCABULARY, 5)}, r"output is \[7, 5\]; expected \[7, 8\]"),
-        ({"rope_cos": f32(9, 2)}, r"rope_cos is float32 \[9, 2\]; expected float32 \[positions, rope_dim / 2 = 1\]"),
-        ({"rope_sin": f32(8, 1)}, r"rope_sin is float32 \[8, 1\]; expected float32 \[positions = 9"),
+        ({"ropes": [(f32(9, 1), f32(9, 2))]}, r"sines of ropes is float32 \[9, 2\]; expected .* rope_dim / 2 = 1\]"),
+        ({"ropes": [(f32(9, 1), f32(8, 1))]}, r"sines of ropes is float32 \[8, 1\]; expected float32 \[positions = 9"),
+        ({"ropes": []}, r"layers\[0\] has rotation 0; expected one of 0"),
         ({"kv_layers": []}, "the cache has 0 layers; expected 1"),
         (
             {"kv_layers": [[f32(SLOTS, 5)]]},
@@ -135,7 +135,7 @@ def test_every_token_may_be_sampled_or_none():
         ),
         ({"kv_layers": [[]]}, "the cache has 0 planes in layer 0; expected 1"),
         (
-            {"shape": shape(rope_dim=4), "rope_cos": f32(9, 2), "rope_sin": f32(9, 2)},
+            {"ropes": [(f32(9, 2), f32(9, 2))]},
             r"layers\[0\] rotates 2 entries; expected 4",
         ),
         ({"block_tokens": 0}, "block_tokens is 0; expected 1 or more"),

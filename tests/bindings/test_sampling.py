@@ -1,5 +1,5 @@
-"""The compiled sampler chooses the tokens that the plain one in NumPy chooses, under every instruction set, on any
-number of threads and beside any other row."""
+"""The compiled sampler chooses the same tokens as the plain one in NumPy, with every instruction set, any number of
+threads and any other rows in the batch."""
 
 from __future__ import annotations
 

@@ -452,7 +452,7 @@ def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
 
 
 def test_what_is_sooner_computed_is_not_fetched() -> None:
-    costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # a token a second
+    costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # one token per second
     scheduler = evicted(max_batch_size=1, **costs)
     scheduler.take_transfers()
     assert scheduler.is_worth_fetching(1)
@@ -476,7 +476,7 @@ def test_what_is_sooner_computed_is_not_fetched() -> None:
 
 
 def test_what_is_queued_before_counts_when_a_fetch_is_looked_at_again() -> None:
-    scheduler = evicted(decode_costs=[(1, 1.0), (16, 16.0)])  # a token a second
+    scheduler = evicted(decode_costs=[(1, 1.0), (16, 16.0)])  # one token per second
     scheduler.add(2, ids(*range(9)), 1, ids())
     step(scheduler)
     assert scheduler.stats().fetching == 2
@@ -498,7 +498,8 @@ def test_what_is_queued_before_counts_when_a_fetch_is_looked_at_again() -> None:
 
 
 def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
-    """A scheduler that has answered a prompt of so many tokens with one; two blocks are on their way to its tier."""
+    """A scheduler that has answered a prompt of this many tokens with one token. Two blocks are being stored in its
+    tier."""
     scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})
     scheduler.add(seq, ids(*range(num_tokens)), 1, ids())
     step(scheduler)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ballast_operator.cli import _parser
+from ballast_operator.version import __version__ as VERSION
 from support.cluster.helm import CHART, Helm, HelmError
 from support.cluster.kube import Object
 from support.manifests import objects_of
@@ -127,7 +128,7 @@ def test_a_parent_chart_switches_it_by_a_condition_and_has_global_values(
     name = alias or "ballast"
     parent = tmp_path / "platform"
     shutil.copytree(CHART, parent / "charts" / "ballast")
-    needed = {"name": "ballast", "version": "0.1.0", "condition": f"{name}.enabled"}
+    needed = {"name": "ballast", "version": VERSION, "condition": f"{name}.enabled"}
     about = {"apiVersion": "v2", "name": "platform", "version": "1.0.0"}
     (parent / "Chart.yaml").write_text(
         yaml.safe_dump({**about, "dependencies": [{**needed, **({"alias": alias} if alias else {})}]})
@@ -160,8 +161,8 @@ def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> No
     ]
     only = container(objects)
     assert only["securityContext"]["readOnlyRootFilesystem"] is True
-    assert {"--runtime-image=ballast-runtime:0.1.0", "--operator-namespace=ballast-system"} <= set(only["args"])
-    assert "--cpu-runtime-image=ballast-runtime:0.1.0-cpu" in only["args"]
+    assert {f"--runtime-image=ballast-runtime:{VERSION}", "--operator-namespace=ballast-system"} <= set(only["args"])
+    assert f"--cpu-runtime-image=ballast-runtime:{VERSION}-cpu" in only["args"]
     assert not [word for word in only["args"] if word.startswith("--namespace")]
     for definition in of_kind(objects, "CustomResourceDefinition"):
         assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -227,10 +228,10 @@ DIGEST = f"sha256:{'0' * 64}"
         ("runtimeImage.repository=r.test/x,runtimeImage.tag=v2", "r.test/x:v2", "r.test/x:v2-cpu"),
         ("runtimeImage.tag=2-cuda", "ballast-runtime:2-cuda", "ballast-runtime:2-cpu"),
         ("runtimeImage.tag=2-cpu", "ballast-runtime:2-cpu", "ballast-runtime:2-cpu"),
-        ("cpuRuntimeImage.tag=v3", "ballast-runtime:0.1.0", "ballast-runtime:v3"),
-        ("cpuRuntimeImage.repository=r.test/small", "ballast-runtime:0.1.0", "r.test/small:0.1.0-cpu"),
+        ("cpuRuntimeImage.tag=v3", f"ballast-runtime:{VERSION}", "ballast-runtime:v3"),
+        ("cpuRuntimeImage.repository=r.test/small", f"ballast-runtime:{VERSION}", f"r.test/small:{VERSION}-cpu"),
         (f"runtimeImage.digest={DIGEST}", f"ballast-runtime@{DIGEST}", f"ballast-runtime@{DIGEST}"),
-        (f"cpuRuntimeImage.digest={DIGEST}", "ballast-runtime:0.1.0", f"ballast-runtime@{DIGEST}"),
+        (f"cpuRuntimeImage.digest={DIGEST}", f"ballast-runtime:{VERSION}", f"ballast-runtime@{DIGEST}"),
     ],
 )
 def test_services_with_and_without_gpus_take_an_image_each(

@@ -32,7 +32,7 @@ def check_tools():
         paint, calls = painting_tool("say final")
         options = {"max_steps": 3, "stream_outputs": streams, "verbosity_level": LogLevel.OFF}
         agent = ToolCallingAgent([tool(paint)], model(SCRIPTED, KEY), **options)
-        with contextlib.redirect_stdout(io.StringIO()):  # it draws what is streamed, whatever the level
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints the stream at every log level
             assert agent.run("say paint") == PAINTED
         assert calls == [PAINT]
 

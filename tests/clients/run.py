@@ -17,7 +17,7 @@ blocked = set()
 
 
 def refuse_other_machines(event, arguments):
-    """An audit hook: whatever client library opens a connection, it comes by here."""
+    """An audit hook that sees every connection that a client library opens."""
     if event == "socket.getaddrinfo":
         host = arguments[0]
     elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ballast_operator.version import __version__ as VERSION
 from support.cluster.chart import ACCOUNT, RELEASE, operator_of
 from support.cluster.cluster import Cluster
 from support.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
@@ -23,6 +24,8 @@ from support.manifests import objects_of, text_of
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
 DEFINITIONS = (DEFINITION, "modelcaches.serving.ballast.dev")
+NEXT = "99.0.0"
+"""The version of `next_version`."""
 WITH_MODEL = {"inferenceServices": [{"name": "comes-along", "spec": service("x")["spec"]}]}
 
 
@@ -56,7 +59,7 @@ def next_version(folder: Path) -> Path:
     chart = folder / "ballast"
     shutil.copytree(CHART, chart)
     for file, old, new in (
-        ("Chart.yaml", "ersion: 0.1.0", "ersion: 0.2.0"),
+        ("Chart.yaml", f"ersion: {VERSION}", f"ersion: {NEXT}"),
         (
             "files/crd/inferenceservices.serving.ballast.dev.yaml",
             "description: Always InferenceService.",
@@ -149,11 +152,11 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     definition = kube.get("customresourcedefinitions", DEFINITION)
     assert described(definition) == "Of the next version."
     with operator_of(cluster, namespace, answers, "chart-second") as operator:
-        assert "--runtime-image=ballast-runtime:0.2.0" in operator.argv
+        assert f"--runtime-image=ballast-runtime:{NEXT}" in operator.argv
         kube.apply("inferenceservices", service("later"), namespace)
         wait_ready(kube, namespace, "later")
         image = kube.get("pods", "later-0", namespace)["spec"]["containers"][0]["image"]
-        assert image == "ballast-runtime:0.2.0-cpu", "what starts now is of the new version"
+        assert image == f"ballast-runtime:{NEXT}-cpu", "what starts now is of the new version"
         wait_ready(kube, namespace, "comes-along")
     after = data_plane(kube, namespace)
     assert {name: after[name] for name in before} == before

@@ -28,7 +28,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def gauges(server: ServerProcess) -> dict[str, float]:
-    """The three, from the port that pickers are told of; each is one series with the model's name."""
+    """The three gauges, from the port that pickers scrape. Each is one series with the model's name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=60) as reply:
         families = {family.name: family for family in text_string_to_metric_families(reply.read().decode())}
     found = {}
@@ -42,7 +42,7 @@ def gauges(server: ServerProcess) -> dict[str, float]:
 
 @contextmanager
 def clients(server: ServerProcess, number: int) -> Iterator[None]:
-    """So many requests at once, each long enough to be seen; they are cancelled at the end."""
+    """Starts this many concurrent requests, each long enough to be seen. They are cancelled at the end."""
     body = json.dumps({"prompt": "a" * 100, "max_tokens": 400, "stream": True}).encode()
     leave = threading.Event()
 

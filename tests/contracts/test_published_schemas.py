@@ -68,7 +68,7 @@ def test_a_text_completion(server: ServerProcess, fields: dict[str, Any]) -> Non
     *texts, last = chunks
     assert texts
     for chunk in texts:
-        # The published schema is that of a whole reply: while a choice goes on, its reason to end is null.
+        # The published schema describes a whole reply. In a stream, the finish reason of an unfinished choice is null.
         for choice in chunk["choices"]:
             choice["finish_reason"] = choice["finish_reason"] or "stop"
         assert chunk.pop("usage") is None

@@ -22,7 +22,8 @@ constexpr int64_t kBlockTokens = 4;
 constexpr int64_t kNumBlocks = 6;
 constexpr int64_t kNumTokens = 9;
 
-const ModelShape kShape{32, 6, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
+constexpr int64_t kRopeDim = 6;
+const ModelShape kShape{32, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
 const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f, std::nullopt};
 const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f, false};
 
@@ -35,8 +36,8 @@ class SmallModel {
  public:
   SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent)
       : kind_(kind), pool_(num_threads), engine_(7) {
-    cos_ = floats(kPositions * kShape.rope_dim / 2);
-    sin_ = floats(kPositions * kShape.rope_dim / 2);
+    cos_ = floats(kPositions * kRopeDim / 2);
+    sin_ = floats(kPositions * kRopeDim / 2);
     ModelInput input{matrix(kVocabulary, kShape.hidden),
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
@@ -51,7 +52,7 @@ class SmallModel {
     }
     if (spoil) spoil(input, *this);
     model_.reset(new Transformer(pool_, kernels, kShape, ModelWeights(input, kShape),
-                                 {cos_.data(), sin_.data(), kPositions}, cache));
+                                 {{cos_.data(), sin_.data(), kPositions, kRopeDim}}, cache));
   }
 
   // Logits after each of the tokens begin…end of one sequence.
@@ -98,9 +99,12 @@ class SmallModel {
   LayerInput layer(bool dense) {
     TensorsByRole tensors{
         {"attention_norm", floats(kShape.hidden)}, {"ffn_norm", floats(kShape.hidden)}, {"mlp", experts(1)}};
-    MixerShape mixer = kGrouped;
+    GroupedShape grouped_shape = kGrouped;
+    if (dense) grouped_shape.window = 3;
+    MixerShape mixer = grouped_shape;
     if (kind_ == Kind::kOfGroups) {
       tensors.merge(grouped(dense));
+      if (!dense) tensors.emplace("router_logit_bias", floats(kShape.routing.num_experts));
     } else {
       LatentShape latent_shape = kLatent;
       if (kind_ == Kind::kSparse) latent_shape.index = kIndexer;
@@ -144,7 +148,7 @@ class SmallModel {
     return tensors;
   }
 
-  // With biases in one layer and norms in the other.
+  // With a window, sinks and biases in one layer and norms in the other.
   TensorsByRole grouped(bool dense) {
     const int64_t heads = kGrouped.num_heads, kv_heads = kGrouped.num_kv_heads, width = kGrouped.head_dim;
     TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
@@ -155,6 +159,8 @@ class SmallModel {
       tensors.emplace("query_bias", floats(heads * width));
       tensors.emplace("key_bias", floats(kv_heads * width));
       tensors.emplace("value_bias", floats(kv_heads * kGrouped.v_dim));
+      tensors.emplace("output_bias", floats(kShape.hidden));
+      tensors.emplace("sinks", floats(heads));
     } else {
       tensors.emplace("query_norm", floats(width));
       tensors.emplace("key_norm", floats(width));
@@ -164,8 +170,11 @@ class SmallModel {
 
   Experts experts(int64_t num) {
     const int64_t width = 13;
-    return Experts(matrix(num * width, kShape.hidden), matrix(num * width, kShape.hidden),
-                   matrix(num * kShape.hidden, width), num);
+    const Experts experts = Experts(matrix(num * width, kShape.hidden), matrix(num * width, kShape.hidden),
+                                    matrix(num * kShape.hidden, width), num);
+    if (kind_ != Kind::kOfGroups) return experts;
+    return experts.with_biases({floats(num * width), floats(num * width), floats(num * kShape.hidden)})
+        .with_unit({1.702f, 0.5f});
   }
 
   const Kind kind_;

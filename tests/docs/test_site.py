@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 from tools.page.pictures import chromium
 
+from ballast import __version__
 from ballast._core import kernels
 
 ROOT = Path(__file__).parents[2]
@@ -68,21 +68,19 @@ def test_links_of_pages_outside_the_site_lead_to_files() -> None:
 
 def test_the_readme_pushes_the_images_that_are_built() -> None:
     """`make image` names them with the project's version; the chart takes the runtime for CPUs as well."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     [pushed] = re.findall(r"for image in (.*); do", (ROOT / "README.md").read_text())
     assert pushed.split() == [
-        f"ballast-operator:{version}",
-        f"ballast-runtime:{version}",
-        f"ballast-runtime:{version}-cpu",
+        f"ballast-operator:{__version__}",
+        f"ballast-runtime:{__version__}",
+        f"ballast-runtime:{__version__}-cpu",
     ]
 
 
 def test_images_in_the_documentation_have_the_version_of_the_project() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     pages = [page.read_text() for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
     named = [tag for page in pages for tag in re.findall(r"ballast-(?:runtime|operator):(\d+\.\d+\.\d+)", page)]
     assert len(named) > 10
-    assert set(named) == {version}
+    assert set(named) == {__version__}
 
 
 def test_the_models_page_lists_every_type_that_is_read() -> None:

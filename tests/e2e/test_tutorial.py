@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ballast_operator.version import __version__ as VERSION
 from support.cluster.binaries import ROOT, program
 from support.cluster.kube import Object
 from support.cluster.nodes.images import ARCHIVES, OPERATOR_IMAGE, RUNTIME_IMAGE
@@ -27,7 +28,7 @@ def bare(installed: InstalledNode) -> InstalledNode:
     """The node without operator and definition, its images under the names that the chart has by default."""
     installed.kubectl("delete", "-f", str(installed.folder / "operator.yaml"), "--timeout=120s")
     installed.kubectl("delete", "-f", str(CRDS), "--timeout=120s")
-    for image, name in ((OPERATOR_IMAGE, "operator:0.1.0"), (RUNTIME_IMAGE, "runtime:0.1.0-cpu")):
+    for image, name in ((OPERATOR_IMAGE, f"operator:{VERSION}"), (RUNTIME_IMAGE, f"runtime:{VERSION}-cpu")):
         installed.node.ctr("images", "tag", "--force", image, f"docker.io/library/ballast-{name}")
     installed.kubectl("create", "namespace", OPERATOR_NAMESPACE)
     installed.kubectl("label", "namespace", OPERATOR_NAMESPACE, "default", RESTRICTED)

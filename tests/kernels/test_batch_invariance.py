@@ -21,7 +21,7 @@ POOLS = [kernels.ThreadPool(n) for n in (1, 2, 3)]
 def assert_rows_are_independent(
     run: Callable[[kernels.ThreadPool, NDArray[np.int64]], F32], num_tokens: int = NUM_TOKENS
 ) -> None:
-    """`run(pool, tokens)` gives the rows of the chosen tokens; whoever else is chosen must not matter."""
+    """`run(pool, tokens)` gives the rows of the chosen tokens. The other chosen tokens must not change them."""
     everything = np.arange(num_tokens)
     whole = run(POOLS[0], everything)
     assert np.all(np.isfinite(whole))

@@ -28,20 +28,16 @@ def matrix() -> kernels.Matrix:
 
 
 def packed(path: Path, *, mapped: bool, checksum: int | None) -> tuple[kernels.Matrix, kernels.PanelFile]:
-    made: list[kernels.PanelFile] = []
-
-    def file_of(num_bytes: int) -> kernels.PanelFile:
-        if checksum is None:
-            os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
-        made.append(kernels.PanelFile(file, mapped=mapped, checksum=checksum))
-        return made[0]
-
     file = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        result = kernels.pack(POOL, matrix(), ISA, activation_bytes=2, file_of=file_of)
+        if checksum is None:
+            num_bytes = kernels.packed_nbytes(GgmlType.Q4_K, num_rows=ROWS, cols=COLS)
+            os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
+        panels = kernels.PanelFile(file, mapped=mapped, checksum=checksum)
+        result = kernels.pack(POOL, matrix(), ISA, activation_bytes=2, file=panels)
     finally:
         os.close(file)
-    return result, made[0]
+    return result, panels
 
 
 @pytest.mark.parametrize("mapped_again", [False, True])
@@ -82,32 +78,54 @@ def test_a_file_that_was_cut_is_seen(tmp_path: Path, mapped: bool) -> None:
         packed(tmp_path / "panels", mapped=mapped, checksum=file.checksum)
 
 
+def experts() -> kernels.Experts:
+    rng = np.random.default_rng(2)
+    gate, up, down = (
+        kernels.Matrix(random_blocks(rng, GgmlType.Q8_0, 4 * 256, 256), GgmlType.Q8_0, 4 * 256, 256) for _ in range(3)
+    )
+    return kernels.Experts(gate, up, down, 4)
+
+
 def test_experts_come_from_their_files(tmp_path: Path) -> None:
-    def experts() -> kernels.Experts:
-        rng = np.random.default_rng(2)
-        gate, up, down = (
-            kernels.Matrix(random_blocks(rng, GgmlType.Q8_0, 4 * 256, 256), GgmlType.Q8_0, 4 * 256, 256)
-            for _ in range(3)
-        )
-        return kernels.Experts(gate, up, down, 4)
+    checksums: dict[str, int] = {}
 
-    files: dict[str, kernels.PanelFile] = {}
+    def packed() -> kernels.Experts:
+        packing = kernels.ExpertsPacking(experts(), POOL, ISA, activation_bytes=2)
+        for projection in ("gate", "up", "down"):
+            file = os.open(tmp_path / projection, os.O_RDWR | os.O_CREAT)
+            [num_bytes] = packing.nbytes(projection)
+            os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
+            panels = kernels.PanelFile(file, mapped=True, checksum=checksums.get(projection))
+            packing.pack(projection, [panels])
+            os.close(file)
+            checksums[projection] = panels.checksum
+        return packing.finish()
 
-    def file_of(part: str, node: int, num_bytes: int) -> kernels.PanelFile:
-        name = f"{part}.{node}"
-        file = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
-        os.truncate(file, kernels.panel_file_nbytes(num_bytes, PAGE))
-        checksum = files[name].checksum if name in files else None
-        files[name] = kernels.PanelFile(file, mapped=True, checksum=checksum)
-        return files[name]
-
-    first = experts().packed(POOL, ISA, activation_bytes=2, file_of=file_of)
-    assert sorted(files) == ["down.0", "gate.0", "up.0"]
-    again = experts().packed(POOL, ISA, activation_bytes=2, file_of=file_of)
     plain = experts().packed(POOL, ISA, activation_bytes=2)
-    for made in (first, again):
+    for made in (packed(), packed()):
         for kept, expected in zip(made.parts[0], plain.parts[0], strict=True):
             np.testing.assert_array_equal(kept.panels, expected.panels)
+
+
+def test_experts_can_be_used_only_when_all_projections_are_packed() -> None:
+    packing = kernels.ExpertsPacking(experts(), POOL, ISA, activation_bytes=2)
+    packing.pack("gate")
+    packing.pack("down")
+    with pytest.raises(RuntimeError, match="gate, up and down must be packed"):
+        packing.finish()
+    packing.pack("up")
+    with pytest.raises(ValueError, match="packed already"):
+        kernels.ExpertsPacking(packing.finish(), POOL, ISA, activation_bytes=2)
+
+
+def test_wrong_arguments_of_packing_experts_are_rejected() -> None:
+    packing = kernels.ExpertsPacking(experts(), POOL, ISA, activation_bytes=2)
+    with pytest.raises(ValueError, match="projection is gates; expected gate, up or down"):
+        packing.nbytes("gates")
+    with pytest.raises(ValueError, match="2 files; expected none, or one for each of 1 nodes"):
+        packing.pack("gate", [None, None])
+    with pytest.raises(ValueError, match="isa is reference, which reads weights in place"):
+        kernels.ExpertsPacking(experts(), POOL, "reference", activation_bytes=2)
 
 
 LAYOUT = (1, "4f0db36c490611ff")

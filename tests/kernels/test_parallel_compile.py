@@ -1,4 +1,4 @@
-"""Kernels are compiled beside each other before the first of them is launched; for a GPU that is not here, through a
+"""Kernels are compiled in parallel before the first of them is launched; for a GPU that is not here, through a
 driver that only counts what it is given to load and to launch."""
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
-from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from support.kernels.interpreted import interpreted
+from support.kernels.torch_pointwise import TorchPointwise
 
 ROPE = 24
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -55,7 +55,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def check(launched: set[str], run: Callable[[int], None], counts: list[int]) -> None:
-    """`run` so many tokens: none asks for a kernel that `counts` have not asked for."""
+    """Runs `run` with each of these numbers of tokens. None needs a kernel that `counts` have not requested."""
     for count in counts:
         run(count)
     warmed_up = set(launched)

@@ -21,7 +21,7 @@ from support.vm.table import Table
 __all__ = ["CPUS_PER_NODE"]
 
 BACKOFF_S, MOST_ATTEMPTS = 45, 3
-"""10 s and 20 s lie between the first attempts, and 40 s before the next."""
+"""The first attempts are 10 s and 20 s apart, and the next one follows after 40 s."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def seen(cluster: GuestCluster, name: str) -> dict[str, object]:
 
 
 def numa_option(pod: Object) -> str:
-    """What the engine is told."""
+    """The value of the engine's --numa option."""
     arguments = pod["spec"]["containers"][0]["args"]
     return str(arguments[arguments.index("--numa") + 1])
 

@@ -88,7 +88,7 @@ def test_a_missing_package_is_reported_with_the_command(command: str, package: s
     assert ran.returncode == 2
     assert ran.stderr == (
         f"ballast-operator: the package {package} is not installed; "
-        "`pip install 'ballast-serve[operator]'` brings what the operator takes\n"
+        "run `make setup` in the clone, or install the wheel with its extra: WHEEL[operator]\n"
     )
 
 

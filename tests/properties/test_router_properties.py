@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.routing import Router
 from ballast.model.layers.feed_forward import RoutingSpec
+from support.kernels.plain_routing import Router
 from support.models.gguf_files import R1_SPEC
 
 

@@ -30,7 +30,7 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         chunk_size=max_batch_size + draw(st.integers(0, 8)),
         prefill_chunk_size=draw(st.integers(1, 16)),
         prefix_cache=prefix_cache,
-        # Seconds of steps of 1 and 8 tokens: whichever lane a prompt is cheaper in.
+        # Seconds of steps of 1 and 8 tokens, so that each lane can be the cheaper one for a prompt.
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
         prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if draw(st.booleans()) else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),

@@ -161,7 +161,7 @@ def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() ->
 
 
 def test_two_lanes_leave_no_block_behind_either() -> None:
-    # Short prompts are cheaper beside those that decode, longer ones in steps of their own.
+    # Short prompts are cheaper in steps with decoding requests, longer ones in steps of their own.
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     simulation = Simulation(seed=17, num_requests=3_000, looks_ahead=True, **costs)
     simulation.run()

@@ -48,7 +48,7 @@ class Shapes:
     calls_at_end_only: bool = False
     """Whether only the last turn has calls."""
     null_beside_calls: bool = False
-    """Whether the content beside calls is null, in place of a text that may be empty."""
+    """Whether the content of a message with calls is null instead of a text that may be empty."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A pytest plugin: what each test file took, a line a file at the end of a run, the slowest first."""
+"""A pytest plugin: the time of each test file, one line per file at the end of a run, slowest first."""
 
 from __future__ import annotations
 

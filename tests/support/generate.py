@@ -19,7 +19,7 @@ class Generated:
 
 
 def generate(core: EngineCore, requests: Iterable[Request], *, first_seq: int = 1) -> list[Generated]:
-    """Submit all requests at once, step until all have ended, and return the results in the order of `requests`."""
+    """Submits all requests together, steps until all have ended, and returns the results in the order of `requests`."""
     requests = list(requests)
     tokens: dict[int, list[int]] = {}
     reasons: dict[int, FinishReason] = {}

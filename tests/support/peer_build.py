@@ -12,7 +12,7 @@ PROGRAM_TIMEOUT_S = 900
 
 
 def build_options(build_bin: Path) -> str:
-    """The options of CMake that matter to speed, from the cache beside the folder of programs; empty without one."""
+    """The CMake options that affect speed, from the cache next to the folder of programs. Empty without one."""
     cache = build_bin.resolve().parent / "CMakeCache.txt"
     if not cache.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""The published templates that Ballast's prompts are compared with, and how prompts are told apart."""
+"""The published templates that Ballast's prompts are compared with, and how prompts are distinguished."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ COUNT = 320
 """Conversations for each template."""
 RECORD = Path(__file__).parents[1] / "runtime/text/published_prompts.json"
 """What `tools/published_templates.py` has found that published templates give: by name, the digests of the prompts."""
+
+
+TODAY = "2025-08-06"
+"""The date that templates write."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ _EFFORTS: tuple[dict[str, Any], ...] = (
     {},
     *({"reasoning_effort": level} for level in ("no_think", "low", "high")),
     *({"preserved_thinking": each} for each in (True, False)),
+)
+_HARMONY: tuple[dict[str, Any], ...] = (
+    {},
+    *({"reasoning_effort": level} for level in ("low", "medium", "high")),
+    {"model_identity": "You are a parrot."},
 )
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
@@ -139,6 +148,9 @@ PUBLISHED: dict[str, Published] = {
 PUBLISHED |= {
     "minimax-m2": Published("MiniMax-M2.jinja", "minimax", "minimax-m2"),
     "hy3": Published("tencent-Hy3.jinja", "hunyuan", "hy3", Shapes(switches=_EFFORTS)),
+    "gpt-oss": Published(
+        "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
+    ),
 }
 
 PUBLISHED |= {
@@ -157,6 +169,8 @@ def prompts(published: Published, source: str = "") -> Iterator[tuple[Conversati
         eos_token=EOS,
         release=release,
         numbers_calls=FAMILIES[published.family].reply.numbers_calls,
+        has_channels=FAMILIES[published.family].reply.has_channels,
+        today=TODAY,
     )
     for chat in conversations(COUNT, published.shapes):
         yield (

@@ -1,4 +1,4 @@
-"""The tiers beside an engine's KV cache, as tests see them."""
+"""The tiers of an engine's KV cache, as tests see them."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ def best_of(run: Callable[[], None], times: int = 10) -> float:
 
 
 def median_decode_s(core: EngineCore, num_requests: int) -> float:
-    """Seconds of the median step in which so many requests decode. Steps until nothing is left to compute."""
+    """Seconds of the median step in which this many requests decode. Steps until nothing is left to compute."""
     return statistics.median(decode_times(core, num_requests))
 
 
 def decode_times(core: EngineCore, num_requests: int) -> list[float]:
-    """Seconds of each step in which so many requests decode. Steps until nothing is left to compute."""
+    """Seconds of each step in which this many requests decode. Steps until nothing is left to compute."""
     times, is_running = [], True
     while is_running:
         begin = time.perf_counter()

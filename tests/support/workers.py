@@ -25,7 +25,7 @@ def group_of(case: str) -> str:
     return next(fitting, case.partition("::")[0])
 
 
-@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed, nobody asks
+@pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, which may not be installed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Whole groups go to workers in the order of the tree, in which those of clusters come early.
 

@@ -77,7 +77,7 @@ def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
 
 
 def test_a_file_of_records_holds_what_a_page_shows_or_is_named_elsewhere() -> None:
-    """Files that only the pages name hold no record beside those that the pages show."""
+    """Files that only the pages name hold no record except those that the pages show."""
     shown: dict[str, list[records.Record]] = {}
     for question in (question for each in PAGES for question in each.questions):
         shown.setdefault(question.file, []).extend(found for row in page._records(question) for found in row)

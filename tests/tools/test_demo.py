@@ -1,4 +1,4 @@
-"""`make demo`, without the set-up: it starts a server, shows a reply, says how to go on, and stops what it started."""
+"""`make demo` without the setup: it starts a server, shows a reply, says what to do next, and stops what it started."""
 
 import subprocess
 import sys

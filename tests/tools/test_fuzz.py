@@ -1,4 +1,4 @@
-"""The fuzzer: cases can be made again, and whatever ends badly is found."""
+"""The fuzzer: cases are reproducible, and every bad ending is found."""
 
 from __future__ import annotations
 

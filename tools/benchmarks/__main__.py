@@ -1,8 +1,8 @@
-"""Writes the pages of benchmarks, their charts and the README's table from benchmarks/results.
+"""Write the pages of benchmarks, their charts and the README's table from benchmarks/results.
 
     python -m tools.benchmarks [--check]
 
-With --check nothing is written; the exit code says whether the files are up to date.
+With --check nothing is written. The exit code says whether the files are up to date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         names = [str(path) for path in (*old, *(path.relative_to(ROOT) for path in stale))]
         if names:
-            print(f"{', '.join(names)}: not what benchmarks/results says; run: make docs-reference")
+            print(f"{', '.join(names)}: out of date with benchmarks/results; run: make docs-reference")
         return 1 if names else 0
     for path in old:
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

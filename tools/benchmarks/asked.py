@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md and docs/measurements.md, in their order."""
+"""The tables of docs/benchmarks.md and docs/measurements.md, in order."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PROMPTS_BESIDE = Question(
 
 
 def _prompt_and_streams(*batches: int, sampled: str = "") -> tuple[tuple[str, str], ...]:
-    """Labels and cases: a prompt of 512 tokens, and decoding of each number of streams."""
+    """Labels and cases: a prompt of 512 tokens, and decode for each number of streams."""
     streams = ((f"{_streams(batch)}{sampled}", f"decode B={batch}{sampled}") for batch in batches)
     return (("prompt of 512", "prefill 512"), *streams)
 
@@ -494,7 +494,7 @@ CONVERSATIONS = Question(
         Column("ITL of the other request, ms", "others_token_p50_ms", digits=1),
         Column("prompt tokens from the cache, %", "cached_share", scale=100),
     ),
-    command="python benchmarks/serving/conversations.py --conversations 4 --beside host,none -- --gguf_path MODEL.gguf",
+    command="python benchmarks/serving/conversations.py --conversations 4 --tiers host,none -- --gguf_path MODEL.gguf",
 )
 
 OVERLOAD = Question(
@@ -523,7 +523,7 @@ OVERLOAD = Question(
 _OURS_OF: dict[str, object] = {"server": "ballast"}
 _THEIRS_OF: dict[str, object] = {"server": "llama"}
 _R1_PAIR, _QWEN3_PAIR = {"commit": "38d377eed015"}, {"commit": "c5fff94793fb"}
-"""The commits that ran on the machine that llama-server ran on."""
+"""The commits that were measured on the machine of the llama-server measurements."""
 _R1_BURSTS = tuple(
     (f"{_R1_CUT}, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
     for users, case, prompt, reply in (

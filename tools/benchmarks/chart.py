@@ -1,4 +1,4 @@
-"""A table as grouped bars: one SVG, which follows the reader's light or dark theme."""
+"""A table as grouped bars: one SVG that follows the reader's light or dark theme."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _COLOURS = {
 
 
 def grouped_bars(groups: Sequence[str], series: Sequence[tuple[str, Sequence[float]]], axis: str, title: str) -> str:
-    """An SVG: a group of horizontal bars for each of `groups`, a colour for each of `series` (name, a value a group).
+    """An SVG with a group of horizontal bars for each of `groups` and a colour for each of `series` (name, one value
+    per group).
 
-    `title` is what a screen reader says."""
+    Screen readers read `title`."""
     height = 0.8 / len(series)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.2, 0.75 + 0.27 * len(groups) * len(series)))

@@ -60,7 +60,7 @@ def _figure(highlight: Highlight, column: Column) -> str:
 def _records(question: Question) -> list[tuple[Record, ...]]:
     """For each row, the record of each column. A column that selects its own record may have none in some rows.
 
-    Raises NoRecordError where a row or a column has no record at all."""
+    Raises NoRecordError if a row or a column has no record."""
     records = [tuple(_record(question, row, column) for column in question.columns) for row in question.rows]
     for row, found in zip(question.rows, records, strict=True):
         if not any(found):
@@ -111,7 +111,7 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
         yield ""
         yield "```"
         names = ("command", "peer_command")
-        # The models differ by row; the rest of a command mostly does not.
+        # The models differ by row; the rest of a command is mostly the same.
         lines = (str(record[name]) for record in _distinct(records) for name in names if name in record)
         yield from dict.fromkeys(re.sub(r"\S+\.gguf", "MODEL.gguf", line) for line in lines)
         yield "```"
@@ -145,7 +145,7 @@ def _number(value: float, column: Column) -> str:
 
 
 def _source(records: list[Record]) -> str:
-    """Each machine once, with the commits and days of what was measured on it."""
+    """Each machine once, with the commits and days of its measurements."""
     seen: dict[str, dict[str, None]] = {}
     for record in records:
         seen.setdefault(machine(record), {})[f"{str(record['commit'])[:7]}, {str(record['time'])[:10]}"] = None

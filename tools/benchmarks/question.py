@@ -1,4 +1,4 @@
-"""What a benchmark's part of the page is made of."""
+"""The parts of a benchmark's section on a page."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: which record it shows."""
+    """One line of a table, and the record that it shows."""
 
     label: str
     case: str
-    """The record's `case`, to the letter."""
+    """The record's exact `case`."""
     where: Mapping[str, object] = field(default_factory=dict)
-    """Figures that the record must have besides, where one case was measured in several ways."""
+    """Further figures that the record must have, for a case that was measured in several ways."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: which figure of each record it shows."""
+    """One column of a table, and the figure that it shows of each record."""
 
     title: str
     figure: str
     digits: int = 0
     scale: float = 1.0
-    """What the figure is multiplied by: 100 for a share in per cent."""
+    """Factor of the figure: 100 shows a share as a percentage."""
     spread: bool = False
-    """Show lowest and highest of repeated measurements beside the median."""
+    """Show the lowest and highest of repeated measurements in addition to the median."""
     charted: bool = False
     of: Mapping[str, object] = field(default_factory=dict)
     """Figures that select the column's record, in addition to the row's: for example a server. A row may lack it."""
@@ -36,33 +36,33 @@ class Column:
 
 @dataclass(frozen=True)
 class Question:
-    """One question, its table and its chart."""
+    """One question with its table and its chart."""
 
     name: str
-    """Names the chart's file."""
+    """Name of the chart's file."""
     title: str
     about: str
-    """What was measured, in a paragraph. Holds no figure of a record."""
+    """One paragraph about the measurement. It contains no figure of a record."""
     file: str
-    """Below benchmarks/results."""
+    """File below benchmarks/results."""
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     command: str
-    """What measures it again."""
+    """Command that repeats the measurement."""
     axis: str = ""
-    """Title of the chart's axis, with its unit; empty: there is no chart."""
+    """Title of the chart's axis, with its unit. Empty: there is no chart."""
     peer: str = ""
-    """The version and the options of what Ballast is compared with."""
+    """Version and options of the program that Ballast is compared with."""
     shows_servers: bool = False
-    """List the command lines of both engines, as the records hold them."""
+    """List the command lines of both engines from the records."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of documentation, made of questions."""
+    """A documentation page made of questions."""
 
     path: Path
-    """Below the repository's root."""
+    """Path below the repository's root."""
     introduction: str
     """Title and text before the first question, in Markdown."""
     questions: tuple[Question, ...]
@@ -70,12 +70,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Highlight:
-    """A figure of a question that the README shows too."""
+    """A figure of a question that the README also shows."""
 
     label: str
     question: Question
     row: int
     ours: Column
-    """Its title is the unit."""
+    """Column whose title is the unit."""
     theirs: Column | None = None
     peer: str = "llama-server"

@@ -1,4 +1,4 @@
-"""Reading benchmarks/results: the newest record of a case."""
+"""Reads benchmarks/results: the newest record of a case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoRecordError(Exception):
 def newest(file: str, case: str, where: Mapping[str, object]) -> Record:
     """The last measured record of `case` in `file` whose figures include `where`.
 
-    Raises NoRecordError where there is none."""
+    Raises NoRecordError if there is none."""
     found = [record for record in _records(file) if record["case"] == case and where.items() <= record.items()]
     if not found:
         raise NoRecordError(f"benchmarks/results/{file} has no record of {case!r} with {dict(where)}")
@@ -29,16 +29,16 @@ def newest(file: str, case: str, where: Mapping[str, object]) -> Record:
 
 
 def middle(figure: object) -> float:
-    """A figure as one number: of repeated measurements the median."""
+    """A figure as one number: the median of repeated measurements."""
     if isinstance(figure, list):
         return float(median(figure))
     if not isinstance(figure, (int, float)):
-        raise NoRecordError(f"{figure!r} is no number")
+        raise NoRecordError(f"{figure!r} is not a number")
     return float(figure)
 
 
 def machine(record: Record) -> str:
-    """What a record was measured on, in words."""
+    """The hardware of a record, in words."""
     cores = f"{record['cores']} cores of {_chip(str(record.get('cpu', 'an unnamed CPU')), str(record.get('isa', '')))}"
     if "gpu" in record:
         return f"one {record['gpu']} and {cores}"
@@ -46,7 +46,7 @@ def machine(record: Record) -> str:
 
 
 def _chip(model: str, isa: str) -> str:
-    """A processor's name without its decoration. Virtual machines hide the generation; AMX tells it."""
+    """A processor's short name. Virtual machines hide the generation, but AMX identifies it."""
     name = " ".join(model.replace("(R)", "").replace("Processor", "").split())
     return f"{name} with AMX" if isa == "amx" else name
 

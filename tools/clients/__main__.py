@@ -1,12 +1,12 @@
-"""Runs third-party clients against servers of this machine, each in a virtual environment of its own.
+"""Run third-party clients against servers on this machine, each in a virtual environment of its own.
 
     python -m tools.clients [NAME ...]
 
-One server has the built-in model, which grammars can force but which cannot act; the other one's model follows a script
-(tests/support/servers/script_server.py). Clients reach nothing but loopback.
+One server has the built-in model, which follows grammars but does not act as an agent. The other server's model follows
+a script (tests/support/servers/script_server.py). Clients can connect only to loopback.
 
-Their requirements are pinned in requirements/clients/, since they conflict with each other. Those that run on Node are
-in node.py.
+Their requirements are pinned in requirements/clients/ in separate files, because they conflict with each other. Clients
+for Node are in node.py.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients"
 TIMEOUT_S = 900
 AT_ONCE = 2
-"""Most of their time goes into being installed and imported."""
-# Its template writes tools.
+"""Most of the time is spent on installation and import."""
+# The template of this model supports tools.
 SERVER = ("--chat_template", "deepseek-v3.1", "--max_batch_size", "8")
 SCRIPT = ("support.servers.script_server",)
 KEY = "a-key"
-"""What the scripted server wants to see, so that clients are refused without it."""
+"""Headers that the scripted server requires, so that it rejects clients that do not send them."""
 NOWHERE = "http://127.0.0.1:9"
 OFFLINE = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), NOWHERE),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
     "DO_NOT_TRACK": "1",
 }
-"""The environment of clients. A Python one is held to loopback by tests/clients/run.py as well."""
+"""The environment of clients. tests/clients/run.py also restricts Python clients to loopback."""
 
 
 def main(names: list[str]) -> int:
@@ -64,8 +64,8 @@ def main(names: list[str]) -> int:
 
 @contextmanager
 def servers() -> Iterator[tuple[str, ...]]:
-    """URLs of the server with the built-in model, of the scripted one, and of one as `ballast serve` starts it, for the
-    examples. In the end they must hold no request."""
+    """URLs of the server with the built-in model, of the scripted server, and of a server with default options for the
+    examples. At the end, none may hold a request."""
     with tempfile.NamedTemporaryFile("w") as keys:
         keys.write(KEY)
         keys.flush()

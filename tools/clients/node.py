@@ -1,7 +1,7 @@
-"""Clients that run on Node: installed from the npm registry as their lock files say, and checked without a network.
+"""Clients for Node: installed from the npm registry by their lock files, and checked without a network.
 
-A check is a program of tests/clients/node, run by this interpreter in a network of its own that has loopback alone. It
-starts the servers that it needs there. What it leaves running ends with it.
+A check is a program of tests/clients/node. This interpreter runs it in a network namespace that has only loopback. It
+starts the servers that it needs there. Processes that it leaves behind end with the namespace.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ TIMEOUT_S = 600
 
 _OFFLINE = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 _AS_NOBODY_ELSE = ("--user", "--map-root-user", *_OFFLINE)
-"""The same without being root."""
+"""The same without root."""
 
 
 class UnavailableError(Exception):
-    """What a check needs is not there; says how to get it."""
+    """A requirement of a check is missing. The message says how to get it."""
 
 
 def names() -> list[str]:
-    """The clients that are pinned."""
+    """The pinned clients."""
     return sorted(file.parent.name for file in REQUIREMENTS.glob("*/package-lock.json"))
 
 
 def check(name: str) -> bool:
-    """Whether a client's check passes. Says on standard error why it cannot be tried."""
+    """Whether a client's check passes. If it cannot run, the reason goes to standard error."""
     try:
         command = [*_offline(), sys.executable, str(CHECKS / "offline.py"), name.replace("-", "_"), str(install(name))]
     except (UnavailableError, subprocess.SubprocessError) as error:
@@ -47,9 +47,9 @@ def check(name: str) -> bool:
 
 
 def install(name: str) -> Path:
-    """The folder of a client's packages, exactly as pinned. No script of theirs is run.
+    """The folder of a client's packages, exactly as pinned. Their install scripts do not run.
 
-    Raises UnavailableError without npm and where the registry does not give them.
+    Raises UnavailableError without npm or if the registry does not provide them.
     """
     pinned, directory = REQUIREMENTS / name, ENVIRONMENTS / name
     stamp = directory / ".requirements"
@@ -58,7 +58,7 @@ def install(name: str) -> Path:
         return directory
     npm = shutil.which("npm")
     if npm is None:
-        raise UnavailableError("npm is not there; install Node 20 or newer, or name the clients to be checked")
+        raise UnavailableError("npm is missing; install Node 20 or newer, or name the clients to check")
     directory.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     for file in ("package.json", "package-lock.json"):
@@ -67,14 +67,14 @@ def install(name: str) -> Path:
     if subprocess.run(
         ci, cwd=directory, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ).returncode:
-        raise UnavailableError(f"npm could not install {pinned.relative_to(ROOT)}; its lines are above")
+        raise UnavailableError(f"npm could not install {pinned.relative_to(ROOT)}; its output is above")
     stamp.write_text(want)
     return directory
 
 
 @cache
 def _offline() -> tuple[str, ...]:
-    """The command that runs another one in a network of its own."""
+    """The command that runs another command in a network namespace of its own."""
     for options in (_OFFLINE, _AS_NOBODY_ELSE):
         command = ("unshare", *options, "--")
         try:
@@ -84,6 +84,6 @@ def _offline() -> tuple[str, ...]:
         if tried.returncode == 0:
             return command
     raise UnavailableError(
-        "no network of its own can be made for it, and with another it might reach the internet; be root, or let users "
-        "make namespaces (sysctl kernel.unprivileged_userns_clone=1), with util-linux's unshare"
+        "cannot create a network namespace, without which it might reach the internet; run as root, or allow users to "
+        "create namespaces (sysctl kernel.unprivileged_userns_clone=1), with util-linux's unshare"
     )

@@ -1,4 +1,4 @@
-"""What Prometheus answers to a dashboard's queries, asked as Grafana asks them."""
+"""Sends a dashboard's queries to Prometheus, as Grafana does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Labels = Mapping[str, str]
 
 
 class Source(Protocol):
-    """What is asked of a Prometheus."""
+    """Queries a Prometheus server."""
 
     def query(self, expression: str) -> list[Json]: ...
     def query_range(self, expression: str, start: float, end: float, step_s: float) -> list[Json]: ...
@@ -21,16 +21,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Choices:
-    """What is chosen at a dashboard's top; everything where nothing is said."""
+    """Values of the variables at the top of a dashboard. A variable without a value selects everything."""
 
     rate_interval: str
-    """Grafana makes it from the range and the time between scrapes."""
+    """Grafana computes it from the range and the scrape interval."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Window:
-    """The range of a dashboard, in Unix seconds, and the time between two points of a line."""
+    """The range of a dashboard in Unix seconds, and the time between two points of a line."""
 
     start: float
     end: float
@@ -42,17 +42,17 @@ class Window:
 
 @dataclass(frozen=True)
 class Series:
-    """One line, or one value for what shows only the last."""
+    """One line, or one value for a panel that shows only the last one."""
 
     legend: str
     labels: Labels
     values: tuple[float, ...]
-    """One for each of the window's times, NaN where there is none; a single one from an instant query."""
+    """One value for each of the window's times, NaN if there is none. An instant query gives a single value."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment that every line panel shows."""
+    """A time that every line panel marks."""
 
     colour: str
     time: float
@@ -60,7 +60,7 @@ class Mark:
 
 
 def filled_in(expression: str, board: Json, choices: Choices) -> str:
-    """The query with the board's variables in it. Raises KeyError for one that the board does not have."""
+    """The query with the board's variables inserted. Raises KeyError for a variable that the board does not have."""
     values = {"__rate_interval": choices.rate_interval}
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
@@ -72,7 +72,7 @@ def filled_in(expression: str, board: Json, choices: Choices) -> str:
 
 
 def answers(board: Json, source: Source, window: Window, choices: Choices) -> dict[int, list[Series]]:
-    """The series of each panel, by its id."""
+    """The series of each panel, by the panel's id."""
     return {
         panel["id"]: [
             series
@@ -85,7 +85,7 @@ def answers(board: Json, source: Source, window: Window, choices: Choices) -> di
 
 
 def marks(board: Json, source: Source, window: Window, choices: Choices) -> list[Mark]:
-    """The first moment of each stretch in which an annotation's query has a value."""
+    """The start of each interval in which an annotation's query has a value."""
     return [
         Mark(mark["iconColor"], moment)
         for mark in board["annotations"]["list"]
@@ -116,7 +116,7 @@ def _legend(form: str, labels: Labels) -> str:
 
 
 def _number(text: str) -> float:
-    """NaN for what no line can show."""
+    """Returns NaN for values that a line cannot show."""
     value = float(text)
     return value if math.isfinite(value) else math.nan
 

@@ -1,6 +1,6 @@
-"""A dashboard with Prometheus' answers as one SVG: its panels at their places of Grafana's grid.
+"""Draws a dashboard with Prometheus' answers as one SVG: its panels at their positions in Grafana's grid.
 
-Lengths are points; the page begins at its upper left corner.
+Lengths are points. The origin is the upper left corner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools.dashboards.answers import Json, Mark, Series, Window
 from tools.dashboards.units import shown
 from tools.svg_theme import GRID, INK, INK_AND_GRID, STYLE, themed
 
-# Stand-ins, as in tools/svg_theme.py.
+# Placeholder colours, as in tools/svg_theme.py.
 _MUTED, _ON_COLOUR = "#030303", "#040404"
 _STATUS = {"green": "#050505", "orange": "#060606", "red": "#070707", "blue": "#080808"}
 _LINES = ("#090909", "#0a0a0a", "#0b0b0b", "#0c0c0c", "#0d0d0d", "#0e0e0e", "#0f0f0f")
@@ -55,12 +55,12 @@ _COLOURS = {
 WIDTH, UNIT, GAP, HEAD = 720.0, 18.0, 4.0, 34.0
 TITLE_PT, TEXT_PT, VALUE_PT = 7.5, 6.5, 15.0
 LETTER = 0.6
-"""Width of a letter on the average, of its height."""
+"""Average width of a letter, relative to its height."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A panel's rectangle."""
+    """The rectangle of a panel."""
 
     left: float
     top: float
@@ -69,7 +69,8 @@ class Place:
 
 
 def draw(board: Json, answers: Mapping[int, Sequence[Series]], marks: Sequence[Mark], window: Window) -> str:
-    """The SVG. `answers` are the series of each panel, by its id, which is `panel-N` of its title's group as well."""
+    """The SVG. `answers` are the series of each panel by its id. The SVG group of each panel also has an id,
+    `panel-N`."""
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
     height = HEAD + rows * UNIT
     with plt.rc_context({**STYLE, "font.size": TEXT_PT, "path.simplify_threshold": 0.3}):
@@ -169,7 +170,7 @@ def _lines(
 
 
 def _legend(page: Axes, place: Place, series: Sequence[Series]) -> int:
-    """How many lines it takes: two at most, the second of which says how many more series there are."""
+    """Returns its number of lines: at most two. The second line says how many more series there are."""
     lines: list[list[tuple[int, str]]] = [[]]
     left = 0.0
     for number, each in enumerate(series):
@@ -200,7 +201,7 @@ def _colour(number: int) -> str:
 
 
 def _stat(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> None:
-    """A value beside the other, each with its legend where there are several."""
+    """Values next to each other. If there are several, each has its legend."""
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
     width = (place.width - 8) / len(series)
     for number, each in enumerate(series):
@@ -227,7 +228,7 @@ def _stat(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> No
 
 
 def _gauge(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> None:
-    """Half a ring that fills from the left, around the value."""
+    """Half a ring around the value. It fills from the left."""
     defaults = panel["fieldConfig"]["defaults"]
     [value] = series[0].values
     middle, ground, radius = place.left + place.width / 2, place.top + place.height - 8, 38.0
@@ -240,7 +241,7 @@ def _gauge(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> N
 
 
 def _table(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> None:
-    """The labels as columns, sorted and coloured as the panel says; how many rows there was no room for."""
+    """The labels as columns, sorted and coloured as the panel says. Returns how many rows did not fit."""
     order = panel["transformations"][0]["options"]["indexByName"]
     columns = sorted(order, key=order.__getitem__)
     rows = [each.labels for each in series]
@@ -263,17 +264,17 @@ def _table(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> N
 
 
 _NOW = {"stat": _stat, "gauge": _gauge, "table": _table}
-"""What shows the last value alone."""
+"""The text for the last value."""
 
 
 def _threshold(defaults: Json, value: float) -> str:
-    """The colour of the last step that the value reaches."""
+    """The colour of the last threshold that the value reaches."""
     steps = defaults["thresholds"]["steps"]
     return _STATUS[[step["color"] for step in steps if step["value"] is None or value >= step["value"]][-1]]
 
 
 def _mapped(panel: Json, column: str, text: str) -> str:
-    """The colour that an override gives a cell; empty without one."""
+    """The colour that an override gives a cell. Empty without an override."""
     for found in _options_of(panel, column):
         if text in found:
             return _STATUS[found[text]["color"]]
@@ -289,7 +290,7 @@ def _options_of(panel: Json, column: str) -> Iterator[dict[str, Any]]:
 
 
 def _rounded(svg: str) -> str:
-    """Coordinates to a tenth of a point, which makes the file a third as large."""
+    """Rounds coordinates to a tenth of a point, which makes the file a third as large."""
     numbers = re.compile(r"-?\d+\.\d{2,}")
 
     def rounded(attribute: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and its JSON as Grafana reads it."""
+"""The parts of a dashboard, and their JSON for Grafana."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Panel:
     width: int = 8
     stacked: bool = False
     thresholds: tuple[tuple[float, str], ...] = ()
-    """Values from which a colour holds; `base` below the first."""
+    """Colours by lower threshold. `base` holds below the first one."""
     base: str = "green"
     maximum: float | None = None
     text: str = "auto"
-    """Of a stat: what it writes, `value`, `name` (its legend) or both by `auto`."""
+    """For a stat panel, the displayed text: `value`, `name` (its legend), or both with `auto`."""
     columns: tuple[str, ...] = ()
-    """Of a table: the labels that it shows, in their order; `status` is coloured, and a service leads to its dashboard."""
+    """For a table, its labels in order. `status` is coloured, and a service links to its dashboard."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice at the top: the values of a label, or a number that is typed in."""
+    """A variable at the top: a label's values, or a number that the user types."""
 
     name: str
     label: str
@@ -68,18 +68,18 @@ class Variable:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Moments that are marked in every panel: those at which `expr` has a value."""
+    """Times that are marked in every panel: those at which `expr` has a value."""
 
     name: str
     expr: str
     title: str
-    """May hold labels, as {{pod}}."""
+    """May contain labels, such as {{pod}}."""
     colour: str
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One dashboard; `uid` is part of its address and never changes."""
+    """One dashboard. `uid` is part of its address and never changes."""
 
     uid: str
     title: str
@@ -89,7 +89,7 @@ class Dashboard:
 
 
 def marks(scope: str) -> tuple[Annotation, ...]:
-    """Restarts of engines, and alerts while they fire."""
+    """Restarts of engines, and firing alerts."""
     return (
         Annotation("Restarts", f"changes(process_start_time_seconds{{{scope}}}[1m]) > 0", "{{pod}} restarted", "blue"),
         Annotation(
@@ -110,12 +110,12 @@ def quantiles(metric: str, by: str = "", scope: str = OURS) -> tuple[Query, ...]
 
 
 def rate(metric: str, by: str = "", scope: str = OURS) -> str:
-    """A counter per second, summed."""
+    """The rate of a counter, summed."""
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{scope}}}[$__rate_interval]))"
 
 
 def to_json(board: Dashboard) -> Json:
-    """As Grafana reads it."""
+    """The JSON that Grafana reads."""
     return {
         "uid": board.uid,
         "title": board.title,
@@ -132,7 +132,7 @@ def to_json(board: Dashboard) -> Json:
 
 
 def _to_others() -> Json:
-    """A link to each other dashboard of Ballast, with the same time and choices."""
+    """Links to Ballast's other dashboards, with the same time and variables."""
     return {
         "type": "dashboards",
         "title": "Ballast",
@@ -234,12 +234,12 @@ def _options(panel: Panel) -> Json:
     if panel.kind == "stat":
         colours = "background" if panel.thresholds else "value"
         return {"textMode": panel.text, "colorMode": colours, "reduceOptions": {"calcs": ["lastNotNull"]}}
-    # `False` comes before `True` and `Unknown`: what is wrong stands at the top.
+    # `False` sorts before `True` and `Unknown`, so problems are at the top.
     return {"sortBy": [{"displayName": "status", "desc": False}]} if panel.columns else {}
 
 
 def _only(columns: tuple[str, ...]) -> Json:
-    """Grafana's `organize`: the columns in their order, without time, value and the labels of scraping."""
+    """Grafana's `organize`: the columns in order, without time, value and scrape labels."""
     unwanted = ("Time", "Value", "__name__", "job", "instance", "pod", "container", "endpoint")
     return {
         "id": "organize",
@@ -252,7 +252,7 @@ def _only(columns: tuple[str, ...]) -> Json:
 
 
 def _overrides() -> list[Json]:
-    """Of a table of conditions: colours of the status, and the way to a service's dashboard."""
+    """For a table of conditions: the colours of the status, and the link to a service's dashboard."""
     colours = {status: {"color": colour, "index": n} for n, (status, colour) in enumerate(_STATUS_COLOURS.items())}
     return [
         {

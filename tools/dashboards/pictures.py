@@ -1,9 +1,9 @@
-"""Draws the dashboards as the documentation shows them: a fleet under load, asked by a real Prometheus.
+"""Draw the dashboards for the documentation: a fleet under load, queried through a real Prometheus.
 
     python -m tools.dashboards.pictures [DIRECTORY]      docs/pictures/dashboards unless given
 
-Takes five minutes, and needs Prometheus and the cluster's programs (`make prometheus cluster-binaries`). These are no
-screenshots of Grafana: the panels come from the chart's files, the lines from Prometheus.
+Takes five minutes, and needs Prometheus and the cluster's programs (`make prometheus cluster-binaries`). The pictures
+are not screenshots of Grafana: the panels come from the chart's files, the lines from Prometheus.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PICTURES = ROOT / "docs/pictures/dashboards"
 LOAD_S, STEP_S = 240, 2
 RATE_INTERVAL = "15s"
 CHOSEN = {"service": {"service": SERVICES[0]}}
-"""What is chosen at a dashboard's top."""
+"""Values of the dashboard's variables."""
 
 
 def main(arguments: list[str]) -> int:
@@ -42,13 +42,13 @@ def main(arguments: list[str]) -> int:
 
 
 def ask(source: Source, name: str, board: Json, window: Window) -> tuple[dict[int, list[Series]], list[Mark]]:
-    """What fills the panels of the dashboard, and what is marked in them."""
+    """The series in the panels of the dashboard, and the times that are marked in them."""
     choices = Choices(RATE_INTERVAL, CHOSEN.get(name, {}))
     return answers(board, source, window, choices), marks(board, source, window, choices)
 
 
 def boards() -> dict[str, Json]:
-    """The chart's dashboards, by the names of their files."""
+    """The chart's dashboards, by file name."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(BOARDS.glob("*.json"))}
 
 

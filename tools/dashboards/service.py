@@ -6,10 +6,10 @@ from tools.dashboards.grafana import OURS, Dashboard, Panel, Query, Row, Variabl
 
 _CONDITION = f'ballast_operator_service_condition{{{OURS},condition="Ready"'
 READY = f'max by (reason) ({_CONDITION},status="True"}}) or 0 * max by (reason) ({_CONDITION},status!="True"}})'
-"""1 where the service is ready and 0 where it is not, with the reason."""
+"""1 if the service is ready and 0 if it is not, with the reason."""
 
 SEEN = '__name__=~"ballast_operator_service_condition|ballast_batch_slots"'
-"""Series of services that the operator knows, also those that never ran, and of servers without an operator."""
+"""Series of services that the operator knows, including those that never ran, and of servers without an operator."""
 
 SERVICE = Dashboard(
     "ballast-service",

@@ -1,5 +1,6 @@
-"""A fleet to look at: a real operator on a control plane, two real servers of the built-in model under mixed load, and
-the Prometheus that scrapes them. Nodes and pods are made up; what the dashboards show of requests is not."""
+"""A demonstration fleet: a real operator on a control plane, two real servers of the built-in model under mixed load,
+and the Prometheus that scrapes them. Nodes and pods are simulated; everything that the dashboards show about requests
+is real."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ NEVER_READY = "draft"
 """Its image cannot be pulled."""
 ANSWER_S = 120
 BURST_EVERY_S, BURST_S, BURST = 60, 16, 12
-"""Bursts have a full minute of the load in their middle, and so many clients."""
+"""Number of clients. Bursts have a full minute of the load in their middle."""
 OPTIONS = (
     *("--admin_port", "0", "--cpu_threads", "1", "--max_batch_size", "4", "--max_queue", "6"),
     *("--max_new_tokens", "256", "--cache_lens", "2048", "--kv_disk_bytes", "64MiB"),
@@ -48,7 +49,7 @@ QUESTIONS = (
 
 @contextmanager
 def fleet(folder: Path) -> Iterator[tuple[Prometheus, Sequence[ServerProcess]]]:
-    """Prometheus, which scrapes all of it, and the servers, without load so far."""
+    """Prometheus, which scrapes the whole fleet, and the servers, still without load."""
     with ExitStack() as running:
         cluster = Cluster(folder)
         cluster.start()
@@ -86,7 +87,8 @@ def fleet(folder: Path) -> Iterator[tuple[Prometheus, Sequence[ServerProcess]]]:
 
 @contextmanager
 def load(servers: Sequence[ServerProcess]) -> Iterator[None]:
-    """Conversations, long prompts, clients that leave, and now and then more requests than a server takes."""
+    """Sends conversations, long prompts, requests of clients that disconnect, and at times more requests than a server
+    takes."""
     kinds = (*[_converse] * 3, _read_long, _leave, *[_burst] * BURST)
     clients = enumerate(itertools.product(servers, kinds))
     with at_work([partial(kind, server.url, random.Random(seed)) for seed, (server, kind) in clients]):
@@ -94,7 +96,7 @@ def load(servers: Sequence[ServerProcess]) -> Iterator[None]:
 
 
 def _changes(cluster: Cluster, stop: threading.Event) -> None:
-    """Something for the operator to look at every few seconds."""
+    """Changes something every few seconds that the operator must handle."""
     number = 0
     while not stop.wait(4):
         number += 1
@@ -121,7 +123,7 @@ def _read_long(url: str, chance: random.Random, stop: threading.Event) -> None:
 
 
 def _leave(url: str, chance: random.Random, stop: threading.Event) -> None:
-    """Goes away after the first piece of a stream."""
+    """Disconnects after the first chunk of a stream."""
     while not stop.wait(chance.uniform(3, 9)):
         body = {"prompt": "Once upon a time", "max_tokens": 250, "ignore_eos": True, "stream": True}
         try:
@@ -132,7 +134,7 @@ def _leave(url: str, chance: random.Random, stop: threading.Event) -> None:
 
 
 def _burst(url: str, chance: random.Random, stop: threading.Event) -> None:
-    """One of many clients that come at the same time."""
+    """Sends one request of many clients at the same time."""
     begun = time.monotonic()
     while not stop.wait(0.3):
         if (time.monotonic() - begun + BURST_S / 2) % BURST_EVERY_S < BURST_S:
@@ -141,7 +143,7 @@ def _burst(url: str, chance: random.Random, stop: threading.Event) -> None:
 
 
 def _ask(url: str, body: object) -> dict[str, list[dict[str, dict[str, str]]]]:
-    """The reply; empty where the server is full."""
+    """Returns the reply. It is empty if the server is full."""
     try:
         with urllib.request.urlopen(_request(url, body), timeout=ANSWER_S) as reply:
             answer: dict[str, list[dict[str, dict[str, str]]]] = json.load(reply)

@@ -1,4 +1,4 @@
-"""Numbers as Grafana writes them in a panel's unit."""
+"""Formats numbers in a panel's unit, as Grafana does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _AFTER = {"short": "", "reqps": " req/s", "ops": " ops/s"}
 
 
 def shown(value: float, unit: str) -> str:
-    """Raises ValueError for a unit that no panel has had so far."""
+    """Raises ValueError for a unit that is not supported."""
     if unit == "percentunit":
         return f"{_short(value * 100)} %"
     if unit == "s":
@@ -20,7 +20,9 @@ def shown(value: float, unit: str) -> str:
         return _with_prefix(value, _DECIMAL, " ", "") + "B/s"
     if unit in _AFTER:
         return _with_prefix(value, _DECIMAL, "", "").strip() + _AFTER[unit]
-    raise ValueError(f"unit {unit!r} of a panel is not one of percentunit, s, bytes, Bps, {', '.join(_AFTER)}")
+    raise ValueError(
+        f"unit {unit!r} of a panel is not supported; use one of percentunit, s, bytes, Bps, {', '.join(_AFTER)}"
+    )
 
 
 def _with_prefix(value: float, prefixes: tuple[tuple[float, str], ...], between: str, smallest: str) -> str:
@@ -31,5 +33,5 @@ def _with_prefix(value: float, prefixes: tuple[tuple[float, str], ...], between:
 
 
 def _short(value: float) -> str:
-    """Three digits, without zeros at the end."""
+    """Three digits, without trailing zeros."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

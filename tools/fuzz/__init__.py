@@ -1,4 +1,4 @@
-"""Fuzzes what reads files that others wrote: GGUF, config.json, tokenizer.json, placement rules and --config.
+"""Fuzzes the code that reads untrusted files: GGUF, config.json, tokenizer.json, placement rules and --config.
 
-`make fuzz` runs it. Each case is made from a seed, its kind and its number alone, so that any one can be run again.
+`make fuzz` runs it. A case depends only on a seed, its kind and its number, so each one can be run again.
 """

@@ -1,4 +1,5 @@
-"""`make fuzz`: damaged files by the thousand; exit code 1 when one of them ends otherwise than with 0, 2, 3 or 4."""
+"""`make fuzz`: reads thousands of damaged files. The exit code is 1 if one of them ends with another code than 0, 2, 3
+or 4."""
 
 from __future__ import annotations
 
@@ -46,11 +47,13 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("kinds", nargs="*", default=list(COUNTS), help=f"of {', '.join(TARGETS)}; default: all")
-    parser.add_argument("--seed", type=int, default=20, help="default: %(default)s")
+    parser.add_argument(
+        "kinds", nargs="*", default=list(COUNTS), help=f"kinds of files: {', '.join(TARGETS)}; default: all"
+    )
+    parser.add_argument("--seed", type=int, default=20, help="seed of the cases; default: %(default)s")
     parser.add_argument("--count", type=int, help="cases of each kind; default: 50,000 of gguf, 5,000 of others")
-    parser.add_argument("--seconds", type=float, help="stop after so long, over all kinds; default: no limit")
-    parser.add_argument("--only", type=int, metavar="N", help="run case N of one kind, and show what it says")
+    parser.add_argument("--seconds", type=float, help="stop after this time, over all kinds; default: no limit")
+    parser.add_argument("--only", type=int, metavar="N", help="run case N of one kind, and show its output")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: %(default)s")
     options = parser.parse_args()
     unknown = set(options.kinds) - TARGETS.keys()
@@ -64,7 +67,7 @@ def _until(count: int, deadline: float | None) -> Iterator[int]:
 
 
 def _run_one(kind: str, seed: int, number: int) -> int:
-    """Keep the case's files, so that it can be looked at and becomes a test."""
+    """Keeps the case's files for inspection, or as a test."""
     folder = _kept(kind, seed, number)
     (outcome,) = run_all(kind, seed, [number], 1)
     print(f"{outcome.said}{outcome.codes} in {outcome.seconds:.2f} s; {outcome.problem or 'as it should be'}: {folder}")
@@ -79,7 +82,7 @@ def _kept(kind: str, seed: int, number: int) -> Path:
 
 
 def _cause(outcome: Outcome) -> str:
-    """What findings of one cause have in common: the last line of a traceback, and where it was raised."""
+    """The key by which findings are grouped: the last line of a traceback, and where it was raised."""
     places = re.findall(r'File ".*?([\w/]+\.py)", line (\d+)', outcome.said)
     lines = [line for line in outcome.said.splitlines() if line.startswith("ballast: internal error")]
     told = f"{lines[-1][:100]} at {places[-1][0]}:{places[-1][1]}" if lines and places else ""

@@ -1,4 +1,4 @@
-"""Damaged GGUF files, made of a small whole one."""
+"""Damaged GGUF files, made from small valid ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One entry of the table of tensors."""
+    """One entry of the tensor table."""
 
     name: str
     dims: tuple[int, ...]
@@ -58,7 +58,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file taken apart."""
+    """A parsed file."""
 
     fields: tuple[Field, ...]
     tensors: tuple[Tensor, ...]
@@ -66,7 +66,8 @@ class Content:
 
 
 def seed_specs() -> tuple[ModelSpec, ...]:
-    """Every architecture, both layouts, both gatings, with and without YaRN, fused experts; each a few kilobytes."""
+    """Every architecture, both layouts, both gating functions, with and without YaRN, fused experts; each a few
+    kilobytes."""
     small: dict[str, Any] = {"num_layers": 2, "hidden": 32, "vocab_size": 288}
     dense: dict[str, Any] = {"dense_width": 32}
     latent: dict[str, Any] = {"kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16}
@@ -79,12 +80,12 @@ def seed_specs() -> tuple[ModelSpec, ...]:
 
 @cache
 def seeds() -> tuple[Content, ...]:
-    """The whole files, taken apart."""
+    """The valid files, parsed."""
     return (*(_taken_apart(write_seed(spec)) for spec in seed_specs()), _taken_apart(_seed_with_scales()))
 
 
 def _seed_with_scales() -> bytes:
-    """Experts, and a matrix that every token takes, with scales beside them."""
+    """Experts and a matrix that every token uses, each with its scales."""
     spec = changed(seed_specs()[0], hidden=64)
     matrices = {"blk.1.ffn_up_exps": spec.routing.num_experts, "blk.1.ffn_gate_shexp": 1}
     return _write(
@@ -96,7 +97,7 @@ def _seed_with_scales() -> bytes:
 
 @cache
 def write_seed(spec: ModelSpec, **keys: Any) -> bytes:
-    """A whole file of `spec` with a vocabulary and a template, and `keys` changed."""
+    """A valid file of `spec` with a vocabulary and a template, and with `keys` changed."""
     return _write(spec, keys)
 
 
@@ -272,7 +273,7 @@ def _packed(kind: int, value: Any) -> bytes:
 
 
 def _fitting(kind: int, value: Any, rng: random.Random) -> Any:
-    """The value, or another one that the type can hold."""
+    """Returns the value or another one that the type can hold."""
     try:
         _packed(kind, value)
     except (struct.error, OverflowError, AttributeError, TypeError, UnicodeError):
@@ -283,7 +284,7 @@ def _fitting(kind: int, value: Any, rng: random.Random) -> Any:
 
 
 def _field(key: str, value: Any, rng: random.Random) -> Field:
-    """A key with a value of whatever type."""
+    """A key with a value of any type."""
     if isinstance(value, bool):
         return Field(key, GGUFValueType.BOOL, value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Values that files are not expected to hold, and changes to trees of plain values."""
+"""Values that readers do not expect in files, and changes to trees of plain values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def value(rng: random.Random) -> Any:
 
 
 def change_tree(tree: Any, rng: random.Random) -> Any:
-    """The tree with one place changed: a value replaced, removed, doubled, or moved to another place."""
+    """The tree with one change: a value is replaced, removed, duplicated, or moved."""
     places = list(_places(tree))
     if not places:
         return value(rng)
@@ -52,7 +52,7 @@ def change_tree(tree: Any, rng: random.Random) -> Any:
 
 
 def _places(tree: Any, depth: int = 0) -> Any:
-    """(holder, key) of every value, the larger lists by a few of their entries."""
+    """(holder, key) of every value. Of large lists, only a few entries."""
     if depth > 6:
         return
     if isinstance(tree, dict):
@@ -67,7 +67,7 @@ def _places(tree: Any, depth: int = 0) -> Any:
 
 
 def change_bytes(data: bytes, rng: random.Random, end: int | None = None) -> bytes:
-    """The data with bytes changed, cut, doubled or put in before `end`."""
+    """The data with bytes before `end` changed, removed, duplicated or inserted."""
     content = bytearray(data)
     end = len(content) if end is None else end
     for _ in range(rng.choice((1, 1, 2, 5))):

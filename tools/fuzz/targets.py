@@ -1,4 +1,4 @@
-"""What a case is read by: the code of `ballast plan`, and that of `ballast serve` up to the loaded model."""
+"""The code that reads a case: that of `ballast plan`, and that of `ballast serve` up to the loaded model."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ OPTIONS_FILE = "options.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of files. `write` makes a case in a folder. `paths`: the options that name files, by their names in the
-    folder; without any, the case is the file of options itself."""
+    """One kind of files. `write` makes a case in a folder. `paths` maps the options that name files to their names in
+    the folder. Without `paths`, the case is the options file itself."""
 
     write: Callable[[random.Random, Path], None]
     paths: Mapping[str, str]
     loads: bool = False
-    """Whether what is accepted is also loaded and computed with."""
+    """Whether an accepted file is also loaded and used for computation."""
 
     def config(self, folder: Path) -> Config:
-        """The configuration that a case is read with. Raises ConfigError."""
+        """The configuration for reading a case. Raises ConfigError."""
         if not self.paths:
             return cli.serve_config((f"--config={folder / OPTIONS_FILE}",))
         config = _small_config()
@@ -51,13 +51,13 @@ class Target:
 
 @cache
 def _small_config() -> Config:
-    """For cases that are read with the same options, which take longer to parse than a case to read."""
+    """For cases that are read with the same options. Parsing options takes longer than reading a case."""
     return cli.serve_config(_SMALL)
 
 
 def run(target: Target, folder: Path) -> dict[str, int]:
     """The exit codes of `ballast plan`, of `ballast serve` up to the loaded model, and of its listening, by these
-    names. What they say goes to standard error."""
+    names. Their messages go to standard error."""
     codes = {
         "plan": _exit_code(lambda: _plan(target.config(folder))),
         "serve": _exit_code(lambda: _serve(target.config(folder), loads=target.loads)),
@@ -78,7 +78,7 @@ def _plan(config: Config) -> int:
 
 
 def _serve(config: Config, *, loads: bool) -> int:
-    """As `ballast.server.serve_command.serve` does, but for its log."""
+    """Does the same as `ballast.server.serve_command.serve`, without its log."""
     gguf, spec = open_checked(config.model)
     config, made = settle(config, gguf, spec)
     check_memory(made)
@@ -109,7 +109,7 @@ def _file(name: str, make: Callable[[random.Random], bytes]) -> Callable[[random
 
 
 def _write_config_json(rng: random.Random, folder: Path) -> None:
-    """Beside a file that lacks what config.json supplies."""
+    """Next to a file that lacks the values of config.json."""
     dropped = ("expert_group_count", "expert_weights_norm", "rope.scaling.yarn_beta_fast")
     keys = {f"deepseek2.{key}": None for key in dropped if rng.random() < 0.5}
     (folder / "m.gguf").write_bytes(gguf_cases.write_seed(gguf_cases.seed_specs()[0], **keys))
@@ -141,4 +141,4 @@ TARGETS = {
     "rules": Target(_write_rules, _MODEL | {"optimize_config_path": "rules.yaml"}),
     "options": Target(_file(OPTIONS_FILE, text_cases.make_options), {}),
 }
-"""By the name of the kind."""
+"""The targets by the name of their kind."""

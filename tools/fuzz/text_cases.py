@@ -21,7 +21,7 @@ from ballast.tiny.tokenizer import make_tokenizer
 from support.models.changed_spec import experts_of, latent_of
 from support.models.vocabulary import BOS, EOS
 
-sys.set_int_max_str_digits(0)  # this side writes numbers that the other side must refuse
+sys.set_int_max_str_digits(0)  # this program writes numbers that the reader must reject
 
 RULES: Any = [
     {
@@ -110,16 +110,16 @@ _LIKELY = (
     "/tmp",
     "a,b",
 )
-"""Values that some options take."""
+"""Values that some options accept."""
 
 
 def make_config_json(rng: random.Random) -> bytes:
-    """A config.json; it belongs to `old_file` of targets."""
+    """A config.json; it belongs to the `old_file` of targets."""
     return _json(_config(), rng)
 
 
 def make_tokenizer_files(rng: random.Random) -> dict[str, bytes]:
-    """tokenizer.json and the two files beside it, one of them damaged."""
+    """tokenizer.json and the two files that belong to it, one of them damaged."""
     trees = _tokenizer_trees()
     name = rng.choice(("tokenizer.json", "tokenizer.json", "tokenizer.json", *trees))
     return {
@@ -179,7 +179,7 @@ def _config() -> Any:
 
 @cache
 def _tokenizer_trees() -> dict[str, Any]:
-    """A vocabulary of bytes and a few merges, with everything that a tokenizer.json may have."""
+    """A vocabulary of bytes and a few merges, with every feature that a tokenizer.json may have."""
     made = make_tokenizer("v3")
     whole = json.loads(made.backend.to_str())
     added = [token for token in whole["added_tokens"] if token["content"] in (BOS, EOS)]

@@ -1,4 +1,4 @@
-"""Runs cases in forked workers with limits of memory and time, and says how each ended."""
+"""Runs cases in forked workers with limits of memory and time, and reports how each ended."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pathlib import Path
 from tools.fuzz.targets import TARGETS, run
 
 CPU_S = 5.0
-"""Processor time, that of processes it starts included: what others do on the machine does not count."""
+"""CPU time, including child processes. The load of the machine does not count."""
 HANG_S = 60.0
-"""On the clock, for plan and serve together."""
+"""Wall-clock time, for plan and serve together."""
 MEMORY_BYTES = 1 << 30
-"""Beyond what the worker has when it begins."""
+"""Memory in addition to that of the worker at start."""
 ALLOWED = frozenset({0, 2, 3, 4})
 _CASES_A_WORKER = 300
-"""Then a new one takes over, so that what one case leaves behind does not add up."""
+"""A new worker then replaces it, so that effects of cases do not add up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one case ended. `codes`: the exit codes of plan and serve, by name; `problem` says what is wrong."""
+    """How one case ended. `codes`: the exit codes of plan and serve, by name. `problem` says what is wrong."""
 
     kind: str
     number: int
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def make_case(kind: str, seed: int, number: int, folder: Path) -> None:
-    """Write the files of a case."""
+    """Writes the files of a case."""
     TARGETS[kind].write(random.Random(f"{seed} {kind} {number}"), folder)
 
 
@@ -87,11 +87,11 @@ class _Worker:
                 os.setsid()
                 _serve(self._kind, self._seed, Path(self._folder.name), theirs)
             finally:
-                os._exit(1)  # only a worker that nobody asks any more, or one that is broken, comes here
+                os._exit(1)  # only a worker that is broken or no longer needed gets here
         theirs.close()
 
     def begin(self, number: int | None) -> bool:
-        """Start a case; False when there is none."""
+        """Starts a case. Returns False if there is none left."""
         if number is None:
             return False
         if self._num_cases >= _CASES_A_WORKER:
@@ -104,7 +104,7 @@ class _Worker:
         return True
 
     def end(self) -> Outcome:
-        """The outcome of the case that has ended, or that is stopped now."""
+        """The outcome of the case that has ended or that is stopped now."""
         reply = b""
         with suppress(OSError):
             self.socket.settimeout(max(0.01, self.deadline - time.monotonic()))
@@ -117,14 +117,14 @@ class _Worker:
             return _judged(Outcome(self._kind, self._number, **json.loads(reply)))
         timed_out = time.monotonic() > self.deadline
         if not timed_out:
-            time.sleep(0.1)  # until the system knows how it ended
+            time.sleep(0.1)  # until the kernel knows how it ended
         status = self.stop()
         self._start()
         problem = f"gave no answer in {HANG_S:g} s" if timed_out else f"ended with {_told(status)}"
         return Outcome(self._kind, self._number, problem=problem)
 
     def stop(self) -> int:
-        """End the process and what it started; its wait status."""
+        """Ends the process and its children. Returns its wait status."""
         self.socket.close()
         ended, status = os.waitpid(self._pid, os.WNOHANG)
         if not ended:
@@ -185,7 +185,7 @@ def _limit_memory() -> None:
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (600, 600))  # should nobody be left to stop it
+    resource.setrlimit(resource.RLIMIT_CPU, (600, 600))  # a limit in case no parent is left to stop it
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))
-    with Path(os.devnull).open("wb") as nothing:  # what Rust says before it aborts
+    with Path(os.devnull).open("wb") as nothing:  # the message of Rust before it aborts
         os.dup2(nothing.fileno(), sys.__stderr__.fileno() if sys.__stderr__ else 2)

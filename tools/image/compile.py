@@ -1,10 +1,9 @@
-"""Compiles other people's packages to byte code: an image's file system is read-only when they run.
+"""Compile third-party packages to byte code, because an image's file system is read-only when they run.
 
-A file that is written for another Python than this one (torch holds some) is left out and named. Only an import of it
-would fail, and there is none. All other trouble ends the build, as everything does in our own packages, which
-`python3 -m compileall` compiles.
+A file for another Python version (torch has some) is left out and named. Only an import of it would fail, and nothing
+imports it. Every other error ends the build, as in our own packages, which `python3 -m compileall` compiles.
 
-Run by the image's own Python, with the standard library alone:  python3 compile.py FOLDER
+The image's own Python runs it, with only the standard library:  python3 compile.py FOLDER
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import py_compile
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 FILES_A_TASK = 64
 
@@ -23,13 +23,14 @@ def main(folder: str) -> None:
     with ProcessPoolExecutor() as workers:
         for path, is_compiled in zip(files, workers.map(compiled, files, chunksize=FILES_A_TASK), strict=True):
             if not is_compiled:
-                print(f"compile: left out, its syntax is another Python's: {path}", file=sys.stderr)
+                print(f"compile: left out, not valid in this Python version: {path}", file=sys.stderr)
 
 
 def compiled(path: Path) -> bool:
-    """Compile one file; False where its syntax is not this Python's."""
+    """Compiles one file. Returns False if its syntax is not valid in this Python version."""
     try:
-        py_compile.compile(str(path), doraise=True)
+        # The byte code stays valid when a builder sets all times of a layer.
+        py_compile.compile(str(path), doraise=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
     except py_compile.PyCompileError as error:
         if not issubclass(error.exc_value.__class__, SyntaxError):
             raise

@@ -1,9 +1,9 @@
-"""Has the Python programs of an image run isolated: no variable and no file outside the image brings code into them.
+"""Isolate the Python programs of an image: no variable and no file outside the image can add code to them.
 
-`-I` ignores every PYTHON* variable, the user's packages and the working directory; `-B` and `-u` say what the image's
-variables would: write no byte code and do not buffer output.
+`-I` ignores every PYTHON* variable, the user's packages and the working directory. `-B` and `-u` replace the image's
+variables: write no byte code, and do not buffer output.
 
-Run by the image's own Python, with the standard library alone:  python3 isolate.py FOLDER
+The image's own Python runs it, with only the standard library:  python3 isolate.py FOLDER
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(folder: str) -> None:
 
 
 def isolated(path: Path) -> bool:
-    """Whether the file is a Python program; it then starts its interpreter with FLAGS."""
+    """Whether the file is a Python program. If so, it now starts its interpreter with FLAGS."""
     content = path.read_bytes()
     found = SHEBANG.match(content)
     if found is None:

@@ -1,7 +1,7 @@
-"""Prints the contents of an image as CycloneDX 1.6: the Python distributions in /opt/ballast, what the chat page has
-from npm, and the system's packages.
+"""Print the contents of an image as CycloneDX 1.6: the Python distributions in /opt/ballast, the chat page's npm
+packages, and the system's packages.
 
-Run by the image's own Python, with the standard library alone:  python3 sbom.py NAME VERSION
+The image's own Python runs it, with only the standard library:  python3 sbom.py NAME VERSION
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def site_packages(folders: Iterable[str]) -> list[str]:
 
 
 def page_components(folders: Iterable[str]) -> Iterator[Component]:
-    """The packages that the server's wheel below these folders holds for its page."""
+    """The npm packages of the chat page in the server's wheel below these folders."""
     for folder in site_packages(folders):
         for listed in Path(folder).glob("ballast/server/routes/static/vendor/packages.json"):
             files = json.loads(listed.read_text(encoding="utf-8")).values()
@@ -50,7 +50,7 @@ def page_components(folders: Iterable[str]) -> Iterator[Component]:
 
 
 def python_components(folders: Iterable[str]) -> Iterator[Component]:
-    """The distributions below these folders; without folders, those of the Python that runs this."""
+    """The distributions below these folders. Without folders, those of the running Python."""
     where = site_packages(folders)
     for found in distributions(path=where) if where else distributions():
         name = found.metadata["Name"]
@@ -73,7 +73,7 @@ def license_of(found: Distribution) -> Component:
 
 
 def debian_components() -> Iterator[Component]:
-    """The packages of dpkg; none on systems without it."""
+    """The packages of dpkg. Empty on systems without it."""
     form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
     try:
         listed = subprocess.run(

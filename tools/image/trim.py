@@ -1,6 +1,6 @@
-"""Takes out of an image what the server never loads, and sees that what stays is complete.
+"""Remove from an image the files that the server never loads, and check that the rest is complete.
 
-Run by the image's own Python, with the standard library alone, beside binutils:  python3 trim.py VIRTUAL_ENVIRONMENT
+The image's own Python runs it, with only the standard library and binutils:  python3 trim.py VIRTUAL_ENVIRONMENT
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NEVER_LOADED = {
-    # Headers for extensions, a compiler of messages, and linear algebra, which no model here has.
+    # Headers for extensions, a message compiler, and linear algebra, which no model here uses.
     "torch": ("include", "bin/protoc*", "lib/libtorch_cuda_linalg.so"),
-    # The profiler, with all of CUPTI, and programs that only show what was compiled.
+    # The profiler, with all of CUPTI, and programs that only display compiled code.
     "triton": (
         "_C/libproton.so",
         "backends/nvidia/bin/cuobjdump",
@@ -23,7 +23,7 @@ NEVER_LOADED = {
         "backends/nvidia/lib/cupti",
         "instrumentation",
     ),
-    # Solvers over several GPUs, profilers, and second copies of libraries, for programs of CUDA's that are not here.
+    # Solvers over several GPUs, profilers, and copies of libraries for CUDA programs that are not in the image.
     "nvidia/cu13/lib": (
         "libcheckpoint.so",
         "libcufftw.so.*",
@@ -33,15 +33,15 @@ NEVER_LOADED = {
         "libnvrtc*.alt.so.*",
         "libpcsamplingutil.so",
     ),
-    # Convolutions and the like: libcudnn.so.9, which torch is linked with, loads them when one is asked for.
+    # Convolutions and similar operations: libcudnn.so.9, which torch is linked with, loads them on demand.
     "nvidia/cudnn": ("include", "lib/libcudnn_*.so.9"),
-    # What kernels that talk to other GPUs are linked with.
+    # Libraries that kernels for communication between GPUs are linked with.
     "nvidia/nvshmem": ("include", "lib/libnvshmem_device.*"),
 }
-"""Folders of site-packages → patterns of what is taken out of them. A pattern that matches nothing ends the build."""
+"""Folders of site-packages → patterns of files to remove. A pattern that matches nothing ends the build."""
 
 UNSTRIPPED = ("triton/_C/libtriton.so",)
-"""Libraries that come with symbols for debuggers, which are half of them and are never loaded either."""
+"""Libraries with debug symbols, which are half of their size and are never loaded."""
 
 
 def main(environment: str) -> None:
@@ -70,7 +70,7 @@ def never_loaded(site: Path, folder: str) -> Iterator[Path]:
 
 
 def broken_links(site: Path, gone: set[str]) -> Iterator[tuple[Path, str]]:
-    """Libraries below `site` with one in `gone` that the dynamic linker would look for."""
+    """Libraries below `site` that need one of `gone` from the dynamic linker."""
     for path in site.rglob("*.so*"):
         for needed in linked_with(path):
             if needed in gone:
@@ -78,7 +78,7 @@ def broken_links(site: Path, gone: set[str]) -> Iterator[tuple[Path, str]]:
 
 
 def linked_with(path: Path) -> list[str]:
-    """Names of the libraries that a library is linked with; none for a file that is no library."""
+    """Names of the libraries that a library is linked with. Empty for other files."""
     said = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, timeout=60, check=False)
     return re.findall(r"\(NEEDED\).*\[(.+)\]", said.stdout)
 

@@ -1,1 +1,1 @@
-"""The chat page: its pictures for the documentation, and its packages of others."""
+"""The chat page: its pictures for the documentation, and its third-party packages."""

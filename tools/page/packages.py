@@ -1,9 +1,9 @@
-"""Fetches from npm what the chat page has from others, as its packages.json names it, and writes the files' sums.
+"""Fetch the chat page's third-party files from npm, as packages.json lists them, and write their checksums.
 
     python -m tools.page.packages [--check]
 
-For a new version: change it in packages.json and run this. With --check nothing is written, and the exit code says
-whether the files are those that the registry has.
+For a new version, change it in packages.json and run this. With --check nothing is written, and the exit code says
+whether the files are those of the registry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def main(arguments: list[str]) -> int:
         found[each["license_file"]] = published[each["package"], each["version"]]["LICENSE"]
     if arguments == ["--check"]:
         others = [name for name, content in found.items() if not is_here(name, content, packages.get(name))]
-        print(f"{', '.join(others)}: not as published" if others else f"{len(found)} files are as published")
+        print(
+            f"{', '.join(others)}: differ from the published files"
+            if others
+            else f"{len(found)} files equal the published ones"
+        )
         return 1 if others else 0
     for name, content in found.items():
         (VENDOR / name).write_bytes(content)
@@ -41,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def is_here(name: str, content: bytes, listed: dict[str, Any] | None) -> bool:
-    """Whether the folder has the published `content`, and the list its sum."""
+    """Whether the folder has the published `content`, and the list has its checksum."""
     path = VENDOR / name
     same = path.is_file() and path.read_bytes() == content
     return same and (listed is None or listed.get("sha256") == hashlib.sha256(content).hexdigest())

@@ -1,4 +1,4 @@
-"""Takes the pictures of the chat page that the documentation shows, with replies of the built-in model.
+"""Take the documentation's pictures of the chat page, with replies of the built-in model.
 
     python -m tools.page.pictures [DIRECTORY]      docs/pictures unless given
 
@@ -34,11 +34,11 @@ def main(arguments: list[str]) -> int:
 
 
 def chromium(playwright: Playwright, *options: str) -> Browser:
-    """The machine's Chromium, started with more `options` of its command line. Raises FileNotFoundError without one."""
+    """The machine's Chromium, started with further command-line `options`. Raises FileNotFoundError without one."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise FileNotFoundError("no Chromium in PATH; run: make browser")
-    # Inside a container, and as root, Chromium has no sandbox of its own; it opens nothing but this project's pages.
+    # Inside a container, and as root, Chromium has no sandbox of its own. It opens only this project's pages.
     options = ("--no-sandbox", "--disable-dev-shm-usage", *options)
     return playwright.chromium.launch(executable_path=path, args=list(options))
 
@@ -58,7 +58,7 @@ def take(browser: Browser, url: str, folder: Path) -> None:
 
 
 def talk(page: Page) -> None:
-    """A question about Ballast, a sum with a thought, and a call of a tool."""
+    """A question about Ballast, a sum with reasoning, and a tool call."""
     page.locator("#examples button").first.click()
     wait(page, 1)
     page.locator("#thinking").evaluate("field => field.value = 'on'")

@@ -1,9 +1,9 @@
-"""Writes docs/reference/ from the code: options, endpoints, fields of requests, tested clients, metrics, the resource,
+"""Write docs/reference/ from the code: options, endpoints, fields of requests, tested clients, metrics, the resource,
 the chart, the operator.
 
     python -m tools.reference [--check]
 
-With --check nothing is written; the exit code says whether the pages are up to date.
+With --check nothing is written. The exit code says whether the pages are up to date.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         old = [str(path.relative_to(DOCS)) for path, text in expected.items() if not is_file_with(path, text)]
         if old:
-            print(f"docs/: {', '.join(old)} no longer say what the code says; run: make docs-reference")
+            print(f"docs/: {', '.join(old)} are out of date with the code; run: make docs-reference")
         return 1 if old else 0
     for path, text in expected.items():
         path.parent.mkdir(exist_ok=True)
@@ -192,7 +192,7 @@ def value(schema: dict[str, Any]) -> str:
 
 
 def _range(low: Any, high: Any, unit: str) -> str:
-    """Bounds in words; empty if there are none. Bounds that only keep a number within 32 bits are left out."""
+    """Bounds in words. Empty if there are none. Bounds that only keep a number within 32 bits are left out."""
     low, high = (each if isinstance(each, int | float) and abs(each) < 2**31 else None for each in (low, high))
     if low is None:
         return "" if high is None else f"at most {high}{unit}"
@@ -220,7 +220,7 @@ def metrics() -> Iterator[str]:
 
 
 def families() -> Iterable[Any]:
-    """All metrics of a server that has done something."""
+    """All metrics of a server that has served requests."""
     shown = Metrics()
     limits = Limits(max_new_tokens=1, max_model_tokens=1, max_batch_size=1, max_queue=1)
     snapshot = Publisher().snapshot(limits, 1, num_arrived=0, has_work=False, predicted_wait_s=0.0)

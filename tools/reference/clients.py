@@ -1,4 +1,4 @@
-"""docs/reference/clients.md: the clients that make test-clients runs, and what each of their checks tries."""
+"""docs/reference/clients.md: the clients that make test-clients runs, and what each of their checks tests."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def _constants(file: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _package(pinned: Path) -> tuple[str, str]:
-    """Name and version of the package that the requirements are for, which comes first in the file that they are made
-    from."""
+    """Name and version of the package that the requirements are for. It is the first one in their source file."""
     name = re.match(r"[\w.-]+", pinned.with_suffix(".in").read_text())
     found = name and re.search(rf"^{re.escape(name[0])}==(\S+)", pinned.read_text(), re.MULTILINE)
     assert name is not None, pinned
@@ -89,7 +88,8 @@ def _package(pinned: Path) -> tuple[str, str]:
 
 
 def _checks(file: Path) -> tuple[tuple[str, ...], list[str]]:
-    """The APIs that a client's checks use, and what they try. Its library is not installed here: the text is read."""
+    """The APIs that a client's checks use, and what they test. Its library is not installed here, so the text is
+    parsed."""
     apis: tuple[str, ...] = ()
     tried = []
     for node in ast.parse(file.read_text(), str(file)).body:
@@ -98,5 +98,5 @@ def _checks(file: Path) -> tuple[tuple[str, ...], list[str]]:
                 apis = ast.literal_eval(value)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("check_"):
                 tried.append(name.removeprefix("check_").replace("_", " "))
-    assert apis, f"{file} does not say in APIS which it speaks"
+    assert apis, f"{file} does not list its APIs in APIS"
     return apis, tried

@@ -35,7 +35,7 @@ def cache_page() -> Iterator[str]:
 
 
 def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str], Iterator[str]]) -> Iterator[str]:
-    """A page about a kind. `remark`: ends the first paragraph. `describe_spec`: the fields of the spec."""
+    """A page about a kind. `remark` ends the first paragraph. `describe_spec` describes the fields of the spec."""
     spec = definition["spec"]
     versions, names = spec["versions"], spec["names"]
     parts = versions[0]["schema"]["openAPIV3Schema"]["properties"]

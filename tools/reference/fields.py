@@ -1,4 +1,4 @@
-"""docs/reference/request-fields.md: what happens to each field of a request, from the rules that the server goes by."""
+"""docs/reference/request-fields.md: how each field of a request is handled, from the rules that the server uses."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ KINDS: Mapping[str, type[StrictModel]] = {
 }
 
 COMMON_TO = {"/completion": "/v1/completions", "/infill": "/completion", "/api/generate": "/api/chat"}
-"""Path → that whose fields it has as well; only what differs is listed again."""
+"""Path → path with the same fields. Only differences are listed again."""
 FIRST = "/v1/chat/completions"
-"""Its fields are listed in full. Other paths name those that are the same."""
+"""Paths whose fields are listed in full. Other paths refer to them."""
 
 Describe = Callable[[dict[str, Any]], str]
 
 
 def request_fields(describe: Describe) -> Iterator[str]:
-    """The page. `describe` says the JSON schema of a value in words."""
+    """The page. `describe` describes the JSON schema of a value in words."""
     yield "# Request fields: temperature, max_tokens, response_format and all others"
     yield ""
     yield from paragraph(
@@ -110,7 +110,7 @@ def _rows(kind: type[StrictModel], describe: Describe, besides: type[StrictModel
 
 
 def _inner(path: str, shape: Shape) -> Iterator[tuple[str, ...]]:
-    """What the objects in a field hold: the honoured ones in one row."""
+    """The fields of the objects in a field. Honoured fields share one row."""
     known = ", ".join(f"`{name}`" for name in shape.known)
     yield f"`{path}…`", known, "honoured", ""
     for name, rule in shape.rules.items():

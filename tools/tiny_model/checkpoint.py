@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from ballast.tiny.builtin import BUILT_IN, joint_tensors
 from ballast.tiny.weights import Floats
 
-# GGUF name → checkpoint name, for what corresponds one to one.
+# GGUF name → checkpoint name of tensors that correspond one to one.
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -43,7 +43,8 @@ _EXPERTS = re.compile(r"ffn_(gate|up|down)_exps")
 
 
 def write_safetensors(directory: Path) -> Path:
-    """Write model.safetensors, the shipped file's weights dequantised, and its config files; returns `directory`."""
+    """Writes model.safetensors with the shipped file's weights, dequantised, and the config files. Returns
+    `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {name: values for tensor in joint_tensors(BUILT_IN.gguf) for name, values in _named(*tensor)}
     save_file(named, directory / "model.safetensors", metadata={"format": "pt"})

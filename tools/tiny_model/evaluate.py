@@ -1,7 +1,7 @@
 """Evaluates the built-in model through Ballast's HTTP server: `python -m tools.tiny_model.evaluate`.
 
-Every question is put as a client would, to /v1/chat/completions: tools as `tools`, and the call read from
-`tool_calls`. Starts a server on the shipped file, or asks the one at --url.
+Sends every question to /v1/chat/completions as a client does: tools as `tools`, and calls read from `tool_calls`.
+Starts a server with the shipped file, or uses the one at --url.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BARS = {
     "right JSON": 0.90,
     "about Ballast": 0.90,
 }
-"""What the tasks must reach; the others are told."""
+"""Required scores of the tasks. Other scores are only printed."""
 _MOST_TOKENS = 160
 _AT_ONCE = 16
 _TIMEOUT_S = 120.0
@@ -49,18 +49,18 @@ class Answer:
     reply: Reply
     thought: str | None
     is_whole: bool
-    """Whether the model ended it, and the limit of tokens did not."""
+    """Whether the model ended the reply before the token limit."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server to ask, without /v1")
+    parser.add_argument("--url", help="URL of a running server, without /v1")
     parser.add_argument("--gguf", type=Path, default=BUILT_IN.gguf)
     parser.add_argument("--config", type=Path, default=BUILT_IN.config_dir, help="directory of its tokenizer files")
     parser.add_argument(
-        "--items", type=int, default=200, help="of each task; about Ballast there are as many as there are"
+        "--items", type=int, default=200, help="items of each task; questions about Ballast are always used completely"
     )
-    parser.add_argument("--wrong", type=int, default=0, help="show so many wrong replies of each task")
+    parser.add_argument("--wrong", type=int, default=0, help="number of wrong replies to show per task")
     options = parser.parse_args()
     items = list(examination(SEED, options.items))
     if options.url:
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def server_options(gguf: Path, config: Path = BUILT_IN.config_dir) -> Sequence[str]:
-    """Options of a server for the examination. Its completions show the tokens of tool calls."""
+    """Server options for the evaluation. Completions show the tokens of tool calls."""
     paths = ("--gguf_path", str(gguf), "--model_path", str(config))
     return (*paths, "--max_batch_size", str(_AT_ONCE))
 
@@ -98,7 +98,7 @@ def ask(url: str, items: Sequence[Item]) -> list[Answer]:
 
 
 def complete(url: str, prompts: Sequence[str]) -> list[str]:
-    """The greedy text after each prompt, with special tokens."""
+    """The greedy text after each prompt, including special tokens."""
 
     def one(prompt: str) -> str:
         body = {"prompt": prompt, "max_tokens": _MOST_TOKENS, "temperature": 0}
@@ -109,7 +109,7 @@ def complete(url: str, prompts: Sequence[str]) -> list[str]:
 
 
 def _call(made: dict[str, Any]) -> Call:
-    """A call as a client reads it; arguments that are no object in JSON are none."""
+    """A call as a client reads it. Arguments that are no JSON object count as missing."""
     function = made["function"]
     try:
         arguments = json.loads(function["arguments"])
@@ -132,12 +132,12 @@ def _template() -> ChatTemplate:
 
 
 def is_right(item: Item, answer: Answer) -> bool:
-    """Whether the reply is right, whole, and after a thought where one was asked for and only there."""
+    """Whether the reply is right, complete, and has reasoning exactly if it was requested."""
     return answer.is_whole and bool(answer.thought) == item.think and item.is_right(answer.reply)
 
 
 def report(items: Sequence[Item], answers: Sequence[Answer], num_wrong: int = 0) -> int:
-    """Print a line per task. Returns how many tasks missed their mark."""
+    """Prints a line per task. Returns how many tasks missed their required score."""
     asked: Counter[str] = Counter()
     right: Counter[str] = Counter()
     wrong: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Rounds weights during training as the file will round them, so that training adapts to it.
+"""Rounds weights during training like the file, so that training adapts to it.
 
 The roundings are those of `ballast.weights.quantize`, in torch and differentiable: gradients pass straight through
 (arXiv 1308.3432).
@@ -18,7 +18,7 @@ from ballast.tiny.spec import spec_of
 
 
 def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict[str, Tensor]:
-    """`weights`, by GGUF name, rounded as type `quant` of `ballast.tiny.quant_mix` does in the split layout."""
+    """`weights`, by GGUF name, rounded like type `quant` of `ballast.tiny.quant_mix` in the split layout."""
     stored = dict(weights)
     heads = (shape.num_heads, shape.nope_dim + shape.v_dim)
     for name in weights:
@@ -35,7 +35,7 @@ def rounded(weights: Mapping[str, Tensor], shape: TinyShape, quant: str) -> dict
 
 
 def _rounded(weights: Mapping[str, Tensor], types: Mapping[str, GgmlType]) -> dict[str, Tensor]:
-    """All tensors of one type at once, since they are many and small."""
+    """Rounds all tensors of one type in one call, because they are many and small."""
     names: dict[GgmlType, list[str]] = {}
     for name in weights:
         names.setdefault(types[name], []).append(name)

@@ -27,7 +27,7 @@ class Weight(nn.Module):
 
 
 def matrix(rows: int, cols: int, gain: float = 1.0) -> Weight:
-    """Keeps a vector's variance, times gain²."""
+    """Keeps a vector's variance times gain²."""
     return Weight(rows, cols, std=gain / math.sqrt(cols))
 
 
@@ -36,7 +36,7 @@ def norm(size: int) -> Weight:
 
 
 class SelectionBias(nn.Module):
-    """Added to the scores only to choose experts. It is adjusted by load, not by a gradient."""
+    """Added to the scores only to choose experts. The load adjusts it, not a gradient."""
 
     bias: Tensor
 
@@ -100,13 +100,13 @@ class Block(nn.Module):
         k_rope = rotate(k_rope[:, None], angles).expand(-1, heads, -1)
         q = torch.cat([q_nope, rotate(q_rope, angles)], -1)
         k = torch.cat([k_nope, k_rope], -1)
-        # Fused attention wants keys and values of one width.
+        # Fused attention needs keys and values of the same width.
         v = F.pad(v, (0, nope + rope - shape.v_dim))
         out = within_documents(q, k, v, starts)[..., : shape.v_dim]
         return F.linear(out.flatten(-2), weights["attn_output"])
 
     def experts(self, x: Tensor, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The chosen experts' weighted sum."""
+        """The weighted sum of the chosen experts."""
         shape = self.shape
         count, per_group = shape.num_experts, shape.num_experts // shape.num_groups
         scores = torch.sigmoid(F.linear(x.float(), self.ffn_gate_inp.weight))
@@ -167,7 +167,8 @@ class Network(nn.Module):
         return {name: value for name, value in self.named_parameters() if value.ndim > 1 and "ffn_gate_inp" not in name}
 
     def balance(self, loads: Tensor, step: Tensor) -> None:
-        """Make experts with less than their share of tokens likelier, and others less likely (V3, section 2.1.2)."""
+        """Makes experts with less than their share of tokens more likely, and others less likely (V3, section
+        2.1.2)."""
         moe = [block for block in self.blk if not block.dense]
         for block, load in zip(moe, loads, strict=True):
             assert isinstance(block, Block)

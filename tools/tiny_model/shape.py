@@ -1,4 +1,4 @@
-"""The sizes of the built-in model, and of a larger one to compare with."""
+"""The sizes of the built-in model, and of a larger one for comparison."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LARGER = replace(
     q_lora_rank=512,
     expert_dim=512,
 )
-"""130 million parameters, for measurements that want larger matrices (`benchmarks/engine/activations.py`)."""
+"""130 million parameters, for measurements that need larger matrices (`benchmarks/engine/activations.py`)."""
 
 SHAPES = {"built-in": SHAPE, "larger": LARGER}
 
 VOCABULARY = 4480
-"""Tokens of the BPE: the bytes, what was learnt, and the first three special tokens."""
+"""Tokens of the BPE: the bytes, the learnt tokens, and the first three special tokens."""
 
 LONGEST = 2048
-"""Tokens of the longest conversation that is trained on."""
+"""Tokens of the longest conversation in training."""
 
 QUANT = "q4_k_m"
-"""Types of the shipped file, as `ballast.tiny.quant_mix` names them; training ends with weights rounded so."""
+"""Types of the shipped file, by their names in `ballast.tiny.quant_mix`. Training ends with weights rounded to them."""

@@ -1,9 +1,9 @@
 """Trains the built-in model on one GPU: `python -m tools.tiny_model.train OUT --tokenizer FILE`.
 
 Writes OUT/weights.npz (every tensor under its GGUF name, float32, not yet rounded) and OUT/training.jsonl. The same
-seed gives the same corpus in the same order; sums on a GPU may still differ in their last bits. With `--seconds`,
-training ends by the clock, and so at another step each time. `--shape larger` trains other sizes than the built-in
-model's, which weights.npz then holds as `shape`, and `--round_from 2` weights that are never rounded.
+seed gives the same corpus in the same order, but sums on a GPU may differ in their last bits. With `--seconds`,
+training ends after that time, so at a different step each time. `--shape larger` trains sizes other than the built-in
+model's, which weights.npz then holds as `shape`. `--round_from 2` trains weights that are never rounded.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Settings:
 
     steps: int = 9000
     tokens: int = 49_152
-    """Of a step, conversations packed end to end."""
+    """Tokens per step; conversations are packed end to end."""
     rate: float = 3e-3
     warm_up: int = 200
     decay_from: float = 0.45
-    """Share of the steps after which the rate falls, in a line, to nothing."""
+    """Share of the steps after which the learning rate decreases linearly to zero."""
     round_from: float = 0.6
     """Share of the steps after which weights are rounded as in the file."""
     weight_decay: float = 0.1
     balance_step: float = 1e-3
     seed: int = 1
     seconds: float = 0.0
-    """After so many training ends; 0: after its steps, however long they take."""
+    """Time after which training ends. 0: it ends after its steps, however long they take."""
 
     def done(self, step: int, seconds: float) -> float:
-        """The share of the training that is behind a step that begins after so many seconds."""
+        """The completed share of the training at the beginning of a step, `seconds` after the first one."""
         return max(step / self.steps, seconds / self.seconds if self.seconds else 0.0)
 
     def rate_at(self, step: int, done: float) -> float:
@@ -63,11 +63,11 @@ class Settings:
 
 
 class Training:
-    """A network in training. On a GPU, a step is captured once and replayed, since most of its kernels are short."""
+    """A network in training. On a GPU, a step is captured once and replayed, because most of its kernels are short."""
 
     def __init__(self, network: Network, settings: Settings, device: torch.device, *, compiled: bool) -> None:
         if device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream())  # a step cannot be recorded on the default one
+            torch.cuda.set_stream(torch.cuda.Stream())  # a step cannot be captured on the default stream
         self._network, self._settings = network.to(device), settings
         self._batch = torch.zeros(4, settings.tokens, dtype=torch.int32, device=device)
         self._rate, self._balance = torch.zeros((), device=device), torch.zeros((), device=device)
@@ -80,8 +80,8 @@ class Training:
         self._seen = {False: 0, True: 0}
 
     def advance(self, step: int, batch: Tensor, seconds: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The step's loss and the load of every layer's experts, which the next step may overwrite. `seconds` have
-        passed since the first step."""
+        """The step's loss and the load of every layer's experts. The next step may overwrite them. `seconds` is the
+        time since the first step."""
         done = self._settings.done(step, seconds)
         rate, rounding = self._settings.rate_at(step, done), self._settings.rounds_at(done)
         self._batch.copy_(batch, non_blocking=True)
@@ -92,7 +92,7 @@ class Training:
             return self._step(rounding)
         if rounding not in self._recorded:
             graph = torch.cuda.CUDAGraph()
-            # The loader's thread pins memory meanwhile, which would end a recording that watches every thread.
+            # The loader's thread pins memory meanwhile, which would end a capture that watches every thread.
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
                 results = self._step(rounding)
             self._recorded[rounding] = graph, results
@@ -111,7 +111,7 @@ class Training:
 
 
 _BEFORE_RECORDING = 3
-"""Steps that are run as they are, so that everything is compiled and allocated."""
+"""Runs steps without capture, so that everything is compiled and allocated."""
 
 
 def main() -> None:
@@ -121,7 +121,9 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="built-in")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no_compile", action="store_true")
-    parser.add_argument("--workers", type=int, default=14, help="processes that make up text; the text stays the same")
+    parser.add_argument(
+        "--workers", type=int, default=14, help="processes that generate text; the text does not depend on their number"
+    )
     for item in fields(Settings):
         parser.add_argument(f"--{item.name}", type=type(item.default), default=item.default)
     options = parser.parse_args()
@@ -179,7 +181,7 @@ def batches(tokenizer: str, settings: Settings, workers: int, *, pinned: bool) -
 
 
 def save(network: Network, file: Path) -> None:
-    """With `shape`, as JSON, what the network's shape has other than the built-in model's."""
+    """With `shape`, as JSON, the sizes in which the network differs from the built-in model."""
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
     own = {name: value for name, value in asdict(network.shape).items() if value != asdict(SHAPE)[name]}
     if own:
@@ -195,7 +197,7 @@ def _loss(network: Network, weights: dict[str, Tensor], batch: Tensor) -> tuple[
 
 
 def matrices(network: Network, *, rounding: bool) -> dict[str, Tensor]:
-    """The matrices to compute with, in bfloat16; with `rounding`, rounded as in the file."""
+    """The matrices for the computation, in bfloat16. With `rounding`, they are rounded as in the file."""
     exact = network.matrices()
     used = rounded(exact, network.shape, QUANT) if rounding else exact
     return {name: value.bfloat16() for name, value in used.items()}

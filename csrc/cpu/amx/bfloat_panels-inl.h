@@ -1,34 +1,34 @@
-// Products of bfloat16 panels with up to 16 tokens at a time. A float activation is cut into three bfloat16
-// numbers whose sum it is, so that nothing is rounded but the sums. A token's sums are formed in one order,
-// whatever the number of tokens, but not in the order of the vector kernels.
+// Multiplies bfloat16 panels with up to 16 tokens at a time. A float activation becomes three bfloat16 terms
+// with the same sum, so only sums are rounded. Their order is fixed, but differs from the vector kernels.
 #pragma once
 
 #include "cpu/amx/tile_tokens.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/prefetch-inl.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {
 
-constexpr int kParts = 3;
-constexpr int kStepCols = 32;  // columns of one product of tiles
+constexpr int kTerms = 3;
+constexpr int kStepCols = 32;  // columns per product of tiles
 constexpr int kChunkSteps = 16;
 constexpr int kChunkCols = kStepCols * kChunkSteps;
 
-// Columns of up to kMostTokens tokens, cut in parts, and of a panel; zero beyond the last.
-using SplitTokens = uint16_t[kChunkSteps][kMostTokens][kParts][kStepCols];
-using PairedRows = uint16_t[kChunkSteps][kStepCols / 2][2 * kPanelRows];  // two columns of a row side by side
+// Columns of up to kMostTokens tokens, split into terms, and of a panel. The rest of the arrays is zero.
+using SplitTokens = uint16_t[kChunkSteps][kMostTokens][kTerms][kStepCols];
+using PairedRows = uint16_t[kChunkSteps][kStepCols / 2][2 * kPanelRows];  // two columns of a row per pair
 
-BALLAST_INLINE void split_step(const float* x, int64_t num_cols, uint16_t (&parts)[kParts][kStepCols]) {
+BALLAST_INLINE void split_step(const float* x, int64_t num_cols, uint16_t (&terms)[kTerms][kStepCols]) {
   const __mmask16 first = static_cast<__mmask16>(num_cols >= 16 ? 0xffff : (1 << num_cols) - 1);
   const __mmask16 second = static_cast<__mmask16>(num_cols >= 32  ? 0xffff
                                                   : num_cols > 16 ? (1 << (num_cols - 16)) - 1
                                                                   : 0);
   __m512 rest[2] = {_mm512_maskz_loadu_ps(first, x), _mm512_maskz_loadu_ps(second, x + 16)};
-  for (int part = 0; part < kParts; ++part) {
+  for (int term = 0; term < kTerms; ++term) {
     for (int half = 0; half < 2; ++half) {
       const __m512i upper = _mm512_and_si512(_mm512_castps_si512(rest[half]), _mm512_set1_epi32(~0xffff));
       rest[half] = subtract(rest[half], _mm512_castsi512_ps(upper));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts[part] + 16 * half),
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(terms[term] + 16 * half),
                           _mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16)));
     }
   }
@@ -61,9 +61,9 @@ void pair_rows(const uint8_t* panel, int64_t num_cols, const Prefetching& prefet
   for (; line % (kStepCols / 2) != 0; ++line) _mm512_storeu_si512(lines[line], _mm512_setzero_si512());
 }
 
-// Tiles: a part's sums in 0…2, its columns of the tokens in 3…5, the rows in 6. One sum alone would wait for
-// itself.
-constexpr int kRowTile = 2 * kParts;
+// Tiles: the sums of each term in 0…2, the columns of its tokens in 3…5, the rows in 6. Separate sums avoid a
+// dependency of each product on the previous one.
+constexpr int kRowTile = 2 * kTerms;
 
 void configure_bfloat_tiles(int64_t num_tokens) {
   TileConfig config;
@@ -74,20 +74,20 @@ void configure_bfloat_tiles(int64_t num_tokens) {
   configure_tiles(config);
 }
 
-template <int kPart = 0>
+template <int kTerm = 0>
 BALLAST_INLINE void zero_parts() {
-  if constexpr (kPart < kParts) {
-    zero_tile<kPart>();
-    zero_parts<kPart + 1>();
+  if constexpr (kTerm < kTerms) {
+    zero_tile<kTerm>();
+    zero_parts<kTerm + 1>();
   }
 }
 
-template <int kPart = 0>
-BALLAST_INLINE void add_parts(const uint16_t (*parts)[kStepCols], int64_t token_stride) {
-  if constexpr (kPart < kParts) {
-    load_tile<kParts + kPart>(parts[kPart], token_stride);
-    add_bfloat_products<kPart, kParts + kPart, kRowTile>();
-    add_parts<kPart + 1>(parts, token_stride);
+template <int kTerm = 0>
+BALLAST_INLINE void add_terms(const uint16_t (*terms)[kStepCols], int64_t token_stride) {
+  if constexpr (kTerm < kTerms) {
+    load_tile<kTerms + kTerm>(terms[kTerm], token_stride);
+    add_bfloat_products<kTerm, kTerms + kTerm, kRowTile>();
+    add_terms<kTerm + 1>(terms, token_stride);
   }
 }
 
@@ -97,16 +97,16 @@ BALLAST_INLINE void add_steps(const PairedRows& rows, const SplitTokens& split, 
   zero_parts();
   for (int64_t step = 0; step < num_steps; ++step) {
     load_tile<kRowTile>(rows[step], sizeof(rows[0][0]));
-    add_parts(split[step][token], sizeof(split[0][0]));
+    add_terms(split[step][token], sizeof(split[0][0]));
   }
-  alignas(64) float parts[kParts][kTileTokens][kPanelRows];
-  store_tile<0>(parts[0], sizeof(parts[0][0]));
-  store_tile<1>(parts[1], sizeof(parts[0][0]));
-  store_tile<2>(parts[2], sizeof(parts[0][0]));
+  alignas(64) float terms[kTerms][kTileTokens][kPanelRows];
+  store_tile<0>(terms[0], sizeof(terms[0][0]));
+  store_tile<1>(terms[1], sizeof(terms[0][0]));
+  store_tile<2>(terms[2], sizeof(terms[0][0]));
   for (int64_t i = 0; i < num_tokens; ++i) {
-    const Floats two = add(load_floats(parts[2][i]), load_floats(parts[1][i]));
+    const Floats two = add(load_floats(terms[2][i]), load_floats(terms[1][i]));
     float* to = sums + i * kPanelRows;
-    store_floats(to, add(load_floats(to), add(two, load_floats(parts[0][i]))));
+    store_floats(to, add(load_floats(to), add(two, load_floats(terms[0][i]))));
   }
 }
 

@@ -1,15 +1,17 @@
-// Products of panels of signed bytes with one-byte activations in tiles of 16 tokens. A tile sums up one
-// group of 32 columns; scales are applied as the vector kernels do it, so that a token's bits are the same
-// however it is computed.
+// Multiplies panels of signed bytes with one-byte activations in tiles of 16 tokens. A tile adds up one
+// group. Scales are applied as in the vector kernels, so the bits of a token do not depend on the kernel.
 #pragma once
 
 #include "cpu/amx/tile_tokens.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/decode_codes-inl.h"
+#include "cpu/panels/decode_scales-inl.h"
+#include "cpu/panels/prefetch-inl.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {
 
-// A piece of a panel, as signed bytes and floats.
+// Some groups of a panel, as signed bytes and floats.
 struct DecodedChunk {
   alignas(64) uint8_t bytes[kChunkGroups][kGroupQuads][kQuadBytes];
   alignas(64) float scale[kChunkGroups][kPanelRows];
@@ -36,30 +38,30 @@ BALLAST_INLINE void decode_chunk(const uint8_t* panel, const uint8_t* groups, in
   }
 }
 
-// Groups on their way through the tiles: the vectors scale one while tiles multiply those behind it. Their
-// sums together are 4 KiB, so that no load waits for a store to the same place in another page.
-constexpr int kUnderWay = 4;
+// Groups in flight: vectors scale one group while tiles multiply later ones. The sums take 4 KiB, so that no
+// load waits for a store to the same offset in another page.
+constexpr int kInFlight = 4;
 constexpr int kAhead = 3;
 
 struct Sums {
-  alignas(64) int32_t ring[kUnderWay][kTileTokens][kPanelRows];
+  alignas(64) int32_t ring[kInFlight][kTileTokens][kPanelRows];
 };
 
 // Tiles: sums in 0…3, activations in 4 and 5, weights in 6 and 7.
-template <int kPlace>
+template <int kSlot>
 BALLAST_INLINE void multiply_at(const uint8_t* weights, const int8_t* tokens, Sums& sums) {
-  load_tile<6 + kPlace % 2>(weights, kQuadBytes);
-  zero_tile<kPlace>();
-  load_tile<4 + kPlace % 2>(tokens, kGroupCols);
-  add_byte_products<kPlace, 4 + kPlace % 2, 6 + kPlace % 2>();
-  store_tile<kPlace>(sums.ring[kPlace], sizeof(sums.ring[0][0]));
+  load_tile<6 + kSlot % 2>(weights, kQuadBytes);
+  zero_tile<kSlot>();
+  load_tile<4 + kSlot % 2>(tokens, kGroupCols);
+  add_byte_products<kSlot, 4 + kSlot % 2, 6 + kSlot % 2>();
+  store_tile<kSlot>(sums.ring[kSlot], sizeof(sums.ring[0][0]));
 }
 
 BALLAST_INLINE void multiply_group(const DecodedChunk& chunk, const TileTokens& tile, int64_t group,
                                    Sums& sums) {
   const uint8_t* weights = chunk.bytes[group][0];
   const int8_t* tokens = tile.quants[group][0];
-  switch (group % kUnderWay) {
+  switch (group % kInFlight) {
     case 0:
       return multiply_at<0>(weights, tokens, sums);
     case 1:
@@ -71,7 +73,7 @@ BALLAST_INLINE void multiply_group(const DecodedChunk& chunk, const TileTokens& 
   }
 }
 
-// out [token][16] += a chunk times one tile of tokens; groups_per_scale of its groups share an activation
+// out [token][16] += a chunk times one tile of tokens. Each groups_per_scale groups share an activation
 // scale.
 void multiply_chunk(const DecodedChunk& chunk, int64_t num_groups, int64_t groups_per_scale,
                     const TileTokens& tile, float* out) {
@@ -87,7 +89,7 @@ void multiply_chunk(const DecodedChunk& chunk, int64_t num_groups, int64_t group
       const Floats scale = load_floats(chunk.scale[group]);
 #pragma GCC unroll 16
       for (int token = 0; token < kTileTokens; ++token) {
-        const Floats number = to_floats(_mm512_load_si512(sums.ring[group % kUnderWay][token]));
+        const Floats number = to_floats(_mm512_load_si512(sums.ring[group % kInFlight][token]));
         totals[token] = multiply_add(number, scale, totals[token]);
       }
     }
@@ -109,12 +111,12 @@ TileConfig byte_tiles() {
   return config;
 }
 
-// Asks for what a panel's chunk will be decoded from, a share of it at a time.
+// Prefetches one slice of the source of a panel's chunk.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE void prefetch_chunk(const uint8_t* groups, int64_t num_groups, int64_t share,
-                                   int64_t num_shares) {
+BALLAST_INLINE void prefetch_chunk(const uint8_t* groups, int64_t num_groups, int64_t slice,
+                                   int64_t num_slices) {
   const int64_t num_lines = num_groups * kLayout.group_bytes() / 64;
-  for (int64_t line = share * num_lines / num_shares; line < (share + 1) * num_lines / num_shares; ++line)
+  for (int64_t line = slice * num_lines / num_slices; line < (slice + 1) * num_lines / num_slices; ++line)
     _mm_prefetch(reinterpret_cast<const char*>(groups + line * 64), _MM_HINT_T1);
 }
 

@@ -1,5 +1,5 @@
-// AMX's tiles under the names that cpu/amx is written in: 8 registers of up to 16 rows of 64 bytes. Tests
-// build the same algorithms on tests/cpp/support/emulated_tiles.h.
+// AMX tiles under the names that cpu/amx uses: 8 registers of up to 16 rows of 64 bytes. Tests run the same
+// algorithms on tests/cpp/support/emulated_tiles.h.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,12 @@ template <int kTile>
 BALLAST_INLINE void store_tile(void* to, int64_t row_stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(row_stride), "i"(kTile) : "memory");
 }
-// sums[m][n] += four signed bytes of a's row m times four of b's column n, for all fours of a row.
+// sums[m][n] += four signed bytes of row m of a times four of column n of b, for all groups of four in a row.
 template <int kSums, int kA, int kB>
 BALLAST_INLINE void add_byte_products() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));
 }
-// The same with b's bytes unsigned.
+// The same with unsigned bytes in b.
 template <int kSums, int kA, int kB>
 BALLAST_INLINE void add_unsigned_products() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));

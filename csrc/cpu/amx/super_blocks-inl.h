@@ -1,14 +1,14 @@
-// Products of panels whose blocks of 256 columns have one float scale, with activations that share one over
-// the same columns: a block is summed up in whole numbers, so that tiles and vectors give the same bits, and
-// scaled once.
+// Multiplies panels whose blocks of 256 columns have one float scale, like the activations of these columns.
+// A block is added up in integers and scaled once, so tiles and vectors give the same bits.
 #pragma once
 
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/decode_codes-inl.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {
 
-// What a block's sums are scaled with, a row.
+// Scale and minimum of a block, per row.
 struct BlockScales {
   Floats scale;
   Floats minimum;
@@ -23,9 +23,8 @@ BALLAST_INLINE BlockScales block_scales(const uint8_t* record) {
   return {halves_to_floats(record), halves_to_floats(record + 2 * kPanelRows)};
 }
 
-// total += what a token's block comes to. `sums` [byte] are of the codes times their sub-blocks' scales,
-// `minimum` of the minima. Both hold for the largest values: 31 · 63 · 128 · 256 and 63 · 32512 · 256 are
-// below 2^31.
+// total += the result of one block of a token. `sums` [byte] and `minimum` include the scales of the sub-
+// blocks. The largest values, 31 · 63 · 128 · 256 and 63 · 32512 · 256, are below 2^31.
 template <int kBytes>
 BALLAST_INLINE Floats add_block(const Ints (&sums)[kBytes], Ints minimum, const BlockScales& scales,
                                 float token_scale, Floats total) {
@@ -64,7 +63,8 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
     totals[token] = zero_floats();
   }
   const uint8_t* const panel = panel_of(run, index);
-  const Asking asking = asking_ahead(run, panel, index + 1 < run.count ? panel_of(run, index + 1) : run.next);
+  const PanelPrefetch own_prefetch =
+      prefetch_ahead(run, panel, index + 1 < run.count ? panel_of(run, index + 1) : run.next);
   const uint8_t* record = panel;
   const uint8_t* group = record + kLayout.scale_bytes(run.cols);
   for (int64_t first = 0; first < run.cols / kGroupCols;
@@ -77,7 +77,9 @@ BALLAST_INLINE void multiply_few_blocks(const PanelRun& run, int64_t index, bool
       for (Ints& sum : sums[token]) sum = zero_ints();
     }
     for (int i = 0; i < kSuperGroups; ++i, group += kLayout.group_bytes()) {
-      if (is_first_pass) prefetch(asked_at<kLayout>(asking, first + i), share_bytes<kLayout>(), asking.to);
+      if (is_first_pass)
+        prefetch(prefetch_address<kLayout>(own_prefetch, first + i), bytes_per_group<kLayout>(),
+                 own_prefetch.to);
       Ints dots[kTokens][kBytes] = {};
       add_group<kLayout, kTokens, kBytes>(group, blocks, first + i, dots);
       const Ints scale = load_int8(scales_of_groups(record) + i * kPanelRows);
@@ -119,7 +121,7 @@ void multiply_panel(const PanelRun& run, int64_t index, bool is_first_pass, cons
   }
 }
 
-// By vectors alone.
+// Uses vectors only.
 template <const QuantLayout& kLayout, int kBytes>
 void multiply_in_vectors(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                          const PanelProducts& out) {

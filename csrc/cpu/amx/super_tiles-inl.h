@@ -1,39 +1,39 @@
-// Blocks of 256 columns in tiles. A sub-block's scale is multiplied into its codes: scale = 8 high + low, so
-// that code * high and code * low are bytes, two operands whose sums need no scaling before the block is
-// whole.
+// Multiplies blocks of 256 columns in tiles. The scale of a sub-block, 8 high + low, is multiplied into its
+// codes: code * high and code * low are bytes, and the block is scaled only at its end.
 #pragma once
 
 #include "cpu/amx/super_blocks-inl.h"
 #include "cpu/amx/tile_tokens.h"
+#include "cpu/shared/integers-inl.h"
 
 namespace ballast {
 namespace {
 
-constexpr int kStepGroups = 2;  // 64 columns: a product of whole tiles
+constexpr int kStepGroups = 2;  // 64 columns: one product of full tiles
 constexpr int kBlockSteps = kSuperGroups / kStepGroups;
 constexpr int kScaleDigits = 2;  // high, low
-constexpr int kScaleBits = 3;    // of the low one
-constexpr int kPairTiles = 2;    // of two tiles' tokens, or the two bytes of one tile's
+constexpr int kScaleBits = 3;    // in the low digit
+constexpr int kPairTiles = 2;    // tokens of two tiles, or the two bytes of one tile
 constexpr int kSumQuads = kSuperGroups / 4;
 constexpr int kSumPairs = kSuperGroups / 2;
-// Tokens that a decoded block is multiplied with.
+// Tokens that one decoded block is multiplied with.
 constexpr int64_t kMostSuperTokens = 256;
-constexpr int kSumBits = 13;  // of the lower digit of a sum of two-byte activations; the upper one is a byte
+constexpr int kSumBits = 13;  // in the lower digit of a two-byte sum; the upper is a byte
 
-// A block of a panel.
+// The scaled codes of a block of a panel.
 struct ScaledCodes {
   alignas(64) uint8_t bytes[kBlockSteps][kScaleDigits][kStepGroups * kGroupQuads][kQuadBytes];
 };
 
-// What its sums are finished with. Minima of four sub-blocks lie side by side as bytes, and every other one
-// of them as 16 bits.
+// Finishes the sums of a block. Minima of four sub-blocks are adjacent bytes; wide minima are two 16-bit
+// values.
 struct BlockEnds {
   BlockScales scales;
   Ints minima[kSumQuads];
   Ints wide_minima[kSumPairs];
 };
 
-// Where a sub-block is among the wide minima.
+// The position of a sub-block in the wide minima.
 constexpr int pair_of(int group) { return group / 4 * 2 + group % 2; }
 constexpr int half_of(int group) { return group / 2 % 2; }
 
@@ -45,7 +45,7 @@ template <const QuantLayout& kLayout, int kQuad = 0>
 BALLAST_INLINE void scale_quads(const uint8_t* group, Ints high, Ints low,
                                 uint8_t (*digits)[kStepGroups * kGroupQuads][kQuadBytes], int first) {
   if constexpr (kQuad < kGroupQuads) {
-    // Two bytes a multiplication: no product carries into its neighbour.
+    // Multiplies two bytes at a time: no product carries into its neighbor.
     const Bytes codes = decode_quad<kLayout, kQuad>(group);
     _mm512_store_si512(digits[0][first + kQuad], _mm512_mullo_epi16(codes, high));
     _mm512_store_si512(digits[1][first + kQuad], _mm512_mullo_epi16(codes, low));
@@ -74,12 +74,12 @@ void decode_block(const uint8_t* record, const uint8_t* groups, ScaledCodes& cod
   }
 }
 
-// A block of as many tokens as fill a pair of tiles.
+// One block of the tokens that fill a pair of tiles.
 struct PairQuants {
   alignas(64) int8_t bytes[kBlockSteps][kPairTiles][kTileTokens][kStepGroups * kGroupCols];
 };
 
-// What their sums are finished with: scales, and sums of a sub-block's activations by digits.
+// Finishes the sums of these tokens: scales, and sums of the activations of each sub-block by digit.
 template <int kBytes>
 struct PairEnds {
   static constexpr int kTokens = kPairTiles * kTileTokens / kBytes;
@@ -88,8 +88,8 @@ struct PairEnds {
     return static_cast<int>(kBytes == 1 ? token / kTileTokens : plane);
   }
 
-  alignas(64) int16_t sums[kTokens][kSumPairs][2];  // the lower digits
-  int8_t upper_sums[kTokens][kSuperGroups];         // of two bytes alone
+  alignas(64) int16_t sums[kTokens][kSumPairs][2];  // lower digits
+  int8_t upper_sums[kTokens][kSuperGroups];         // two bytes only
   float scale[kTokens];
 };
 
@@ -111,7 +111,7 @@ BALLAST_INLINE void gather_token(const ActivationBlock<kBytes>* blocks, int64_t 
   ends.scale[token] = blocks[0].scale;
 }
 
-// Tokens beyond `num_tokens` become zeros.
+// Tokens beyond `num_tokens` are zero.
 template <int kBytes>
 void gather_pair(const void* const* tokens, int64_t num_tokens, int64_t first_group, PairQuants& quants,
                  PairEnds<kBytes>& ends) {
@@ -133,7 +133,7 @@ BALLAST_INLINE Ints broadcast_bytes(const void* four_bytes) {
   return broadcast_int(bytes);
 }
 
-// A token's sums of activations times the rows' minima.
+// The sums of a token's activations times the minima of the rows.
 template <int kBytes>
 BALLAST_INLINE Ints minimum_of(const PairEnds<kBytes>& tokens, int64_t token, const BlockEnds& rows) {
   Ints lower = zero_ints();
@@ -149,7 +149,7 @@ BALLAST_INLINE Ints minimum_of(const PairEnds<kBytes>& tokens, int64_t token, co
   return add_ints(shift_left_ints<kSumBits>(upper), lower);
 }
 
-// Sums that have left the tiles and are still to be added to `out` [token][16].
+// Sums that were stored from tiles and still have to be added to `out` [token][16].
 template <int kBytes>
 struct Pending {
   const TileSums* sums;
@@ -157,12 +157,12 @@ struct Pending {
   const PairEnds<kBytes>* tokens;
   float* out;
   int64_t num_tokens;
-  bool is_first;  // nothing is in `out` yet
+  bool is_first;  // `out` is still empty
 
-  // One of kBlockSteps shares of the tokens.
-  void add_share(int64_t share) const {
-    constexpr int64_t kShare = PairEnds<kBytes>::kTokens / kBlockSteps;
-    for (int64_t token = share * kShare; token < smaller(num_tokens, (share + 1) * kShare); ++token) {
+  // Adds one of kBlockSteps slices of the tokens.
+  void add_slice(int64_t slice) const {
+    constexpr int64_t kSlice = PairEnds<kBytes>::kTokens / kBlockSteps;
+    for (int64_t token = slice * kSlice; token < smaller(num_tokens, (slice + 1) * kSlice); ++token) {
       Ints whole[kBytes];
 #pragma GCC unroll 2
       for (int plane = 0; plane < kBytes; ++plane) {
@@ -205,7 +205,7 @@ BALLAST_INLINE void multiply_pair(const ScaledCodes& codes, const PairQuants& qu
     load_tile<5>(quants.bytes[step][1], kQuadBytes);
     add_unsigned_products<2, 5, 6>();
     add_unsigned_products<3, 5, 7>();
-    pending.add_share(step);
+    pending.add_slice(step);
   }
   store_tile<0>(sums.sums[0][0], kQuadBytes);
   store_tile<1>(sums.sums[0][1], kQuadBytes);
@@ -213,17 +213,17 @@ BALLAST_INLINE void multiply_pair(const ScaledCodes& codes, const PairQuants& qu
   store_tile<3>(sums.sums[1][1], kQuadBytes);
 }
 
-// Products whose sums are on their way, so that vectors never wait for tiles, and what those sums look into.
-constexpr int kUnderWayPairs = 2;
-constexpr int kKept = kUnderWayPairs + 1;
+// Products whose sums are pending, so that vectors never wait for tiles, and the arrays that these sums read.
+constexpr int kPairsInFlight = 2;
+constexpr int kKept = kPairsInFlight + 1;
 
-// Where a block of a panel lies.
+// The address of a block of a panel.
 template <const QuantLayout& kLayout>
-struct BlockPlace {
+struct BlockAddress {
   static constexpr int64_t kRecordLines = divide_up(kLayout.scale_stride(), 64);
   static constexpr int64_t kCodeLines = kSuperGroups * kLayout.group_bytes() / 64;
 
-  BlockPlace(const uint8_t* panel, int64_t cols, int64_t block)
+  BlockAddress(const uint8_t* panel, int64_t cols, int64_t block)
       : record(panel + block * kLayout.scale_stride()),
         groups(panel + kLayout.scale_bytes(cols) + block * kCodeLines * 64) {}
 
@@ -231,13 +231,13 @@ struct BlockPlace {
   const uint8_t* groups;
 };
 
-// Lines [begin, end) of what begins at `from`, into the second cache.
-BALLAST_INLINE void ask_for_lines(const void* from, int64_t begin, int64_t end) {
+// Prefetches lines [begin, end) from `from` into the second-level cache.
+BALLAST_INLINE void prefetch_lines(const void* from, int64_t begin, int64_t end) {
   for (int64_t line = begin; line < end; ++line)
     _mm_prefetch(static_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
-// Up to kMostSuperTokens tokens as tiles read them, made block by block.
+// Up to kMostSuperTokens tokens in the layout of tiles, gathered block by block.
 template <int kBytes>
 class GatheredTokens {
  public:
@@ -263,7 +263,7 @@ class GatheredTokens {
   PairEnds<kBytes>* ends_of_block_ = nullptr;
 };
 
-// The same, made beforehand.
+// The same layout, gathered in advance.
 template <int kBytes>
 struct TokenPair {
   PairQuants quants;
@@ -293,36 +293,36 @@ class ArrangedPairs {
   const TokenPair<kBytes>* pairs_ = nullptr;
 };
 
-// At least one token.
+// Requires at least one token.
 template <const QuantLayout& kLayout, int kBytes, class Tokens>
 void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_tokens,
                              const PanelProducts& out) {
-  using Place = BlockPlace<kLayout>;
+  using Address = BlockAddress<kLayout>;
   constexpr int64_t kPairTokens = PairEnds<kBytes>::kTokens;
   const int64_t num_blocks = run.cols / (kSuperGroups * kGroupCols);
   const int64_t num_pairs = divide_up(num_tokens, kPairTokens);
-  const int64_t pair_lines = divide_up(Place::kCodeLines, num_pairs);
+  const int64_t pair_lines = divide_up(Address::kCodeLines, num_pairs);
   ScaledCodes codes;
   BlockEnds of_rows[kKept];
   TileSums sums[kKept];
   Pending<kBytes> pending[kKept] = {};
-  int64_t turn = 0;
+  int64_t num_decoded = 0;
   int64_t product = 0;
   configure_tiles(whole_tiles());
   for (int64_t block = 0; block < num_blocks; ++block) {
     tokens.begin_block(block);
     const bool is_last = block + 1 == num_blocks;
     const uint8_t* const after = is_last && run.next != nullptr ? run.next : panel_of(run, 0);
-    for (int64_t panel = 0; panel < run.count; ++panel, ++turn) {
-      const Place place(panel_of(run, panel), run.cols, block);
-      const Place next = panel + 1 < run.count ? Place(panel_of(run, panel + 1), run.cols, block)
-                                               : Place(after, run.cols, is_last ? 0 : block + 1);
-      BlockEnds& decoded = of_rows[turn % kKept];
-      decode_block<kLayout>(place.record, place.groups, codes, decoded);
-      ask_for_lines(next.record, 0, Place::kRecordLines);
+    for (int64_t panel = 0; panel < run.count; ++panel, ++num_decoded) {
+      const Address address(panel_of(run, panel), run.cols, block);
+      const Address next = panel + 1 < run.count ? Address(panel_of(run, panel + 1), run.cols, block)
+                                                 : Address(after, run.cols, is_last ? 0 : block + 1);
+      BlockEnds& decoded = of_rows[num_decoded % kKept];
+      decode_block<kLayout>(address.record, address.groups, codes, decoded);
+      prefetch_lines(next.record, 0, Address::kRecordLines);
       for (int64_t pair = 0; pair < num_pairs; ++pair, ++product) {
         const int64_t first = pair * kPairTokens;
-        ask_for_lines(next.groups, pair * pair_lines, smaller(Place::kCodeLines, (pair + 1) * pair_lines));
+        prefetch_lines(next.groups, pair * pair_lines, smaller(Address::kCodeLines, (pair + 1) * pair_lines));
         TileSums& leaving = sums[product % kKept];
         multiply_pair<kBytes>(codes, tokens.quants(pair), pending[(product + 1) % kKept], leaving);
         pending[product % kKept] = {&leaving,
@@ -334,8 +334,8 @@ void multiply_in_whole_tiles(const PanelRun& run, Tokens& tokens, int64_t num_to
       }
     }
   }
-  for (int64_t last = product - kUnderWayPairs; last < product; ++last) {
-    for (int64_t share = 0; share < kBlockSteps && last >= 0; ++share) pending[last % kKept].add_share(share);
+  for (int64_t last = product - kPairsInFlight; last < product; ++last) {
+    for (int64_t slice = 0; slice < kBlockSteps && last >= 0; ++slice) pending[last % kKept].add_slice(slice);
   }
   release_tiles();
 }

@@ -1,4 +1,4 @@
-// Tiles where they are faster; the rest is passed on to the vector kernels.
+// Selects tiles where they are faster. All other products use the vector kernels.
 #pragma once
 
 #include "cpu/amx/bfloat_panels-inl.h"
@@ -20,8 +20,8 @@ void with_vectors(const PanelRun& run, const void* const* tokens, int64_t num_to
   vectors<kBytes>().multiply[static_cast<int>(kKind)](run, tokens, num_tokens, out);
 }
 
-// One-byte activations in tiles, from as many tokens on as measured (benchmarks/kernels/packed_linear.py); a
-// tile filled to less than three quarters is slower than vectors.
+// One-byte activations use tiles from a measured number of tokens (benchmarks/kernels/packed_linear.py). A
+// tile that is less than three quarters full is slower than vectors.
 template <const QuantLayout& kLayout, PanelKind kKind>
 void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num_tokens,
                      const PanelProducts& out) {
@@ -37,7 +37,7 @@ void with_byte_tiles(const PanelRun& run, const void* const* tokens, int64_t num
     with_vectors<kKind, 1>(run, tokens + in_tiles, num_tokens - in_tiles, from_token(out, in_tiles));
 }
 
-// Formats whose blocks are summed up whole; tiles that are half empty, or nearly, still win.
+// Formats that add up whole blocks: tiles are faster even if they are almost half empty.
 template <int kBytes>
 constexpr int64_t kFewestInTiles = kBytes == 1 ? 12 : 8;
 
@@ -88,7 +88,7 @@ constexpr ActivationKernels vector_kernels() {
 #undef BALLAST_WITH_VECTORS
 }
 
-// For panels that each gather their tokens for tiles.
+// For panels that gather their own tokens for tiles.
 constexpr int64_t kMostPanels = 64;
 constexpr TokenBlock kInTiles{kChunkGroups * kGroupCols, kMostSuperTokens, kMostPanels};
 
@@ -100,8 +100,8 @@ constexpr void use_tiles(ActivationKernels& kernels, PanelKind kind, MultiplyPan
   kernels.token_order[index] = order;
 }
 
-// Signed bytes times activations of two bytes are faster in vectors, and so are sub-blocks of 16 columns,
-// which fill only a quarter of a tile.
+// Vectors are faster for signed bytes with two-byte activations, and for sub-blocks of 16 columns, which fill
+// only a quarter of a tile.
 template <const QuantLayout& kLayout, PanelKind kKind, int kBytes>
 constexpr void use_tiles_where_faster(ActivationKernels& kernels) {
   if constexpr (kLayout.sums_whole_blocks()) {
@@ -114,7 +114,7 @@ constexpr void use_tiles_where_faster(ActivationKernels& kernels) {
 template <int kBytes>
 constexpr ActivationKernels tile_kernels() {
   ActivationKernels kernels = vector_kernels<kBytes>();
-  use_tiles(kernels, PanelKind::kBF16, multiply_bfloats);  // the chip's own format
+  use_tiles(kernels, PanelKind::kBF16, multiply_bfloats);  // native format of the CPU
 #define BALLAST_NONE(...)
 #define BALLAST_USE_TILES(name, ...) \
   use_tiles_where_faster<kPanel##name, PanelKind::k##name, kBytes>(kernels);
@@ -127,6 +127,9 @@ constexpr ActivationKernels tile_kernels() {
 void silu_times(const float* gate, const float* up, int64_t n, float* out) {
   avx512_kernels()->silu_mul(gate, up, n, out);
 }
+void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
+  avx512_kernels()->clamped_swiglu(unit, gate, up, n, out);
+}
 void attend(const AttentionStretch& stretch, const AttentionState& state) {
   avx512_kernels()->attention.attend(stretch, state);
 }
@@ -138,7 +141,8 @@ void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->atten
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
 
 constexpr Kernels kTileKernels{
-    "amx", {tile_kernels<1>(), tile_kernels<2>()}, silu_times, {attend, merge, index}, sampling};
+    "amx",   {tile_kernels<1>(), tile_kernels<2>()}, silu_times, clamped_swiglu, {attend, merge, index},
+    sampling};
 
 }  // namespace
 }  // namespace ballast

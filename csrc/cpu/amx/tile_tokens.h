@@ -1,4 +1,4 @@
-// Activations of a few tokens as tiles read them: a piece of their columns copied side by side.
+// Activations of a few tokens in the layout of tiles: a range of columns of each, copied next to each other.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace ballast {
 namespace {
 
 constexpr int kTileTokens = 16;
-// Tokens that are multiplied with a decoded piece of a panel before the next piece is.
+// Tokens that a decoded chunk of a panel is multiplied with before the next chunk.
 constexpr int kMostTokens = 64;
-// Groups of columns in a piece: with them, all that a tile is multiplied with stays in the nearest cache.
+// Groups in a chunk. The chunk and its tokens fit in the first-level cache.
 constexpr int kChunkGroups = 16;
 
-// The products of the tokens behind the first ones.
+// The products, starting at `token`.
 BALLAST_INLINE PanelProducts from_token(const PanelProducts& products, int64_t token) {
   return {products.first + token * kPanelRows, products.panel_stride};
 }
 
 // One-byte activations of one tile of tokens.
 struct TileTokens {
-  // Tokens beyond `num_tokens` become zeros.
+  // Tokens beyond `num_tokens` are zero.
   void gather(const void* const* tokens, int64_t num_tokens, int64_t first_group, int64_t num_groups) {
     static constexpr ActivationBlock<1> kNothing{};
     for (int64_t token = 0; token < kTileTokens; ++token) {

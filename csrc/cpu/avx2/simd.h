@@ -1,4 +1,4 @@
-// AVX2 with FMA and F16C under the names that shared/ is written in. A vector holds 8 of a panel's 16 rows.
+// AVX2 with FMA and F16C, as cpu/simd.md specifies. A vector holds 8 of the 16 rows of a panel.
 #pragma once
 
 #include <immintrin.h>
@@ -19,47 +19,47 @@ using Ints = __m256i;
 using Floats = __m256;
 
 constexpr int kVectorRows = 8;
-constexpr int kPartBytes = kVectorRows * 4;  // of a quad
+constexpr int kVectorBytes = kVectorRows * 4;  // bytes of one quad
 constexpr int kPanelVectors = kPanelRows / kVectorRows;
-// Vectors of rows and tokens that are multiplied together, and tokens with one panel alone: as many as
-// registers hold.
+// Vectors and tokens that are multiplied together, and tokens with a single panel: the most that registers
+// can hold.
 constexpr int kQuantVectors = 2;
 constexpr int kQuantTokens = 4;
-constexpr int kByteTokens = 4;  // where super-blocks are summed up in whole numbers, of one byte
+constexpr int kByteTokens = 4;  // with one-byte activations, where super-blocks are added up in integers
 constexpr int kSingleTokens = 4;
 constexpr int kFloatTokens = 2;
-// Cache entries that attention takes together, for one vector of rows and for two.
+// Cache entries that attention processes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;
 constexpr int kPairItems = 6;
-// Codes of eight bits are multiplied as signed bytes, and those of E2M1 as unsigned ones, 16 too large.
+// Codes of eight bits are multiplied as signed bytes. Codes of E2M1 are multiplied as unsigned bytes plus 16.
 constexpr bool kWideIsBiased = false;
 constexpr int kE2M1Bias = 16;
 constexpr int kLargestWideCode = 12 + kE2M1Bias;
 constexpr bool is_signed(const QuantLayout& layout) {
   return layout.is_wide() && layout.table != CodeTable::kE2M1;
 }
-// How much multiplied codes are too large: a power of two, or 0.
+// The value that was added to codes as they are multiplied: a power of two, or 0.
 constexpr int bias_of(const QuantLayout& layout) {
   return is_signed(layout) ? 0 : layout.is_wide() ? kE2M1Bias : layout.offset;
 }
-// Whether activations of two bytes are multiplied as numbers of 16 bits: signed codes by either byte take
-// longer.
+// Whether two-byte activations are multiplied as 16-bit numbers. With signed codes this is faster than two
+// bytes.
 constexpr bool joins_digits(const QuantLayout& layout, int num_bytes) {
   return num_bytes == 2 && is_signed(layout);
 }
-// Quads whose products are summed up in 16 bits: each adds at most two of the largest code, and 127.
+// Quads whose products are added up in 16 bits: each adds at most 2 * 127 times the largest code.
 constexpr int quads_in_words(int largest_code) {
   int quads = kGroupQuads;
   while (quads * 2 * 127 * largest_code > 32767) quads /= 2;
   return quads;
 }
-// Tokens at most for which points are looked up into registers; for more they are stored, once for all
-// tokens. Codes are widened for activations of two bytes, which leaves no registers.
+// The most tokens for which points are looked up into registers. More tokens use decoded panels. Two-byte
+// activations widen the codes and leave no registers.
 template <int kBytes>
 constexpr int64_t kMostInRegisters = kBytes == 1 ? kQuantTokens : 0;
 constexpr bool looks_up_into_registers() { return true; }
-// An activation of two bytes is kDigitBase times the first plus the second, both from -127 to 127, so that
-// either sign can be given to them.
+// A two-byte activation is kDigitBase times the first byte plus the second. Both are -127 to 127, so that
+// either sign can be applied to them.
 constexpr int kDigitBase = 255;
 
 BALLAST_INLINE Bytes load_bytes(const uint8_t* from) {
@@ -73,11 +73,11 @@ BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm256_and_si256(a, b)
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm256_xor_si256(a, b); }
 BALLAST_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
-// Down to 0.
-BALLAST_INLINE Bytes less_one(Bytes a) { return _mm256_subs_epu8(a, bytes_of(1)); }
-// Half of the sum, rounded up.
+// Saturates at 0.
+BALLAST_INLINE Bytes subtract_one(Bytes a) { return _mm256_subs_epu8(a, bytes_of(1)); }
+// (a + b + 1) / 2.
 BALLAST_INLINE Bytes average_bytes(Bytes a, Bytes b) { return _mm256_avg_epu8(a, b); }
-// Bits that cross from byte to byte are the caller's to mask off.
+// The caller masks off bits that cross from byte to byte.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {
   return _mm256_slli_epi16(a, kShift);
@@ -87,22 +87,22 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm256_srli_epi16(a, kShift);
 }
 
-// A byte for each row, four times.
+// One byte per row, repeated four times.
 BALLAST_INLINE Bytes byte_of_rows(const uint8_t* from) {
   const __m128i rows = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
   const __m256i four_times =
       _mm256_set_epi32(0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
   return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(rows), four_times);
 }
-// Words of two bytes.
+// 16-bit words.
 BALLAST_INLINE Bytes words_of(int value) { return _mm256_set1_epi16(static_cast<short>(value)); }
 BALLAST_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
 BALLAST_INLINE Bytes subtract_words(Bytes a, Bytes b) { return _mm256_sub_epi16(a, b); }
 BALLAST_INLINE Bytes multiply_words(Bytes a, Bytes b) { return _mm256_mullo_epi16(a, b); }
-// With their sign.
+// Sign-extended.
 BALLAST_INLINE Bytes high_bytes_of_words(Bytes a) { return _mm256_srai_epi16(a, 8); }
-// A row's first word of the one, its second of the other.
-BALLAST_INLINE Bytes words_in_turn(Bytes even, Bytes odd) { return _mm256_blend_epi16(even, odd, 0xaa); }
+// The first word of each row from `even`, the second from `odd`.
+BALLAST_INLINE Bytes blend_words(Bytes even, Bytes odd) { return _mm256_blend_epi16(even, odd, 0xaa); }
 
 constexpr TableSteps multiplied_steps(CodeTable table) {
   TableSteps steps = steps_of(table);
@@ -111,7 +111,7 @@ constexpr TableSteps multiplied_steps(CodeTable table) {
   return steps;
 }
 
-// A table's steps by code, as they are multiplied.
+// The steps of a table by code, as they are multiplied.
 template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
   static constexpr TableSteps kSteps = multiplied_steps(kTable);
@@ -119,10 +119,10 @@ BALLAST_INLINE Bytes table_steps(Bytes codes) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return _mm256_xor_si256(codes, bytes_of(128)); }
-// Numbers with a sign as they are multiplied.
+// Signed numbers as they are multiplied.
 BALLAST_INLINE Bytes from_signed(Bytes numbers) { return numbers; }
-// -1 for four weights of each row whose bits are set in byte kByte of the row's signs: in its lower or its
-// upper half.
+// -1 for each of four weights per row whose bit is set in the lower or upper half of byte kByte of the row's
+// signs.
 template <int kByte, int kHalf>
 BALLAST_INLINE Bytes negative_where(Bytes signs) {
   const __m128i from =
@@ -139,7 +139,7 @@ BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
   return _mm256_sub_epi8(_mm256_xor_si256(numbers, negative), negative);
 }
 
-// Halves of four rows, side by side.
+// Joins the halves of a vector, of four rows each.
 BALLAST_INLINE Bytes join_fours(const __m128i* fours) { return _mm256_set_m128i(fours[1], fours[0]); }
 
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
@@ -149,7 +149,7 @@ BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
-// 2 to the power of each byte - 128; below a float's normal numbers for 0 and 1.
+// 2 to the power of byte - 128; subnormal for 0 and 1.
 BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
   const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(bytes, _mm256_set1_epi32(1)), 23);
@@ -157,7 +157,8 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   return _mm256_castsi256_ps(
       _mm256_max_epi32(normal, _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), small)));
 }
-// Halves of what E4M3 floats of seven bits stand for: shifted into halves' bits, 2^8 / 2 times as much.
+// Half of each E4M3 float of seven bits: its bits are shifted into those of a half, which is 2^8 / 2 times
+// too large.
 BALLAST_INLINE Floats e4m3_to_floats(const uint8_t* from) {
   const __m128i bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
   return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(bytes, 7)), _mm256_set1_ps(128.0f));
@@ -185,7 +186,7 @@ BALLAST_INLINE Ints shift_right_ints(Ints a) {
   return _mm256_srli_epi32(a, kShift);
 }
 
-// Adds to each row's sum the products of its two words.
+// Adds the products of the two words of each row.
 BALLAST_INLINE Ints add_word_products(Ints sums, Bytes a, Bytes b) {
   return add_ints(sums, _mm256_madd_epi16(a, b));
 }
@@ -203,22 +204,20 @@ BALLAST_INLINE __m256i broadcast_four(const int8_t* activations) {
   return _mm256_set1_epi32(four);
 }
 
-// Keeps the compiler from forming a sum in another order: it would keep many products in memory and add them
-// up last.
-BALLAST_INLINE Bytes in_order(Bytes sum) {
+// Fixes the order of additions. The compiler would keep many products in memory and add them up last.
+BALLAST_INLINE Bytes fix_order(Bytes sum) {
   __asm__("" : "+x"(sum));
   return sum;
 }
 
-// Sums of two products in 16 bits. Signed codes go by their magnitude, with their sign given to the
-// activation.
+// Sums of two products in 16 bits. Signed codes use their magnitude; the sign is applied to the activation.
 template <bool kSigned>
 BALLAST_INLINE Bytes pair_products(Bytes quad, Bytes four) {
   if (kSigned) return _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(four, quad));
   return _mm256_maddubs_epi16(quad, four);
 }
 
-// Signed codes as their magnitudes and their signs: -1 or 1.
+// Magnitudes and signs (-1 or 1) of signed codes.
 struct SignedCodes {
   Bytes magnitudes;
   Bytes signs;
@@ -228,14 +227,14 @@ BALLAST_INLINE Bytes pair_products(const SignedCodes& quad, Bytes four) {
   return _mm256_maddubs_epi16(quad.magnitudes, _mm256_sign_epi8(four, quad.signs));
 }
 
-// A vector's first products in 16 bits, or their sum with more.
+// Stores the first products of a vector in 16 bits, or adds further ones.
 template <bool kSigned>
 BALLAST_INLINE void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes four) {
   const Bytes products = pair_products<kSigned>(quad, four);
-  sum = is_first ? products : in_order(add_words(sum, products));
+  sum = is_first ? products : fix_order(add_words(sum, products));
 }
 
-// Adds to each vector's sums the dot products of its two neighbouring quads with eight activations.
+// Adds the dot products of two adjacent quads with eight activations to the sums of each vector.
 template <bool kSigned, int kLargest, int kVectors, class Codes>
 BALLAST_INLINE void add_two_quads(Ints* sums, const Codes* first, const Codes* second,
                                   const int8_t* activations) {
@@ -250,11 +249,11 @@ BALLAST_INLINE void add_two_quads(Ints* sums, const Codes* first, const Codes* s
       both = _mm256_madd_epi16(add_words(one, other), words_of(1));
     else
       both = add_ints(_mm256_madd_epi16(one, words_of(1)), _mm256_madd_epi16(other, words_of(1)));
-    sums[vector] = in_order(add_ints(sums[vector], both));
+    sums[vector] = fix_order(add_ints(sums[vector], both));
   }
 }
 
-// Numbers of two bytes from their digits: those of even columns, then those of odd ones.
+// Two-byte numbers from their digits: first the even columns, then the odd ones.
 BALLAST_INLINE void join_digits(const int8_t* digits, int16_t* numbers) {
   const Bytes high = load_bytes(reinterpret_cast<const uint8_t*>(digits));
   const Bytes low = load_bytes(reinterpret_cast<const uint8_t*>(digits + kGroupCols));
@@ -267,7 +266,7 @@ BALLAST_INLINE void join_digits(const int8_t* digits, int16_t* numbers) {
   store(1, high_bytes_of_words(high), high_bytes_of_words(low));
 }
 
-// Adds to each vector's sums the dot products of a quad of signed codes with four such numbers.
+// Adds the dot products of a quad of signed codes with four such numbers to the sums of each vector.
 template <int kVectors>
 BALLAST_INLINE void add_quad_of_numbers(Ints (&sums)[kVectors], const Bytes (&even)[kVectors],
                                         const Bytes (&odd)[kVectors], const int16_t* numbers) {
@@ -275,8 +274,8 @@ BALLAST_INLINE void add_quad_of_numbers(Ints (&sums)[kVectors], const Bytes (&ev
   const Bytes odd_numbers = broadcast_pair(numbers + kGroupCols / 2);
 #pragma GCC unroll 4
   for (int vector = 0; vector < kVectors; ++vector) {
-    sums[vector] = in_order(add_word_products(sums[vector], even[vector], even_numbers));
-    sums[vector] = in_order(add_word_products(sums[vector], odd[vector], odd_numbers));
+    sums[vector] = fix_order(add_word_products(sums[vector], even[vector], even_numbers));
+    sums[vector] = fix_order(add_word_products(sums[vector], odd[vector], odd_numbers));
   }
 }
 
@@ -293,7 +292,7 @@ BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
 }
 
 BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
-// b where either is NaN.
+// b if either is NaN.
 BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
   return _mm256_blendv_ps(otherwise, value, _mm256_cmp_ps(a, bound, _CMP_LT_OQ));
@@ -301,7 +300,7 @@ BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats ot
 BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
   return _mm256_andnot_ps(_mm256_cmp_ps(a, bound, _CMP_LT_OQ), value);
 }
-// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+// 2 to the power of the signed integer in the low bits of a's fraction.
 BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(0x3f800000)));
@@ -309,7 +308,7 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
 
 typedef int64_t Longs __attribute__((vector_size(32)));
 constexpr int kDoubleLanes = 4;
-// A bit a lane of a comparison's result.
+// One bit per lane of the result of a comparison.
 BALLAST_INLINE unsigned lane_bits(Longs where) {
   return static_cast<unsigned>(_mm256_movemask_pd(reinterpret_cast<__m256d>(where)));
 }

@@ -3,20 +3,16 @@
 #include "cpu/avx512/point_products-inl.h"
 #include "cpu/avx512/points-inl.h"
 #include "cpu/avx512/simd.h"
+#include "cpu/panels/table-inl.h"
 #include "cpu/shared/attention-inl.h"
-#include "cpu/shared/elementwise-inl.h"
-#include "cpu/shared/panel-inl.h"
 #include "cpu/shared/sampling-inl.h"
-#include "cpu/shared/table-inl.h"
 
 namespace ballast {
 
 const Kernels* avx512_kernels() {
-  static constexpr Kernels kKernels{"avx512",
-                                    {activation_kernels<1>(), activation_kernels<2>()},
-                                    silu_times,
-                                    {attend_stretch, merge_states, index_stretch},
-                                    sampling_kernels};
+  static constexpr Kernels kKernels{
+      "avx512",       {activation_kernels<1>(), activation_kernels<2>()}, silu_times,
+      clamped_swiglu, {attend_stretch, merge_states, index_stretch},      sampling_kernels};
   return &kKernels;
 }
 

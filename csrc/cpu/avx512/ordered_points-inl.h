@@ -1,6 +1,5 @@
-// Looks up the points of a group in the order that costs least where the chip permutes bytes: a quad takes
-// its columns from several points, so that bits stay in their bytes; activations are put into the same order.
-// Included by kernels.cpp before panel-inl.h, with internal linkage as there.
+// Looks up grid points in the column order that is cheapest for a CPU that permutes bytes, and reorders
+// activations to match. Include it before the headers of cpu/panels.
 #pragma once
 
 #include "cpu/avx512/points-inl.h"
@@ -8,20 +7,19 @@
 namespace ballast {
 namespace {
 
-// Where an index of six bits has a weight's number of a level and its sign; what lies beside them is
-// another's.
+// The position of a weight's level and sign in an index of six bits. The other bits belong to other weights.
 struct IndexBits {
   int number;
   int sign;
 };
 
-// The weights of a point of eight in the order in which its two bytes have them, four from the
-// lowest bits on, and of a point of four.
+// The order of the weights in the two bytes of a point of eight, four per byte from the lowest bits, and of a
+// point of four.
 static constexpr int kWeightsOfEight[] = {4, 5, 0, 1, 6, 7, 2, 3};
 static constexpr int kWeightsOfFour[] = {2, 0, 3, 1};
 
-// A point's levels' numbers as two tables of bytes, in the order above, of two bits each or of three; and
-// what they stand for, by the indices that look_up_group puts together.
+// The levels of each point as two tables of bytes in this order, two or three bits each, and the steps that
+// look_up_group's indices select.
 template <CodeTable kTable>
 struct OrderedTables {
   static constexpr Grid kGrid = grid_of(kTable);
@@ -33,7 +31,7 @@ struct OrderedTables {
   static constexpr IndexBits kIndicesOfFour[] = {{3, 1}, {3, 2}, {0, 3}, {0, 4}};
 
   alignas(64) uint8_t bytes[2][kPoints];
-  alignas(64) uint8_t steps[4][64];  // 128 added
+  alignas(64) uint8_t steps[4][64];  // plus 128
 
   constexpr OrderedTables() : bytes{}, steps{} {
     for (int index = 0; index < kPoints; ++index) {
@@ -57,8 +55,8 @@ struct OrderedTables {
 template <CodeTable kTable>
 static constexpr OrderedTables<kTable> kOrderedTables{};
 
-// Which of a group's columns each byte of its quads is; what follows them in a block of activations stays, or
-// is their second byte.
+// The column of each byte of a group's quads. The bytes after them in a block of activations keep their
+// position, or are the second bytes.
 template <const QuantLayout& kLayout, int kBytes>
 struct ColumnOrder {
   alignas(64) uint8_t from[64];
@@ -82,7 +80,7 @@ struct ColumnOrder {
 template <const QuantLayout& kLayout, int kBytes>
 static constexpr ColumnOrder<kLayout, kBytes> kColumnOrder{};
 
-// Blocks of activations in that order.
+// Reorders blocks of activations.
 template <const QuantLayout& kLayout, int kBytes>
 BALLAST_VBMI_INLINE void order_columns(const ActivationBlock<kBytes>* from, ActivationBlock<kBytes>* to) {
   const __m512i order = _mm512_load_si512(kColumnOrder<kLayout, kBytes>.from);
@@ -102,7 +100,7 @@ BALLAST_VBMI_INLINE __m512i ordered_steps(int which, __m512i indices) {
   return _mm512_permutexvar_epi8(indices, _mm512_load_si512(kOrderedTables<kTable>.steps[which]));
 }
 
-// Bits of a row's number of points that lie beyond eight, at each of four points from `first` on.
+// Bit 8 or above of the numbers of a row's points, for each of four points from `first`.
 BALLAST_VBMI_INLINE __mmask64 high_bit(__m512i same, int first, int step) {
   const int64_t bits = int64_t{1} << first | int64_t{256} << (first + step) |
                        int64_t{65536} << (first + 2 * step) | int64_t{16777216} << (first + 3 * step);
@@ -133,7 +131,7 @@ BALLAST_VBMI_INLINE void look_up_eights(const uint8_t* group, __m512i (&quads)[k
     signs_of[0] = signs;
     signs_of[1] = _mm512_srli_epi16(signs, 2);
   } else {
-    // Two points of four bytes, in each half.
+    // Two points of four bytes in each half.
     const __m512i turned = _mm512_rol_epi32(second, 16);
     numbers_of[0] = _mm512_mask_blend_epi16(0xaaaaaaaa, first, turned);
     numbers_of[1] = _mm512_mask_blend_epi16(0xaaaaaaaa, turned, first);
@@ -175,7 +173,7 @@ BALLAST_VBMI_INLINE void look_up_fours(const uint8_t* group, __m512i (&quads)[kG
   }
 }
 
-// A group's quads in the order of ColumnOrder.
+// The quads of a group in the order of ColumnOrder.
 template <const QuantLayout& kLayout>
 BALLAST_VBMI_INLINE void look_up_group(const uint8_t* group, __m512i (&quads)[kGroupQuads]) {
   if constexpr (kLayout.grid().weights == 8) {

@@ -1,12 +1,14 @@
-// Products of few tokens with panels of points, where the chip permutes bytes: a group is looked up into
-// registers and multiplied from there. With more tokens the look-ups are a small part, and kernels that all
-// types of points share take pieces that were stored. Included by kernels.cpp behind panel-inl.h, with
-// internal linkage as there.
+// Multiplies panels of grid points with few tokens on CPUs that permute bytes: points are looked up into
+// registers. With more tokens, look-ups are a small fraction of the time, and decoded panels are used.
 #pragma once
 
 #include "cpu/avx512/ordered_points-inl.h"
 #include "cpu/avx512/points-inl.h"
-#include "cpu/shared/panel-inl.h"
+#include "cpu/panels/accumulate_sub_blocks-inl.h"
+#include "cpu/panels/decode_points-inl.h"
+#include "cpu/panels/decoded_panels-inl.h"
+#include "cpu/panels/packed_panels-inl.h"
+#include "cpu/panels/prefetch-inl.h"
 
 namespace ballast {
 namespace {
@@ -20,7 +22,7 @@ struct PointGroup {
 };
 
 template <int kQuad, const QuantLayout& kLayout>
-BALLAST_INLINE void ask_ahead(const PointGroup<kLayout>&) {}
+BALLAST_INLINE void prefetch_quads(const PointGroup<kLayout>&) {}
 template <int kQuad, const QuantLayout& kLayout>
 BALLAST_INLINE Bytes quad_of(const PointGroup<kLayout>& group, int) {
   return group.quads[kQuad];
@@ -30,8 +32,8 @@ BALLAST_INLINE Floats scale_of(const PointGroup<kLayout>& group, int, int sub) {
   return group.scale[sub];
 }
 
-// point_scale's numbers. Where the four bits of n are the top bits of a row's bytes of signs, they are
-// weighed and added up by one product: 128 times 2 n + 1.
+// The values of point_scale. If the four bits of n are the top bits of the row's signs, one product computes
+// 128 * (2 n + 1) from them.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE Floats group_scale(const uint8_t* record, const uint8_t* group, int64_t index, int sub) {
   if constexpr (kLayout.scales == Scales::kOddInCodes && !kLayout.grid().is_shifted()) {
@@ -43,14 +45,14 @@ BALLAST_INLINE Floats group_scale(const uint8_t* record, const uint8_t* group, i
   return point_scale<kLayout>(record, group, 0, index, sub);
 }
 
-// Whether columns are multiplied in the order of ColumnOrder, with so many bytes of activations a column.
-// Where two scales part them, that saves less, and soon not what it takes to order activations.
+// Whether columns are multiplied in the order of ColumnOrder, for that many bytes of activations per column.
+// With two scales per group it saves less than reordering costs.
 template <const QuantLayout& kLayout>
 constexpr bool multiplies_ordered(int num_bytes) {
   return !kLayout.grid().is_shifted() && (kLayout.subs_per_group() == 1 || num_bytes <= 2);
 }
 
-// In the order of sums that multiply_tokens has with pieces.
+// Adds in the same order as multiply_tokens with decoded panels.
 template <const QuantLayout& kLayout, int kTokens, int kBytes>
 BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t index,
                                                    const void* const* tokens, const PanelProducts& out) {
@@ -68,7 +70,7 @@ BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t 
   const uint8_t* record = panels.first;
   for (int64_t begin = 0; begin < run.cols / kGroupCols; begin += kSuperGroups) {
     Floats sums[kTokens][1];
-    const ActivationBlock<kBytes>* multiplied[kTokens];  // the super-block's
+    const ActivationBlock<kBytes>* multiplied[kTokens];  // of the super-block
 #pragma GCC unroll 16
     for (int token = 0; token < kTokens; ++token) {
       sums[token][0] = zero_floats();
@@ -76,7 +78,8 @@ BALLAST_VBMI BALLAST_NOINLINE void multiply_points(const PanelRun& run, int64_t 
       if constexpr (kIsOrdered) order_columns<kLayout>(blocks[token] + begin, ordered[token]);
     }
     for (int64_t at = begin; at < begin + kSuperGroups; ++at, codes += kLayout.group_bytes()) {
-      prefetch(asked_at<kLayout>(panels.asking, at), share_bytes<kLayout>(), panels.asking.to);
+      prefetch(prefetch_address<kLayout>(panels.own_prefetch, at), bytes_per_group<kLayout>(),
+               panels.own_prefetch.to);
       PointGroup<kLayout> group;
       if constexpr (kIsOrdered) {
         look_up_group<kLayout>(codes, group.quads);

@@ -1,6 +1,5 @@
-// Looks up the points of a grid where the chip permutes bytes (VBMI): numbers of 64 points at a time, in
-// tables that lie in registers. Other chips with AVX-512 look them up one by one. Included by kernels.cpp
-// before panel-inl.h, with internal linkage as there.
+// Looks up grid points on CPUs that permute bytes (VBMI): 64 points at a time, in tables in registers. Other
+// CPUs with AVX-512 look them up one by one. Include it before the headers of cpu/panels.
 #pragma once
 
 #include "cpu/avx512/simd.h"
@@ -14,7 +13,7 @@
 namespace ballast {
 namespace {
 
-// Whether this chip does, and multiplies bits as well, as all that permute bytes do since Ice Lake.
+// Whether the CPU permutes bytes and multiplies bits. Since Ice Lake, CPUs that do one do both.
 BALLAST_INLINE bool permutes_points() {
   return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
 }
@@ -23,14 +22,14 @@ template <int kBytes>
 constexpr int64_t kMostInRegisters = 4;
 BALLAST_INLINE bool looks_up_into_registers() { return permutes_points(); }
 
-// A point's sixteen bits of levels' numbers as two tables of bytes.
+// The sixteen bits of a point's levels as two tables of bytes.
 template <CodeTable kTable>
 struct PointTables {
   static constexpr Grid kGrid = grid_of(kTable);
   static constexpr int kPoints = 1 << kGrid.index_bits;
 
   alignas(64) uint8_t bytes[2][kPoints];
-  // What a level's number stands for, 128 added. The bit above numbers is a sign, or shifts down.
+  // The value of each level, plus 128. The bit above the level is a sign or shifts the weight down.
   alignas(64) uint8_t steps[64];
 
   constexpr PointTables() : bytes{}, steps{} {
@@ -54,7 +53,7 @@ struct PointTables {
 template <CodeTable kTable>
 static constexpr PointTables<kTable> kPointTables{};
 
-// The bytes of a table of 2^kBits at 64 numbers; `high` has their bits beyond eight.
+// Looks up 64 numbers in a table of 2^kBits bytes; `high` holds the bits beyond eight.
 template <int kBits>
 BALLAST_VBMI_INLINE __m512i bytes_at(const uint8_t* table, __m512i numbers, __mmask64 top,
                                      const __mmask64* high) {
@@ -68,8 +67,8 @@ BALLAST_VBMI_INLINE __m512i bytes_at(const uint8_t* table, __m512i numbers, __mm
   }
 }
 
-// For _mm512_multishift_epi64_epi8: byte c of either row of a pair takes eight bits from `first` on and
-// `step` further for each c, of the row's 32.
+// The operand of _mm512_multishift_epi64_epi8: byte c of each row takes eight of the row's 32 bits, from
+// first + step * c.
 BALLAST_VBMI_INLINE __m512i bits_from(int first, int step) {
   int64_t eight = 0;
   for (int i = 0; i < 8; ++i)
@@ -77,7 +76,7 @@ BALLAST_VBMI_INLINE __m512i bits_from(int first, int step) {
   return _mm512_set1_epi64(eight);
 }
 
-// A row's bytes a, b, c, d of 32 bits.
+// Bytes a, b, c, d of the 32 bits of each row.
 BALLAST_VBMI_INLINE __m512i spread_bytes(__m512i words, int a, int b, int c, int d) {
   const __m128i from =
       _mm_setr_epi8(static_cast<char>(a), static_cast<char>(b), static_cast<char>(c), static_cast<char>(d),
@@ -92,8 +91,8 @@ BALLAST_VBMI_INLINE __mmask64 test_row(__m512i bytes, int64_t bits) {
   return _mm512_test_epi8_mask(bytes, _mm512_set1_epi32(static_cast<int>(bits)));
 }
 
-// All eight signs of each byte that has seven: the eighth makes their number even. A product with a matrix of
-// bits, whose rows are a byte each, that of the top bit the lowest.
+// Completes the eighth sign of each byte: the number of signs is even. Multiplies by a matrix of bits whose
+// rows are bytes; the row of the top bit is the lowest.
 BALLAST_VBMI_INLINE __m512i all_signs(__m512i seven) {
   return _mm512_gf2p8affine_epi64_epi8(seven, _mm512_set1_epi64(0x010204081020407f), 0);
 }
@@ -106,7 +105,7 @@ BALLAST_VBMI_INLINE void permute_eights(const uint8_t* group, __m512i steps, __m
   const __m512i numbers = _mm512_loadu_si512(group);
   const __mmask64 top = _mm512_movepi8_mask(numbers);
   __mmask64 high[3] = {};
-  __m512i tops;  // bits of signs of each point, or whether it is shifted down in all eight
+  __m512i tops;  // sign bits of each point, or all ones in the byte if it is shifted down
   if constexpr (kGrid.is_shifted()) {
     const __m512i words = _mm512_cvtepu16_epi32(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + kLayout.high_plane())));
@@ -137,7 +136,7 @@ BALLAST_VBMI_INLINE void permute_eights(const uint8_t* group, __m512i steps, __m
     const __m512i codes = _mm512_multishift_epi64_epi8(bits_from(bit, 2), quad % 2 == 0 ? first : second);
     const __m512i above = _mm512_multishift_epi64_epi8(
         kGrid.is_shifted() ? bits_from(bit, 0) : bits_from(bit + quad % 2 * 4 - 2, 1), tops);
-    // Two bits of the one, the others of the other: 0xca chooses by the first operand.
+    // Two bits of `codes`, the others of `above`: 0xca selects by the first operand.
     const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), codes, above, 0xca);
     quads[quad] = _mm512_permutexvar_epi8(both, steps);
   }
@@ -167,7 +166,7 @@ BALLAST_VBMI_INLINE void permute_fours(const uint8_t* group, __m512i steps, __m5
 #pragma GCC unroll 4
     for (int point = 0; point < 4; ++point) {
       const int quad = 4 * four + point;
-      // Two weights of either byte.
+      // Two weights from each byte.
       __m512i codes = _mm512_multishift_epi64_epi8(bits_from(8 * point, 4), first);
       codes =
           _mm512_mask_multishift_epi64_epi8(codes, 0xcccccccccccccccc, bits_from(8 * point - 8, 4), second);
@@ -188,7 +187,7 @@ BALLAST_VBMI_INLINE void permute_group(const uint8_t* group, __m512i steps, __m5
   }
 }
 
-// `count` groups of one panel, a quad every kStride bytes.
+// Decodes `count` groups of one panel, one quad per kStride bytes.
 template <const QuantLayout& kLayout, int kStride>
 BALLAST_VBMI BALLAST_NOINLINE void permute_points(const uint8_t* group, int64_t count, uint8_t* out) {
   const __m512i steps = _mm512_load_si512(kPointTables<kLayout.table>.steps);
@@ -200,7 +199,7 @@ BALLAST_VBMI BALLAST_NOINLINE void permute_points(const uint8_t* group, int64_t 
   }
 }
 
-// Decodes groups as decode_points does, if the chip permutes bytes; else returns false.
+// Decodes groups as decode_points does and returns true, or returns false if the CPU cannot permute bytes.
 template <const QuantLayout& kLayout, int kStride>
 BALLAST_INLINE bool decode_by_permutes(const uint8_t* group, int64_t count, uint8_t* out) {
   if (!permutes_points()) return false;

@@ -1,4 +1,4 @@
-// AVX-512 with VNNI under the names that shared/ is written in. A vector holds all 16 rows of a panel.
+// AVX-512 with VNNI, as cpu/simd.md specifies. A vector holds all 16 rows of a panel.
 #pragma once
 
 #include <immintrin.h>
@@ -18,29 +18,29 @@ using Ints = __m512i;
 using Floats = __m512;
 
 constexpr int kVectorRows = 16;
-constexpr int kPartBytes = kVectorRows * 4;  // of a quad
+constexpr int kVectorBytes = kVectorRows * 4;  // bytes of one quad
 constexpr int kPanelVectors = kPanelRows / kVectorRows;
-// Vectors of rows and tokens that are multiplied together, and tokens with one panel alone: as many as
-// registers hold.
+// Vectors and tokens that are multiplied together, and tokens with a single panel: the most that registers
+// can hold.
 constexpr int kQuantVectors = 2;
 constexpr int kQuantTokens = 4;
-constexpr int kByteTokens = 6;  // where super-blocks are summed up in whole numbers, of one byte
+constexpr int kByteTokens = 6;  // with one-byte activations, where super-blocks are added up in integers
 constexpr int kSingleTokens = 8;
 constexpr int kFloatTokens = 4;
-// Cache entries that attention takes together, for one vector of rows and for two.
+// Cache entries that attention processes together, for one vector of rows and for two.
 constexpr int kSingleItems = 12;
 constexpr int kPairItems = 12;
-// Codes of eight bits are multiplied as unsigned bytes, 128 too large.
+// Codes of eight bits are multiplied as unsigned bytes, plus 128.
 constexpr bool kWideIsBiased = true;
 constexpr int kLargestWideCode = 255;
 constexpr bool is_signed(const QuantLayout&) { return false; }
 constexpr int bias_of(const QuantLayout& layout) { return layout.offset; }
-// Products are summed up in 32 bits, none in 16.
+// Products are added up in 32 bits, never in 16.
 constexpr int quads_in_words(int) { return 0; }
 template <bool kSigned>
 void add_in_words(Bytes& sum, bool is_first, Bytes quad, Bytes four);
 constexpr bool joins_digits(const QuantLayout&, int) { return false; }
-// An activation of two bytes is kDigitBase times the first plus the second, from -128 to 127.
+// A two-byte activation is kDigitBase times the first byte plus the second, both -128 to 127.
 constexpr int kDigitBase = 256;
 
 BALLAST_INLINE Bytes load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
@@ -50,11 +50,11 @@ BALLAST_INLINE Bytes and_bytes(Bytes a, Bytes b) { return _mm512_and_si512(a, b)
 BALLAST_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
 BALLAST_INLINE Bytes xor_bytes(Bytes a, Bytes b) { return _mm512_xor_si512(a, b); }
 BALLAST_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm512_add_epi8(a, b); }
-// Down to 0.
-BALLAST_INLINE Bytes less_one(Bytes a) { return _mm512_subs_epu8(a, bytes_of(1)); }
-// Half of the sum, rounded up.
+// Saturates at 0.
+BALLAST_INLINE Bytes subtract_one(Bytes a) { return _mm512_subs_epu8(a, bytes_of(1)); }
+// (a + b + 1) / 2.
 BALLAST_INLINE Bytes average_bytes(Bytes a, Bytes b) { return _mm512_avg_epu8(a, b); }
-// Bits that cross from byte to byte are the caller's to mask off.
+// The caller masks off bits that cross from byte to byte.
 template <int kShift>
 BALLAST_INLINE Bytes shift_left(Bytes a) {
   return _mm512_slli_epi16(a, kShift);
@@ -64,7 +64,7 @@ BALLAST_INLINE Bytes shift_right(Bytes a) {
   return _mm512_srli_epi16(a, kShift);
 }
 
-// A byte for each row, four times.
+// One byte per row, repeated four times.
 BALLAST_INLINE Bytes byte_of_rows(const uint8_t* from) {
   const __m128i rows = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   const __m512i four_times = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b,
@@ -72,19 +72,19 @@ BALLAST_INLINE Bytes byte_of_rows(const uint8_t* from) {
                                               0x05050505, 0x04040404, 0x03030303, 0x02020202, 0x01010101, 0);
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(rows), four_times);
 }
-// Words of two bytes.
+// 16-bit words.
 BALLAST_INLINE Bytes words_of(int value) { return _mm512_set1_epi16(static_cast<short>(value)); }
 BALLAST_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
 BALLAST_INLINE Bytes subtract_words(Bytes a, Bytes b) { return _mm512_sub_epi16(a, b); }
 BALLAST_INLINE Bytes multiply_words(Bytes a, Bytes b) { return _mm512_mullo_epi16(a, b); }
-// With their sign.
+// Sign-extended.
 BALLAST_INLINE Bytes high_bytes_of_words(Bytes a) { return _mm512_srai_epi16(a, 8); }
-// A row's first word of the one, its second of the other.
-BALLAST_INLINE Bytes words_in_turn(Bytes even, Bytes odd) {
+// The first word of each row from `even`, the second from `odd`.
+BALLAST_INLINE Bytes blend_words(Bytes even, Bytes odd) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, even, odd);
 }
 
-// A table's steps plus 128, by code.
+// The steps of a table plus 128, by code.
 template <CodeTable kTable>
 BALLAST_INLINE Bytes table_steps(Bytes codes) {
   static constexpr TableSteps kSteps = steps_of(kTable).biased();
@@ -92,10 +92,10 @@ BALLAST_INLINE Bytes table_steps(Bytes codes) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(steps), codes);
 }
 BALLAST_INLINE Bytes wide_codes(Bytes codes) { return codes; }
-// Numbers with a sign as they are multiplied.
+// Signed numbers as they are multiplied.
 BALLAST_INLINE Bytes from_signed(Bytes numbers) { return _mm512_xor_si512(numbers, bytes_of(128)); }
-// The numbers of each row less those whose bit is set in byte kByte of the row's signs: in its lower or its
-// upper half.
+// Negates the numbers of each row whose bit is set in the lower or upper half of byte kByte of the row's
+// signs.
 template <int kByte, int kHalf>
 BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
   const __m128i from =
@@ -106,7 +106,7 @@ BALLAST_INLINE Bytes negate_where(Bytes numbers, Bytes signs) {
   return _mm512_mask_sub_epi8(numbers, negative, _mm512_setzero_si512(), numbers);
 }
 
-// Quarters of four rows, side by side.
+// Joins the quarters of a vector, of four rows each.
 BALLAST_INLINE Bytes join_fours(const __m128i* fours) {
   const __m256i lower = _mm256_set_m128i(fours[1], fours[0]);
   const __m256i upper = _mm256_set_m128i(fours[3], fours[2]);
@@ -120,7 +120,7 @@ BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
-// 2 to the power of each byte - 128; below a float's normal numbers for 0 and 1.
+// 2 to the power of byte - 128; subnormal for 0 and 1.
 BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(bytes, _mm512_set1_epi32(1)), 23);
@@ -128,7 +128,8 @@ BALLAST_INLINE Floats powers_to_floats(const uint8_t* from) {
   return _mm512_castsi512_ps(
       _mm512_max_epi32(normal, _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), small)));
 }
-// Halves of what E4M3 floats of seven bits stand for: shifted into halves' bits, 2^8 / 2 times as much.
+// Half of each E4M3 float of seven bits: its bits are shifted into those of a half, which is 2^8 / 2 times
+// too large.
 BALLAST_INLINE Floats e4m3_to_floats(const uint8_t* from) {
   const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(bytes, 7)), _mm512_set1_ps(128.0f));
@@ -156,7 +157,7 @@ BALLAST_INLINE Ints shift_right_ints(Ints a) {
   return _mm512_srli_epi32(a, kShift);
 }
 
-// Adds to each row's sum the products of its two words.
+// Adds the products of the two words of each row.
 BALLAST_INLINE Ints add_word_products(Ints sums, Bytes a, Bytes b) { return _mm512_dpwssd_epi32(sums, a, b); }
 BALLAST_INLINE Bytes broadcast_pair(const int16_t* words) {
   int32_t pair;
@@ -172,7 +173,7 @@ BALLAST_INLINE __m512i broadcast_four(const int8_t* activations) {
   return _mm512_set1_epi32(four);
 }
 
-// Adds to each vector's sums the dot products of its two neighbouring quads with eight activations.
+// Adds the dot products of two adjacent quads with eight activations to the sums of each vector.
 template <bool kSigned, int kLargest, int kVectors>
 BALLAST_INLINE void add_two_quads(Ints* sums, const Bytes* first, const Bytes* second,
                                   const int8_t* activations) {
@@ -198,7 +199,7 @@ BALLAST_INLINE Floats multiply_subtract_from(Floats a, Floats b, Floats c) {
 }
 
 BALLAST_INLINE Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
-// b where either is NaN.
+// b if either is NaN.
 BALLAST_INLINE Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, bound, _CMP_LT_OQ), otherwise, value);
@@ -206,7 +207,7 @@ BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats ot
 BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, bound, _CMP_NLT_UQ), value);
 }
-// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+// 2 to the power of the signed integer in the low bits of a's fraction.
 BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(a), 23), _mm512_set1_epi32(0x3f800000)));
@@ -214,7 +215,7 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
 
 typedef int64_t Longs __attribute__((vector_size(64)));
 constexpr int kDoubleLanes = 8;
-// A bit a lane of a comparison's result.
+// One bit per lane of the result of a comparison.
 BALLAST_INLINE unsigned lane_bits(Longs where) {
   return _mm512_movepi64_mask(reinterpret_cast<__m512i>(where));
 }

@@ -1,5 +1,5 @@
-// Four floats of one register on every 64-bit x86 and Arm, under the names that shared/ is written in; GCC
-// and Clang write +, * for them lane by lane.
+// Four floats in one register on every 64-bit x86 and Arm, as cpu/simd.md specifies. GCC and Clang define +
+// and * for them lane by lane.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ BALLAST_INLINE Floats zero_where_less(Floats a, Floats bound, Floats value) {
 BALLAST_INLINE Floats where_less(Floats a, Floats bound, Floats value, Floats otherwise) {
   return select(a < bound, value, otherwise);
 }
-// 2 to the power of the whole number, of either sign, in the low bits of a's fraction.
+// 2 to the power of the signed integer in the low bits of a's fraction.
 BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
   typedef uint32_t Unsigned __attribute__((vector_size(16)));
   return reinterpret_cast<Floats>((reinterpret_cast<Unsigned>(a) << 23) + 0x3f800000);
@@ -48,7 +48,7 @@ BALLAST_INLINE Floats exponent_of_low_bits(Floats a) {
 
 typedef int64_t Longs __attribute__((vector_size(16)));
 constexpr int kDoubleLanes = 2;
-// A bit a lane of a comparison's result.
+// One bit per lane of the result of a comparison.
 BALLAST_INLINE unsigned lane_bits(Longs where) {
   return static_cast<unsigned>((where[0] & 1) | (where[1] & 2));
 }

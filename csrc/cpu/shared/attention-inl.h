@@ -1,6 +1,5 @@
-// Attention in flash style. A lane is a query row throughout, so that a row's arithmetic is one fixed
-// sequence whatever the rows beside it: scores and values are both sums of broadcast cache entries times
-// vectors of rows.
+// Flash attention. A lane is a query row, so the arithmetic of a row is one fixed sequence for all groups:
+// scores and values are sums of broadcast cache entries times vectors of rows.
 #pragma once
 
 #include "cpu/attention.h"
@@ -8,19 +7,18 @@
 namespace ballast {
 namespace {
 
-// Below any score; finite, so that differences of maxima stay numbers.
+// Below any score; finite, so that differences of maxima are numbers.
 constexpr float kNoMaximum = -1e30f;
 
-// e to the power of a <= 0, within 2 units in the last place; zero below -87. NaN stays.
+// e^a for a <= 0, within 2 units in the last place; 0 below -87. Keeps NaN.
 BALLAST_INLINE Floats exp_of_negative(Floats a) {
-  const Floats to_low_bits =
-      broadcast_float(12582912.0f);  // 1.5 * 2^23: what is added is rounded to whole numbers
+  const Floats to_low_bits = broadcast_float(12582912.0f);  // 1.5 * 2^23: rounds the addend to an integer
   const Floats shifted = add(multiply(a, broadcast_float(1.44269504f)), to_low_bits);
   const Floats n = subtract(shifted, to_low_bits);
-  // a - n ln 2, with ln 2 in two parts, of which the first times n is exact.
+  // a - n ln 2. ln 2 is split in two, and n times the first summand is exact.
   Floats r = multiply_subtract_from(n, broadcast_float(0.693145752f), a);
   r = multiply_subtract_from(n, broadcast_float(1.42860677e-6f), r);
-  // Taylor's series to the seventh power: |r| <= 0.35, so the rest is below 6e-9.
+  // Taylor series to the seventh power: |r| <= 0.35, so the remainder is below 6e-9.
   Floats sum = broadcast_float(1.0f / 5040.0f);
   sum = multiply_add(sum, r, broadcast_float(1.0f / 720.0f));
   sum = multiply_add(sum, r, broadcast_float(1.0f / 120.0f));
@@ -32,7 +30,7 @@ BALLAST_INLINE Floats exp_of_negative(Floats a) {
   return zero_where_less(a, broadcast_float(-87.0f), multiply(sum, exponent_of_low_bits(shifted)));
 }
 
-// Scores of kItems positions from `position` on for kVectors vectors of rows from `row` on.
+// Scores of kItems positions from `position`, for kVectors vectors of rows from `row`.
 template <int kVectors, int kItems>
 BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* keys,
                                 float* scores) {
@@ -67,7 +65,7 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
   }
 }
 
-// values = values * correction + the weighted sum of kItems value entries from `dim` on.
+// values = values * correction + the weighted sum of kItems value entries from `dim`.
 template <int kVectors, int kItems>
 BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* entries,
                                 int64_t size, int64_t dim, bool is_first, const float* correction,
@@ -87,14 +85,14 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
   }
   for (int64_t p = 0; p < size; ++p, weights += num_rows) {
     const float* value = entries[p] + dim;
-    Floats shares[kVectors];
+    Floats row_weights[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) shares[v] = load_floats(weights + v * kVectorRows);
+    for (int v = 0; v < kVectors; ++v) row_weights[v] = load_floats(weights + v * kVectorRows);
 #pragma GCC unroll 16
     for (int i = 0; i < kItems; ++i) {
       const Floats entry = broadcast_float(value[i]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, shares[v], sums[i][v]);
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, row_weights[v], sums[i][v]);
     }
   }
 #pragma GCC unroll 16
@@ -104,7 +102,7 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
   }
 }
 
-// How `total` items are done: as many blocks of kMost as fit, then by fours, then one by one.
+// Divides `total` items into blocks of kMost, then blocks of four, then single items.
 template <int kVectors, int kMost>
 void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total) {
   int64_t i = 0;
@@ -142,7 +140,26 @@ BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64
   }
 }
 
-// Turns a span's scores into weights; `correction` is what earlier weights are to be multiplied with.
+// Hides the positions of a span that lie before a row's window.
+BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t begin, int64_t size) {
+  const Floats hidden = broadcast_float(-__builtin_inff());
+  for (int64_t p = 0; p < size; ++p) {
+    const Floats position = broadcast_float(static_cast<float>(begin + p));
+    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+      float* score = in.scores + p * in.num_rows + row;
+      store_floats(score, where_less(position, load_floats(in.first_seen + row), hidden, load_floats(score)));
+    }
+  }
+}
+
+// The begin of the first span that any row sees. A span that a row does not see leaves its state as it is,
+// bit for bit, so a row's state does not depend on the other rows.
+BALLAST_INLINE int64_t first_span(const AttentionStretch& in) {
+  if (in.first_seen == nullptr || in.fewest_passed < 1.0f) return 0;
+  return static_cast<int64_t>(in.fewest_passed) / kSpanPositions * kSpanPositions;
+}
+
+// Converts the scores of a span to weights. Earlier weights have to be multiplied by `correction`.
 BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
                           float* correction) {
   for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
@@ -165,13 +182,14 @@ BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const Attent
 
 void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
-  // Behind the span's scores, one more line of rows.
+  // One more line of rows after the scores of the span.
   float* correction = in.scores + kSpanPositions * in.num_rows;
   for (int64_t row = 0; row < in.num_rows; ++row) {
     state.maximum[row] = kNoMaximum;
     state.sum[row] = 0.0f;
   }
-  for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
+  const int64_t first = first_span(in);
+  for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
     const float* const* keys = in.keys + begin;
@@ -181,8 +199,9 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
       score_positions<2, kPairItems>(in, row, keys, size);
     for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, keys, size);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
+    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin)) hide_passed(in, begin, size);
     weigh(in, size, state, correction);
-    const bool is_first = begin == 0;
+    const bool is_first = begin == first;
     row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows) {
       add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values);
@@ -213,7 +232,7 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
   }
 }
 
-// Has the keys of positions begin…begin + kSpanPositions, as far as there are any, on their way.
+// Prefetches the keys of positions begin…begin + kSpanPositions that exist.
 BALLAST_INLINE void prefetch_span(const IndexStretch& in, int64_t begin) {
   constexpr int64_t kLineFloats = 16;
   const int64_t rest = in.num_positions - begin;

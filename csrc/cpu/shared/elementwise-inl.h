@@ -1,4 +1,4 @@
-// What is done to activations between two products. AVX2 is wide enough for it under every instruction set.
+// Operations on activations between two products. AVX2 is wide enough for them on every instruction set.
 #pragma once
 
 namespace ballast {
@@ -19,24 +19,24 @@ BALLAST_INLINE __m128i add_halves(__m256i a) {
   return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
 }
 
-// 32 whole numbers within a byte each, packed to 16 bits from four vectors in order. Packing works within
-// halves of a vector, so that its groups of four come out in the order 0 2 4 6 1 3 5 7.
+// Stores 32 integers that fit in bytes, packed to 16 bits from four vectors in order. Packing works within
+// the halves of a vector, so groups of four come out as 0 2 4 6 1 3 5 7.
 BALLAST_INLINE void store_bytes(__m256i first, __m256i second, int8_t* to) {
   const __m256i packed = _mm256_packs_epi16(first, second);
   const __m256i in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), in_order);
 }
 
-// A number's high digit, for the numbers of kBytes 2.
+// The high digit of each number, for kBytes 2.
 BALLAST_INLINE __m256i high_digits(__m256i numbers) {
   if (kDigitBase == 256) return _mm256_srai_epi16(_mm256_add_epi16(numbers, _mm256_set1_epi16(128)), 8);
-  // Moved to 0…65024, where a low digit is a remainder, the quotient by 255 is (x + 1 + x / 256) / 256.
+  // Moved to 0…65024, so that the low digit is a remainder. The quotient by 255 is (x + 1 + x / 256) / 256.
   const __m256i x = _mm256_add_epi16(numbers, _mm256_set1_epi16(32512));
   const __m256i sum = _mm256_add_epi16(_mm256_add_epi16(x, _mm256_srli_epi16(x, 8)), _mm256_set1_epi16(1));
   return _mm256_sub_epi16(_mm256_srli_epi16(sum, 8), _mm256_set1_epi16(127));
 }
 
-// 32 numbers packed as for store_bytes.
+// 32 numbers packed for store_bytes.
 template <int kBytes>
 BALLAST_INLINE void store_digits(__m256i first, __m256i second, int8_t* to) {
   if (kBytes == 1) return store_bytes(first, second, to);
@@ -48,8 +48,8 @@ BALLAST_INLINE void store_digits(__m256i first, __m256i second, int8_t* to) {
               _mm256_sub_epi16(second, _mm256_mullo_epi16(second_high, base)), to + kGroupCols);
 }
 
-// Of the magnitudes; NaN where one is NaN or infinite. Magnitudes are ordered as their bits are, with what
-// is not finite above all others.
+// The largest magnitude; NaN if one is NaN or infinite. Magnitudes compare like their bits, and values that
+// are not finite are the largest.
 BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest[2] = {};
@@ -65,10 +65,10 @@ BALLAST_INLINE float peak_of(const float* x, int64_t num_blocks) {
   return peak <= __FLT_MAX__ ? peak : __builtin_nanf("");
 }
 
-// What negative_half_sums are of.
+// The numbers of negative_half_sums.
 template <int kBytes>
 BALLAST_INLINE void sum_digits(ActivationBlock<kBytes>& block) {
-  constexpr int32_t kMoved = 128 * kGroupCols / 2;  // to bytes without a sign, whose sums are an instruction
+  constexpr int32_t kMoved = 128 * kGroupCols / 2;  // to unsigned bytes, which one instruction adds up
   const __m256i first_digits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.quants));
   const __m256i moved = _mm256_xor_si256(first_digits, _mm256_set1_epi8(-128));
   const __m256i eights = _mm256_sad_epu8(moved, _mm256_setzero_si256());
@@ -95,7 +95,7 @@ void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per
     if (index % blocks_per_scale == 0) {
       const float peak = peak_of(x, blocks_per_scale);
       scale = peak / kMost;
-      // Below 2^-100 the quotient would overflow; such activations count as zero.
+      // Below 2^-100 the quotient would overflow; these activations count as zero.
       to_numbers = _mm256_set1_ps(peak > 0x1p-100f ? kMost / peak : 0.0f);
       kept = _mm256_set1_epi32(peak <= __FLT_MAX__ ? -1 : 0);
     }
@@ -120,15 +120,15 @@ void quantize_activations(const float* x, int64_t num_blocks, int64_t blocks_per
   }
 }
 
-// e to the power of a, within 2 units in the last place for |a| <= 87; larger ones count as 87.
+// e^a, within 2 units in the last place for |a| <= 87; larger magnitudes count as 87.
 BALLAST_INLINE __m256 exp_of(__m256 a) {
-  a = _mm256_max_ps(_mm256_set1_ps(-87.0f), _mm256_min_ps(_mm256_set1_ps(87.0f), a));  // NaN stays
+  a = _mm256_max_ps(_mm256_set1_ps(-87.0f), _mm256_min_ps(_mm256_set1_ps(87.0f), a));  // keeps NaN
   const __m256 n = _mm256_round_ps(_mm256_mul_ps(a, _mm256_set1_ps(1.44269504f)),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  // a - n ln 2, with ln 2 in two parts, of which the first times n is exact.
+  // a - n ln 2. ln 2 is split in two, and n times the first summand is exact.
   __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145752f), a);
   r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
-  // Taylor's series to the seventh power: |r| <= 0.35, so the rest is below 6e-9.
+  // Taylor series to the seventh power: |r| <= 0.35, so the remainder is below 6e-9.
   __m256 sum = _mm256_set1_ps(1.0f / 5040.0f);
   sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 720.0f));
   sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(1.0f / 120.0f));
@@ -148,6 +148,19 @@ void silu_times(const float* gate, const float* up, int64_t n, float* out) {
     const __m256 g = _mm256_loadu_ps(gate + i);
     const __m256 below = _mm256_add_ps(one, exp_of(_mm256_sub_ps(_mm256_setzero_ps(), g)));
     _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_div_ps(g, below), _mm256_loadu_ps(up + i)));
+  }
+}
+
+void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 limit = _mm256_set1_ps(unit.limit);
+  const __m256 lowest = _mm256_set1_ps(-unit.limit);
+  const __m256 alpha = _mm256_set1_ps(-unit.alpha);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 g = _mm256_min_ps(limit, _mm256_loadu_ps(gate + i));  // NaN stays
+    const __m256 u = _mm256_max_ps(lowest, _mm256_min_ps(limit, _mm256_loadu_ps(up + i)));
+    const __m256 below = _mm256_add_ps(one, exp_of(_mm256_mul_ps(alpha, g)));
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_div_ps(g, below), _mm256_add_ps(u, one)));
   }
 }
 

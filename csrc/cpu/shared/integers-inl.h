@@ -1,5 +1,5 @@
-// Arithmetic on counts, with internal linkage: functions that other objects define too could be taken from
-// there by the linker.
+// Arithmetic on counts, with internal linkage: the linker could take functions that other objects define too
+// from these objects.
 #pragma once
 
 #include <cstdint>

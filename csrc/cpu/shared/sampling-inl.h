@@ -1,5 +1,5 @@
-// Passes over a row of logits (cpu/sampling.h), in groups of eight lanes of doubles. GCC and Clang write +,
-// *, < for vectors lane by lane; kDoubleLanes and lane_bits are an instruction set's own.
+// Passes over a row of logits (cpu/sampling.h), in groups of eight lanes of doubles. GCC and Clang define +,
+// * and < for vectors lane by lane; kDoubleLanes and lane_bits come from simd.h.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace ballast {
 namespace {
 
 constexpr int kGroup = 8;
-constexpr int kParts = kGroup / kDoubleLanes;
+constexpr int kEightVectors = kGroup / kDoubleLanes;
 
 typedef double Doubles __attribute__((vector_size(8 * kDoubleLanes)));
 typedef float DoublesAsFloats __attribute__((vector_size(4 * kDoubleLanes)));
@@ -19,7 +19,7 @@ typedef int32_t DoublesAsInts __attribute__((vector_size(4 * kDoubleLanes)));
 
 // Eight lanes.
 struct Eight {
-  Doubles part[kParts];
+  Doubles vector[kEightVectors];
 };
 
 BALLAST_INLINE Doubles all_lanes(double value) { return Doubles{} + value; }
@@ -29,20 +29,22 @@ BALLAST_INLINE Doubles zero_unless(Longs where, Doubles a) {
 }
 
 BALLAST_INLINE void load_lanes(const double* from, Eight& to) {
-  for (int i = 0; i < kParts; ++i) __builtin_memcpy(&to.part[i], from + i * kDoubleLanes, sizeof(Doubles));
+  for (int i = 0; i < kEightVectors; ++i)
+    __builtin_memcpy(&to.vector[i], from + i * kDoubleLanes, sizeof(Doubles));
 }
 BALLAST_INLINE void load_lanes(const float* from, Eight& to) {
-  for (int i = 0; i < kParts; ++i) {
-    DoublesAsFloats part;
-    __builtin_memcpy(&part, from + i * kDoubleLanes, sizeof(part));
-    to.part[i] = __builtin_convertvector(part, Doubles);
+  for (int i = 0; i < kEightVectors; ++i) {
+    DoublesAsFloats vector;
+    __builtin_memcpy(&vector, from + i * kDoubleLanes, sizeof(vector));
+    to.vector[i] = __builtin_convertvector(vector, Doubles);
   }
 }
 
-// All lanes, or the first `left` where those are fewer.
+// All lanes, or the first `left` if there are fewer.
 BALLAST_INLINE void store_lanes(const Eight& lanes, int64_t left, double* to) {
   if (left >= kGroup) {
-    for (int i = 0; i < kParts; ++i) __builtin_memcpy(to + i * kDoubleLanes, &lanes.part[i], sizeof(Doubles));
+    for (int i = 0; i < kEightVectors; ++i)
+      __builtin_memcpy(to + i * kDoubleLanes, &lanes.vector[i], sizeof(Doubles));
   } else {
     __builtin_memcpy(to, &lanes, static_cast<size_t>(left) * sizeof(double));
   }
@@ -62,27 +64,27 @@ constexpr double kPowerTerms[] = {1.0,
                                   0x1.e4cf5158b8ecap-28,
                                   0x1.e8cac7351bb25p-32};
 
-// One fixed order, so that vectors' lengths do not show.
+// One fixed order for all vector lengths.
 BALLAST_INLINE double sum_of_lanes(const Eight& a) {
   double lane[kGroup];
   __builtin_memcpy(lane, &a, sizeof(lane));
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-// 2 to the power of -depth, to a part in 10^14 for 0 <= depth <= kDeepest, exact for 0.
+// 2^-depth, within 1 in 10^14 for 0 <= depth <= kDeepest, exact for 0.
 BALLAST_INLINE Doubles power_of_minus(Doubles depth) {
-  // What is subtracted from 1.5 * 2^52 is rounded to whole numbers, which are then its low bits.
+  // Subtracting from 1.5 * 2^52 rounds to an integer, which is then in the low bits.
   const Doubles shifted = 0x1.8p52 - depth;
   const Doubles r = (0x1.8p52 - shifted) - depth;
-  // Taylor's series of 2^r to the eleventh power: |r| <= 0.5, so the rest is below 7e-15.
+  // Taylor series of 2^r to the eleventh power: |r| <= 0.5, so the remainder is below 7e-15.
   Doubles sum = r * kPowerTerms[11] + kPowerTerms[10];
 #pragma GCC unroll 10
   for (int term = 9; term >= 0; --term) sum = sum * r + kPowerTerms[term];
-  // Times 2 to a whole power, which is -93 or more.
+  // Times 2 to an integer power of -93 or more.
   return reinterpret_cast<Doubles>(bits_of_doubles(sum) + (bits_of_doubles(shifted) << 52));
 }
 
-// Calls step(lanes, index) for each group of eight; what is missing of the last is minus infinity.
+// Calls step(lanes, index) for each group of eight. Missing lanes of the last group are minus infinity.
 template <class Logit, class Step>
 BALLAST_INLINE void for_groups(const Logit* row, int64_t n, const Step& step) {
   int64_t i = 0;
@@ -100,25 +102,25 @@ BALLAST_INLINE void for_groups(const Logit* row, int64_t n, const Step& step) {
   step(lanes, i);
 }
 
-// How deep a group's logits lie, and which of them have a weight.
+// The depths of a group's logits, and the lanes that have a weight.
 struct Depths {
   Eight depth;
-  Longs live[kParts];
+  Longs live[kEightVectors];
   unsigned live_bits;
 };
 
 BALLAST_INLINE void find_depths(const Eight& lanes, const Weighing& weighing, Depths& out) {
   out.live_bits = 0;
-  for (int i = 0; i < kParts; ++i) {
-    out.depth.part[i] = (weighing.highest - lanes.part[i]) * weighing.octaves_per_logit;
-    out.live[i] = out.depth.part[i] <= all_lanes(weighing.deepest);
+  for (int i = 0; i < kEightVectors; ++i) {
+    out.depth.vector[i] = (weighing.highest - lanes.vector[i]) * weighing.octaves_per_logit;
+    out.live[i] = out.depth.vector[i] <= all_lanes(weighing.deepest);
     out.live_bits |= lane_bits(out.live[i]) << (i * kDoubleLanes);
   }
 }
 
 BALLAST_INLINE void find_weights(const Depths& depths, Eight& out) {
-  for (int i = 0; i < kParts; ++i)
-    out.part[i] = zero_unless(depths.live[i], power_of_minus(depths.depth.part[i]));
+  for (int i = 0; i < kEightVectors; ++i)
+    out.vector[i] = zero_unless(depths.live[i], power_of_minus(depths.depth.vector[i]));
 }
 
 template <class Logit>
@@ -194,7 +196,7 @@ void sum_blocks(const Logit* row, int64_t n, const Weighing& weighing, double* s
       if (depths.live_bits == 0) return;
       Eight weight;
       find_weights(depths, weight);
-      for (int i = 0; i < kParts; ++i) sum.part[i] += weight.part[i];
+      for (int i = 0; i < kEightVectors; ++i) sum.vector[i] += weight.vector[i];
     });
     sums[begin / kLogitBlock] = sum_of_lanes(sum);
   }
@@ -205,7 +207,7 @@ void fill_buckets(const Logit* row, int64_t n, const Weighing& weighing, double 
                   RankBuckets* buckets) {
   __builtin_memset(buckets, 0, sizeof(*buckets));
   constexpr int kLast = kRankBuckets - 1;
-  // What lies in the last bucket is often most of the row, and is summed up apart.
+  // The last bucket often holds most of the row and has its own sum.
   Eight last_weight{};
   int32_t last_count = 0;
   for_groups(row, n, [&](const Eight& lanes, int64_t) {
@@ -216,16 +218,16 @@ void fill_buckets(const Logit* row, int64_t n, const Weighing& weighing, double 
     find_weights(depths, weight);
     alignas(64) int32_t bucket[kGroup];
     unsigned before_last = 0;
-    for (int i = 0; i < kParts; ++i) {
-      const Doubles place = depths.depth.part[i] * buckets_per_depth;
-      const Longs is_before = place < all_lanes(kLast);
+    for (int i = 0; i < kEightVectors; ++i) {
+      const Doubles position = depths.depth.vector[i] * buckets_per_depth;
+      const Longs is_before = position < all_lanes(kLast);
       before_last |= lane_bits(is_before) << (i * kDoubleLanes);
-      const Doubles bounded = is_before ? place : all_lanes(kLast);
+      const Doubles bounded = is_before ? position : all_lanes(kLast);
       const DoublesAsInts whole = __builtin_convertvector(bounded, DoublesAsInts);
       __builtin_memcpy(bucket + i * kDoubleLanes, &whole, sizeof(whole));
     }
     if (before_last == 0) {
-      for (int i = 0; i < kParts; ++i) last_weight.part[i] += weight.part[i];
+      for (int i = 0; i < kEightVectors; ++i) last_weight.vector[i] += weight.vector[i];
       last_count += __builtin_popcount(depths.live_bits);
       return;
     }
@@ -272,12 +274,12 @@ void widen(const float* row, int64_t n, const uint8_t* allowed, double* out) {
     Eight wide = lanes;
     if (allowed != nullptr) {
       const unsigned bits = allowed[at / kGroup];
-      for (int i = 0; i < kParts; ++i) {
+      for (int i = 0; i < kEightVectors; ++i) {
         Longs lane_bit{};
         for (int lane = 0; lane < kDoubleLanes; ++lane)
           lane_bit[lane] = int64_t{1} << (i * kDoubleLanes + lane);
         const Longs is_allowed = ((Longs{} + static_cast<int64_t>(bits)) & lane_bit) != 0;
-        wide.part[i] = is_allowed ? wide.part[i] : all_lanes(-__builtin_inf());
+        wide.vector[i] = is_allowed ? wide.vector[i] : all_lanes(-__builtin_inf());
       }
     }
     store_lanes(wide, n - at, out + at);

@@ -1,4 +1,4 @@
-// What a step is to do, and what it meant: structures of arrays that the engine reads without copies.
+// The work of a step and its effects: structures of arrays that the engine reads without copies.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,7 @@ struct Committed {
 
 enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2 };
 
-// What is to be done with one block of a tier. A tier does what is asked of it in the order in which it was
-// asked.
+// A transfer of one block of a tier. A tier executes its transfers in the order of the requests.
 struct Transfer {
   Move move;
   int32_t tier;

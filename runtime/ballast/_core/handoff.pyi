@@ -39,9 +39,9 @@ class ExpertWorker(PybindObject):
         """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
         tokens than its buffers hold."""
     def finish(self, timeout_s: float) -> bool:
-        """Wait until the step's layers are computed, `timeout_s` at most; whether they are. Raises what failed it, in
-        a computation or because the device never asked: whatever the device may wait for is one then, and nothing more
-        is computed."""
+        """Wait up to `timeout_s` until the step's layers are computed; returns whether they are. Raises the error of a
+        failed step: a computation failed, or the device never submitted a layer. Every word that the device may wait
+        for is then one, and no further layer is computed."""
     @property
     def bytes_read(self) -> int:
         """Of experts' weights, so far."""

@@ -1,13 +1,13 @@
-"""CPU kernels over GGUF weights: the plain reference over blocks as they lie in the file, and fast ones over
-blocks that were packed for an instruction set.
+"""CPU kernels over GGUF weights: the plain reference over the file's blocks, and fast ones over blocks that were
+packed for an instruction set.
 
 Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float
-operations whatever the number of rows or threads, so results do not depend on what else is in the batch.
+operations for any number of rows and threads, so results do not depend on the rest of the batch.
 Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError naming the
 argument. `out` must not share memory with an input unless a function says that it may.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -38,8 +38,8 @@ class ThreadPool(PybindObject):
     def start_recording(self) -> None:
         """Note the times of every loop that is shared with other threads, until stop_recording."""
     def stop_recording(self) -> list[tuple[float, float, float, float]]:
-        """For each loop when it began, when the first and the last thread beside the caller joined it (0.0: none did),
-        and when it was over: seconds of time.monotonic()."""
+        """Times of each loop: its begin, when the first and the last thread other than the caller joined (0.0: none
+        did), and its end, in seconds of time.monotonic()."""
 
 class KeepAwake(PybindObject):
     """A context in which the pool's threads wait awake between loops, for up to 2 ms at a stretch instead of 100 µs;
@@ -67,24 +67,24 @@ class Matrix(PybindObject):
     def cols(self) -> int: ...
     @property
     def scales(self) -> F32:
-        """What products are multiplied by, as given; a copy."""
+        """Factors of products, as given; a copy."""
     @property
     def nbytes(self) -> int:
-        """Of the blocks as GGUF has them."""
+        """Size of the blocks in GGUF's format."""
     @property
     def packed_nbytes(self) -> int:
         """0 when it is seen in place."""
     @property
     def panels(self) -> NDArray[np.uint8]:
-        """The bytes of a packed matrix [heads, panels, bytes of a panel], as csrc/cpu/panel_layout.h lays them out
-        whatever the instruction set; floats where it was packed transposed. A read-only view. ValueError when it is
-        seen in place."""
+        """The bytes of a packed matrix [heads, panels, bytes of a panel], in the layout of csrc/cpu/panel_layout.h,
+        which is the same for all instruction sets; floats if it was packed transposed. A read-only view. ValueError
+        for a matrix that is not packed."""
     @property
     def isa(self) -> str:
         """Whose kernels multiply it; "reference" when it is seen in place."""
     @property
     def memory(self) -> list[numa.Range]:
-        """Where its weights are read from."""
+        """The memory that its weights are read from."""
 
 def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
     """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
@@ -97,17 +97,17 @@ class FastIsa(PybindObject):
     def name(self) -> str: ...
     @property
     def cpu_flags(self) -> list[str]:
-        """What a CPU must have, as /proc/cpuinfo names it."""
+        """The required CPU features, named as in /proc/cpuinfo."""
     @property
     def thread_flops(self) -> float:
         """A second, of one thread with some hundred tokens, roughly."""
 
 def fast_isas() -> list[FastIsa]:
-    """What this build has such kernels for, best first, whatever this machine can run. Empty where it was built for
-    another architecture than x86-64."""
+    """The instruction sets for which this build has packed kernels, best first, whether or not this machine supports
+    them. Empty if it was built for an architecture other than x86-64."""
 
 def usable_isas() -> list[str]:
-    """Names of those that this machine and its system can run, best first; the last is "reference"."""
+    """The instruction sets that this machine and its system support, best first; the last is "reference"."""
 
 def pack(
     pool: ThreadPool,
@@ -120,7 +120,7 @@ def pack(
     num_rows: int | None = None,
     transposed: bool = False,
     activation_bytes: int | None,
-    file_of: Callable[[int], PanelFile | None] | None = None,
+    file: PanelFile | None = None,
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
@@ -129,16 +129,16 @@ def pack(
     format has by default.
     ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
     nor 2 nor None.
-    `file_of` is asked, with the number of bytes, for a file that keeps the panels, or from which they come; None: they
-    are not kept. RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
+    `file` keeps the panels, of packed_nbytes bytes, or they come from it if it is filled; None: they are not kept.
+    RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
 
 class PanelFile(PybindObject):
     """A file that keeps the panels of one matrix beyond the process."""
 
     def __init__(self, file: int, *, mapped: bool, checksum: int | None) -> None:
-        """`file`: a descriptor, needed until the panels are there, of a file as long as panel_file_nbytes says.
-        `mapped`: the panels lie in the file itself, which is one in memory. `checksum`: of a file that is filled;
-        None: it is to be filled, by packing where it is mapped, else by whoever writes `memory`."""
+        """`file`: a descriptor of a file of panel_file_nbytes bytes, needed until the panels exist. `mapped`: the file
+        is in memory and contains the panels themselves. `checksum`: of a filled file; None: the file is empty and is
+        filled by packing if mapped, otherwise by the caller with `memory`."""
     @property
     def checksum(self) -> int: ...
     @property
@@ -187,7 +187,7 @@ class Grid(PybindObject):
     def scale_log2(self) -> int: ...
 
 class QuantLayout(PybindObject):
-    """How a quantised format lies in packed memory, as csrc/cpu/panel_layout.h describes it. A weight is scale *
+    """Layout of a quantised format in packed memory; see csrc/cpu/panel_layout.h. A weight is scale *
     (code - offset), with a minimum added (flat) or subtracted (others), or scale * table[code]."""
 
     @property
@@ -210,13 +210,13 @@ class QuantLayout(PybindObject):
     def has_minimum(self) -> bool: ...
     @property
     def table(self) -> tuple[int, ...] | None:
-        """What each code stands for; None where codes are the numbers themselves."""
+        """The value of each code; None if codes are the numbers themselves."""
     @property
     def has_trits(self) -> bool:
         """Whether codes are kept five to a byte."""
     @property
     def grid(self) -> Grid | None:
-        """What codes are points of, if they are."""
+        """The grid that codes index, if they do."""
     @property
     def group_bytes(self) -> int:
         """Bytes of the codes of 32 columns of 16 rows."""
@@ -293,11 +293,15 @@ def gqa_attention(
     out: F32,
     *,
     isa: str,
+    window: int = 0,
+    sinks: F32 | None = None,
 ) -> None:
     """Causal attention over paged keys and values, whose heads are shared by equal groups of query heads.
 
     query [T, H, K]; keys [slots, kv heads, K]; values [slots, kv heads, V]; out [T, H, V]. The tables are those of
-    mla_attention. ValueError when they would lead outside the cache, or when heads do not divide.
+    mla_attention. A token sees `window` positions, its own the last; 0 for all. sinks [H]: the score of one further
+    position of each head, whose value is 0. ValueError when they would lead outside the cache, or when heads do not
+    divide.
     """
 
 def mla_attention(
@@ -352,15 +356,15 @@ def choose_positions(
 def position_choice_nbytes(
     *, num_heads: int, key_width: int, num_tokens: int, num_positions: int, num_threads: int
 ) -> int:
-    """Most bytes that a pool's calls of choose_positions keep beside their arguments, for up to num_tokens a step and
-    num_positions a sequence: 64 MiB, or what one token takes where that is more, and each thread's scores in order."""
+    """Most bytes that a pool's calls of choose_positions use in addition to their arguments, for up to num_tokens per
+    step and num_positions per sequence: 64 MiB, or one token's if larger, and each thread's scores in order."""
 
 def attention_states_nbytes(
     *, num_heads: int, num_kv_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int
 ) -> int:
-    """Most bytes that a pool's calls of gqa_attention, or of mla_attention with one head in the cache, keep beside
-    their arguments, for up to num_tokens a step and num_positions a sequence: 256 MiB, or what one group of 32 rows
-    takes where that is more."""
+    """Most bytes that a pool's calls of gqa_attention, or of mla_attention with one head in the cache, use in addition
+    to their arguments, for up to num_tokens per step and num_positions per sequence: 256 MiB, or what one group of 32
+    rows takes where that is more."""
 
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
     """out = silu(gate) * up, element by element; all [T, I]. out may be gate or up."""
@@ -394,24 +398,25 @@ class Experts(PybindObject):
     @staticmethod
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
         """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
+    def with_biases(self, gate: F32, up: F32, down: F32) -> Experts:
+        """The experts with these added to their products; gate and up [E, I], down [E, D]."""
+    def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
+        """The experts with g · sigmoid(alpha g) · (u + 1) in place of silu(gate) * up, where g is min(gate, limit) and
+        u is up within -limit and limit."""
     def packed(
         self,
         pool: ThreadPool,
         isa: str,
         *,
         activation_bytes: int | None,
-        done: Callable[[str], None] | None = None,
-        file_of: Callable[[str, int, int], PanelFile | None] | None = None,
     ) -> Experts:
-        """The experts repacked for `isa` as `pack` does it, divided along I among the pool's nodes, each part by its
-        node's threads; the originals' buffers are not needed afterwards, and pools of `forward` have these nodes.
-        `done` is told "gate", "up" and "down" as soon as each one's buffer is not needed; `file_of` is asked with that
-        name, the pool's node and a number of bytes, as by `pack`. For "reference" the experts
-        themselves. ValueError as for `pack`."""
+        """The experts packed for `isa`, divided along I among the nodes of the pool: the threads of each node pack its
+        range. The original buffers are not needed afterwards. Pools of `forward` have these nodes. For "reference" the
+        experts themselves. ValueError as for `pack`. ExpertsPacking packs into files."""
     @property
     def memory(self) -> list[tuple[int, numa.Range]]:
-        """Where its weights are read from, with the kernel's number of the node whose threads read them; UNKNOWN_NODE
-        for any thread's."""
+        """The memory that its weights are read from, with the kernel's number of the node whose threads read it;
+        UNKNOWN_NODE if any thread may."""
     @property
     def num_experts(self) -> int: ...
     @property
@@ -426,3 +431,17 @@ class Experts(PybindObject):
         """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
         Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are
         added in ascending order of e; an id of -1 adds nothing. IndexError for any other id that is no expert."""
+
+class ExpertsPacking(PybindObject):
+    """Packs the experts of a layer as `Experts.packed` does, one projection after the other: "gate", "up" and "down".
+    The buffer of a projection is not needed after it is packed."""
+
+    def __init__(self, experts: Experts, pool: ThreadPool, isa: str, *, activation_bytes: int | None) -> None:
+        """ValueError as for `pack`, and for "reference", which reads weights in place."""
+    def nbytes(self, projection: str) -> list[int]:
+        """Bytes of the panels of a projection on each node of the pool; 0 for a node that holds none."""
+    def pack(self, projection: str, files: Sequence[PanelFile | None] = ()) -> None:
+        """Packs one projection. `files`: one per node, as for `pack`; none: the panels are not kept. ValueError for
+        another number of files. RuntimeError as for `pack`."""
+    def finish(self) -> Experts:
+        """The packed experts. RuntimeError unless all projections are packed."""

@@ -22,7 +22,6 @@ class Shape(PybindObject):
         self,
         *,
         hidden: int,
-        rope_dim: int,
         rms_eps: float,
         num_experts: int,
         num_experts_used: int,
@@ -61,7 +60,8 @@ class LatentShape(PybindObject):
 class GroupedShape(PybindObject):
     """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values
     [num_kv_heads * v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if
-    there are any, span all heads of a token with norms_all_heads, else each head."""
+    there are any, span all heads of a token with norms_all_heads, else each head. A token sees `window` positions, its
+    own the last; 0 for all."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class GroupedShape(PybindObject):
         rope_dim: int,
         softmax_scale: float,
         norms_all_heads: bool,
+        window: int,
     ) -> None: ...
 
 class HeadMatrix(PybindObject):
@@ -82,10 +83,14 @@ class HeadMatrix(PybindObject):
 
 class Layer(PybindObject):
     """The tensors of a layer by role, named as in its declaration in `ballast.model.layers`. `Transformer` rejects a
-    tensor that is missing, does not fit, or is not used by this kind of layer."""
+    tensor that is missing, does not fit, or is not used by this kind of layer. `rope`: the index of its table."""
 
     def __init__(
-        self, *, mixer: LatentShape | GroupedShape, tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts]
+        self,
+        *,
+        mixer: LatentShape | GroupedShape,
+        tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
+        rope: int,
     ) -> None: ...
 
 class Transformer(PybindObject):
@@ -99,12 +104,12 @@ class Transformer(PybindObject):
         layers: Sequence[Layer],
         output_norm: F32,
         output: Matrix,
-        rope_cos: F32,
-        rope_sin: F32,
+        ropes: Sequence[tuple[F32, F32]],
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
     ) -> None:
-        """`isa` picks the kernels of attention; matrices bring their own. rope tables [positions, rope_dim / 2];
+        """`isa` picks the kernels of attention; matrices bring their own. ropes: tables of
+        cosines and sines [positions, rope_dim / 2];
         kv_layers, of each layer the planes that its attention keeps, [slots, width]."""
 
     def forward(
@@ -122,7 +127,7 @@ class Transformer(PybindObject):
     ) -> F32:
         """Write the step's rows of the cache; logits [sampled, rows of output]. Token t goes to cache slot slots[t];
         the other tables are those of mla_attention. Calls `alive` after a layer when its last call, or the step's
-        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads at once.
+        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads concurrently.
         IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
         then."""
 

@@ -53,8 +53,8 @@ class Sampler(PybindObject):
         allowed: Sequence[NDArray[np.uint8] | None],
     ) -> tuple[I32, NDArray[np.float64]]:
         """The next token of each of `sequences` from its row, and the highest logit there, both [rows]; sequences
-        record their tokens. `allowed` has a mask a row: bit i % 8 of byte i / 8 for token i, or None for every token.
-        Where the highest logit, after penalties, bias and mask, is not finite, nothing is chosen or recorded, and the
+        record their tokens. `allowed` has a mask per row: bit i % 8 of byte i / 8 for token i, or None for every token.
+        If the highest logit after penalties, bias and mask is not finite, no token is chosen or recorded, and the
         token is one with that logit. Releases the GIL. ValueError for a sequence given twice; IndexError for a row, or
         a bias of a token, that there is not."""
 

@@ -150,8 +150,8 @@ class Move(PybindObject):
     FETCH: int  # 2
 
 class Transfer(PybindObject):
-    """What is to be done with one block of a tier, whose ids run 1…num_blocks. A tier does what is asked of it in the
-    order in which it was asked."""
+    """A transfer of one block of a tier, whose ids are 1…num_blocks. A tier executes its transfers in the order of the
+    requests."""
 
     @property
     def move(self) -> int:
@@ -205,7 +205,7 @@ class Stats(PybindObject):
         """Tokens in blocks that some live request holds."""
     @property
     def cached_tokens(self) -> int:
-        """Tokens in blocks that nobody holds but the prefix cache can still serve."""
+        """Tokens in blocks that no request holds and that the prefix cache can still serve."""
     @property
     def preemptions(self) -> int:
         """Total."""
@@ -268,7 +268,7 @@ class Scheduler(PybindObject):
         Raises ValueError when it is empty, its id is live, its leader is not or has a larger `priority` or another
         salt, or prompt + max_tokens can never fit."""
     def abort(self, seq: int) -> bool:
-        """Free a sequence in whatever state it is; between plan() and commit() this happens at commit().
+        """Free a sequence in any state; between plan() and commit() this happens at commit().
         False when the id is not live."""
     def fail(self, seq: int, *, forget: bool) -> None:
         """Between plan() and commit(): a row went wrong. At commit() its sequence is freed, and what the step computed
@@ -307,12 +307,12 @@ class Scheduler(PybindObject):
         """All FETCHes of a sequence are over, `num_blocks` of them well; what comes then is computed. `is_damaged`: the
         next block is, and is never served again. A sequence that was aborted meanwhile ends now.
 
-        ValueError when it fetches nothing, or not so many."""
+        ValueError if the sequence fetches nothing, or fewer blocks."""
     def measured(self, tier: int, block_seconds: float) -> None:
-        """What bringing a block back from a tier takes, as measured lately; 0: nobody knows. What is sooner computed,
-        by the costs of steps, is not fetched. ValueError when there is no such tier."""
+        """Report the measured seconds for reading a block back from a tier; 0: unknown. The scheduler does not fetch
+        blocks that it expects to compute faster. ValueError for an unknown tier."""
     def coming(self, seq: int, tier: int, num_blocks: int) -> None:
-        """Of what a sequence fetches, a tier still has so many blocks to bring: those queued behind it wait for them.
+        """Report that a tier still has `num_blocks` blocks to read for a sequence; later fetches wait for them.
 
         ValueError when it fetches nothing, when there is no such tier or when there were fewer before."""
     def is_worth_fetching(self, seq: int) -> bool:

@@ -96,7 +96,7 @@ def _summary(asked: int, held: int, failed: int, before: int, ended: _Ended, fil
         lines.append(f"  {ended.tokens} tokens in {ended.seconds:.1f} s, {rate:.1f} a second")
     lines.append(f"  written to {file}")
     if held < asked:
-        lines.append("  the same command goes on from there")
+        lines.append("  run the same command again to continue")
     return "\n".join((*lines, ""))
 
 
@@ -106,7 +106,7 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
     shutting_down: asyncio.Future[None] = loop.create_future()
     ended = _Ended()
     window = 2 * model.config.scheduling.max_batch_size
-    # What waits is bounded by the window, so that nothing is refused for lack of a place.
+    # The window limits the waiting requests, so that none is rejected because the queue is full.
     settings = replace(
         engine_settings(model.config),
         max_queue=window * MAX_CHOICES,

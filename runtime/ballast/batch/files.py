@@ -107,7 +107,7 @@ class Replies:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:
             raise ConfigError(
-                "replies", self._file, f"cannot be written: {error.strerror}; the same command goes on from there"
+                "replies", self._file, f"cannot be written: {error.strerror}; run the same command again to continue"
             ) from None
         self.held[custom_id] = read_held(line)[1]
 

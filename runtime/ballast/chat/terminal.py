@@ -110,7 +110,7 @@ def _command(chat: Chat, name: str, argument: str) -> None:
             _write("A new conversation.\n")
         case "/system":
             chat.tell(argument)
-            _write("The model is told this from now on.\n" if argument else "The model is told nothing beforehand.\n")
+            _write("The system prompt is set.\n" if argument else "The system prompt is removed.\n")
         case "/model":
             chat.choose(argument)
         case "/save":
@@ -128,7 +128,7 @@ class Chat:
         self.tell(system)
 
     def tell(self, system: str | None) -> None:
-        """What the model is told before the conversation, from the next message on; nothing for None and ""."""
+        """Set the system prompt, from the next message on; None and "" remove it."""
         self._system = [{"role": "system", "content": system}] if system else []
 
     def choose(self, model: str) -> None:
@@ -196,8 +196,8 @@ class Chat:
 def _interrupts() -> Iterator[list[int]]:
     """The list grows by one with each Ctrl-C until the block ends.
 
-    Ctrl-C still raises KeyboardInterrupt at once. That alone is not enough: C code of a library that asks whether an
-    object has an attribute takes the exception for a no, and swallows it.
+    Ctrl-C still raises KeyboardInterrupt immediately. That alone is not enough: C code of a library that checks for an
+    attribute treats the exception as a missing attribute and swallows it.
     """
     pressed: list[int] = []
 
@@ -234,7 +234,7 @@ class _Timer:
 
 
 class _Screen:
-    """Where one reply is written."""
+    """The terminal output of one reply."""
 
     def __init__(self, *, colours: bool) -> None:
         self._dim, self._plain = (_DIM, _PLAIN) if colours else ("", "")

@@ -1,4 +1,4 @@
-"""Options as command-line arguments: declared for argparse, and their spellings normalised."""
+"""Options as command-line arguments: declared for argparse, with normalised spellings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ballast.config.options import Option
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add `options` to a parser, and the file that may hold them."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file of these options, one NAME: VALUE a line")
+    """Add `options` and --config to a parser."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with these options, one NAME: VALUE per line")
     groups = {opt.group: parser.add_argument_group(opt.group) for opt in options}
     for opt in options:
         group, name = groups[opt.group], f"--{opt.name}"
@@ -20,7 +20,11 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
         if opt.kind.flag:
             group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=opt.help)
             group.add_argument(
-                f"--no_{opt.name}", dest=opt.name, action="store_false", default=argparse.SUPPRESS, help="the opposite"
+                f"--no_{opt.name}",
+                dest=opt.name,
+                action="store_false",
+                default=argparse.SUPPRESS,
+                help=f"disable --{opt.name}",
             )
         else:
             group.add_argument(
@@ -39,17 +43,17 @@ def _shown_default(opt: Option) -> str:
 
 
 def normalised(argv: Sequence[str]) -> list[str]:
-    """argv with underscores in the names of options, and ranges that argparse does not take for options."""
+    """argv with underscores in option names, and ranges that argparse does not mistake for options."""
     return _with_ranges_joined(_underscored(argv))
 
 
 def _underscored(argv: Sequence[str]) -> list[str]:
-    """argv with underscores in the names of options; values are unchanged."""
+    """argv with underscores in option names; values are unchanged."""
     return [re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word) for word in argv]
 
 
 def _with_ranges_joined(argv: Sequence[str]) -> list[str]:
-    """argv with `--NAME -5..5` as `--NAME=-5..5`, since argparse takes -5..5 for an option."""
+    """argv with `--NAME -5..5` as `--NAME=-5..5`, because argparse mistakes -5..5 for an option."""
     joined: list[str] = []
     for word in argv:
         if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+\.\..*", word):

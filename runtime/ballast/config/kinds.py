@@ -6,19 +6,20 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from ballast.config.whole_range import WholeRange
 
 _LARGEST = 2**62
-"""Bound of numbers that have no other, so that arithmetic with them fits 64 bits."""
+"""Largest value of numbers without another limit, so that arithmetic with them fits 64 bits."""
 _LONGEST_S = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How an option's text becomes its value."""
+    """Parses, checks and formats an option's value."""
 
     allowed: str
     """What is allowed, for error messages: "a whole number, at least 1"."""
@@ -51,7 +52,7 @@ def whole_range() -> Kind:
 
 
 def share() -> Kind:
-    """A share from 0 to 1; the word "auto" stands for None."""
+    """A fraction from 0 to 1; the word "auto" stands for None."""
     return Kind(
         "auto, or a number from 0 to 1",
         "auto|S",
@@ -84,7 +85,7 @@ def one_of(*choices: Any) -> Kind:
 
 
 def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
-    """Text that matches a pattern as a whole, without control characters."""
+    """Text that matches a whole pattern, without control characters."""
     whole_text = re.compile(pattern)
 
     def accepts(value: Any) -> bool:
@@ -94,6 +95,21 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
         )
 
     return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
+
+
+def calendar_date() -> Kind:
+    """A date as YYYY-MM-DD, or the word "today"."""
+    return Kind("today, or a date as YYYY-MM-DD", "today|DATE", str, lambda value: value == "today" or _is_date(value))
+
+
+def _is_date(value: Any) -> bool:
+    if not isinstance(value, str) or re.fullmatch(r"\d{4}-\d{2}-\d{2}", value, re.ASCII) is None:
+        return False
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
 
 
 def size(minimum: int = 1) -> Kind:

@@ -1,8 +1,8 @@
 """Every option of `ballast serve`, defined once. The command line, the environment variables and the documentation are
 generated from the dataclass fields below.
 
-None means "auto" or "not given"; `resolve` replaces it. Values are checked on construction, so each value of a `Config`
-is in range.
+A value of None means "auto" or "not given"; `resolve` replaces it. Values are checked on construction, so each value of
+a `Config` is in range.
 """
 
 # ruff: noqa: RUF009  option() makes a dataclasses.field, which is meant to be called in a class body
@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ballast.config.kinds import PATH, SWITCH, Kind, fraction, one_of, seconds, share, size, text, whole, whole_range
+from ballast.config.kinds import (
+    PATH,
+    SWITCH,
+    Kind,
+    calendar_date,
+    fraction,
+    one_of,
+    seconds,
+    share,
+    size,
+    text,
+    whole,
+    whole_range,
+)
 from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.families.registry import RELEASES
@@ -61,39 +74,45 @@ class ModelConfig(_Section):
     model_path: Path | None = option(
         None,
         PATH,
-        "local directory with config.json and the tokenizer files; without it they come from the GGUF",
+        "local directory with config.json and the tokenizer files; default: use those in the GGUF",
     )
     gguf_path: Path | None = option(
         None,
         PATH,
-        "a GGUF file, or a directory that holds one model's shards; without it the built-in tiny model is served",
+        "a GGUF file, or the directory of one model's shards; default: the built-in tiny model",
     )
     optimize_config_path: Path | None = option(
-        None, PATH, "YAML file of placement rules for routed experts; without it the plan decides"
+        None, PATH, "YAML file of placement rules for routed experts; default: the plan decides"
     )
     served_model_name: tuple[str, ...] = option(
         (),
         text("a name", "NAME", r"\S(.*\S)?", repeatable=True),
-        "name in replies and in /v1/models; repeat it for more than one. Default: the model's own name",
+        "name in replies and in /v1/models; repeat for several names. Default: the model's own name",
     )
     strict_model_name: bool = option(False, SWITCH, "refuse requests that name another model")
     chat_template: str | None = option(
         None,
         text("a template's name or a file", "TEMPLATE"),
-        f"{', '.join(RELEASES)}, or a Jinja file; default: the model's own, in a form of Ballast's where it is one "
-        "that was published and is known",
+        f"{', '.join(RELEASES)}, or a Jinja file; default: the model's own template, or Ballast's corrected version of "
+        "it if it is a known published one",
     )
     trust_request_chat_template: bool = option(
         False,
         SWITCH,
-        "let requests bring a Jinja template of their own in chat_template; it runs in a guarded process, as those of "
-        "model files do",
+        "allow requests to bring their own Jinja template in chat_template; it runs in a guarded process, like "
+        "templates of model files",
+    )
+    prompt_date: str = option(
+        "today",
+        calendar_date(),
+        "the date that chat templates write into prompts, such as that of gpt-oss; today: it changes at midnight, and "
+        "cached prompts with the old date are not found any more",
     )
     force_think: bool = option(False, SWITCH, "begin every reply inside <think> (useful for R1)")
     reasoning_field: ReasoningField = option(
         "reasoning_content",
         one_of("reasoning_content", "reasoning", "both", "none"),
-        "where a chat reply's reasoning goes; none: it stays in the content, tags and all",
+        "field of a chat reply that holds the reasoning; none: reasoning stays in the content, including its tags",
     )
 
 
@@ -104,14 +123,14 @@ class SchedulingConfig(_Section):
     max_new_tokens: int | None = option(
         None,
         whole(1, MAX_TOKENS, auto=True),
-        "most tokens one request may generate; its default as well; auto: as many as cache_lens holds for a full "
+        "most tokens that one request may generate, and the default; auto: as many as cache_lens holds for a full "
         "batch, up to the model's context and 32768",
     )
     cache_lens: int | None = option(
         None,
         whole(1, MAX_TOKENS, auto=True),
-        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens; auto: by the memory "
-        "that is there, for a full batch of replies of 8192 tokens and up to the model's context",
+        "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens; auto: by the "
+        "available memory, for a full batch of replies of 8192 tokens and up to the model's context",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
     chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in a step in which requests decode")
@@ -128,12 +147,14 @@ class SchedulingConfig(_Section):
         "duration of the step without prompts if a GPU streams experts, otherwise 3 times that; if more prompts wait "
         "than requests decode, the limit grows by their ratio",
     )
-    block_tokens: int = option(32, one_of(16, 32, 64), "tokens in one KV block; smaller shares more of a prefix")
-    max_queue: int = option(256, whole(1, 1_000_000), "most requests that wait; more are answered with 429")
+    block_tokens: int = option(
+        32, one_of(16, 32, 64), "tokens in one KV block; with smaller blocks, requests share more of a prefix"
+    )
+    max_queue: int = option(256, whole(1, 1_000_000), "most waiting requests; further ones get a 429")
     max_queue_tokens: int | None = option(
         None,
         whole(1, 2**40, auto=True),
-        "most prompt tokens that wait; more are answered with 429, unless nothing else waits; auto: 8 * cache_lens",
+        "most prompt tokens that wait; further requests get a 429, unless the queue is empty; auto: 8 * cache_lens",
     )
     max_queue_wait_s: float = option(
         0.0,
@@ -149,9 +170,9 @@ class SchedulingConfig(_Section):
     client_priority: WholeRange | None = option(
         None,
         whole_range(),
-        "priorities that clients may ask for in the field priority; lower ones are served first, and a request that "
-        "asks for none gets the one nearest to 0. A line of --api_key_file may give its key a range of its own. "
-        "Default: none, the field is ignored",
+        "priorities that clients may request in the field priority; lower ones are served first, and a request without "
+        "one gets the priority nearest to 0. A line of --api_key_file may set another range for its key. "
+        "Default: the field is ignored",
     )
     backend_type: BackendType = option(
         "balance_serve",
@@ -167,85 +188,82 @@ class MachineConfig(_Section):
     cpu_threads: int | None = option(
         None,
         whole(1, 1024, auto=True),
-        "threads that compute; auto: one for each physical core this process may use, within its quota of CPU time",
+        "compute threads; auto: one per physical core that this process may use, within its CPU quota",
     )
     numa: NumaMode = option(
         "auto",
         one_of("auto", "single", "off"),
-        "auto: bind threads to cores of their own, spread over the NUMA nodes; single: keep them and the weights on "
-        "one node, the GPU's before others, where it has enough cores, else as auto; off: let the system move them",
+        "auto: pin threads to their own cores, spread over the NUMA nodes; single: keep threads and weights on one "
+        "node (preferably the GPU's) if it has enough cores, otherwise as auto; off: let the system schedule threads",
     )
     activation_bytes: int | None = option(
         None,
         whole(1, 2, auto=True),
-        "bytes an activation is rounded to where weights are quantised; 1 is faster, 2 more exact; auto: 1 for weights "
-        "of 4.5 bits or less, whose own error hides it, else 2",
+        "bytes per activation in products with quantised weights; 1 is faster, 2 more exact; auto: 1 for weights of "
+        "4.5 bits or less, whose own error is larger, otherwise 2",
     )
     device: str = option(
         "auto",
         text("auto, cpu, cuda or cuda:N", "auto|cpu|cuda:N", r"auto|cpu|cuda(:\d{1,2})?"),
-        "where to compute; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cuda where "
-        "a GPU can be used, else cpu",
+        "device of the model; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cuda if a "
+        "GPU can be used, otherwise cpu",
     )
     vram_limit: int | None = option(
         None,
         size(),
-        "most memory to take on the GPU; auto: what is free there. `ballast plan` needs no GPU where it is given",
+        "most memory to use on the GPU; auto: the free memory. With a value, `ballast plan` needs no GPU",
     )
     stream_from_tokens: int | None = option(
         None,
         whole(0, MAX_TOKENS, auto=True),
         "fewest tokens of a step whose routed experts are streamed through the GPU instead of computed by the CPU; "
-        "auto: as many as pays, measured at start; 0: never",
+        "auto: the break-even point, measured at start; 0: never",
     )
     gpu_experts: int | None = option(
         None,
         whole(0, auto=True),
-        "routed experts, over all layers, that are kept in the GPU's memory as well and computed there; auto: as many "
-        "as fit after everything else; 0: none",
+        "routed experts, over all layers, that the GPU's memory also holds and the GPU computes; auto: as many as fit "
+        "after everything else; 0: none",
     )
     expert_profile: Path | None = option(
         None,
         PATH,
-        "file that `ballast profile` wrote: the experts used most go to the GPU's memory first; without it they go "
-        "layer after layer",
+        "file written by `ballast profile`: the most used experts get the GPU's memory first; default: layer after "
+        "layer",
     )
     pcie_share: float | None = option(
         None,
         share(),
-        "share of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
+        "fraction of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
         "others; auto: the fastest, measured at start; 0: none",
     )
     packed_dir: Path | None = option(
         None,
         PATH,
-        "folder that keeps the weights as the CPU's kernels take them, so that the next start packs nothing. In memory "
-        "(a tmpfs) they are used where they are, and stay when the server ends; on a disk they are written once the "
-        "server is ready. What a change of the model or of the machine makes stale is removed. Default: none are kept",
+        "folder that keeps packed weights, so that the next start does not pack them again. In memory (a tmpfs), they "
+        "are used in place and remain when the server ends; on a disk, they are written once the server is ready. Sets "
+        "that no longer match the model or the machine are removed. Default: packed weights are not kept",
     )
     measurements: MeasurementMode = option(
         "kept",
         one_of("kept", "new", "off"),
-        "speeds that a start measures, such as costs of steps. kept: use those of an earlier start of this model with "
-        "this machine and configuration, else measure and keep them in the folder of compiled kernels; new: measure "
-        "again and keep them; off: measure again and keep nothing",
+        "measurements at start, such as costs of steps. kept: use those of an earlier start with the same model, "
+        "machine and configuration, or measure and keep them in the folder of compiled kernels; new: measure again "
+        "and keep; off: measure again and do not keep",
     )
     kv_host_bytes: int | None = option(
         None,
         size(0),
-        "host memory for the KV cache's blocks that a GPU's memory has given up, so that a conversation that comes "
-        "back is copied instead of computed; auto: half of what the plan leaves, up to 32GiB; 0: none",
+        "host memory for KV blocks evicted from the GPU, so that a conversation that continues later is copied back "
+        "instead of computed again; auto: half of what the plan leaves, up to 32GiB; 0: none",
     )
     kv_disk_dir: Path | None = option(
         None,
         PATH,
-        "folder on disk that keeps the KV cache's blocks for when the cache has given them up, so that a conversation "
-        "that comes back, even after a restart, is read instead of computed. Blocks of another model or machine are "
-        "removed. Default: none are kept",
+        "folder on disk for evicted KV blocks, so that a conversation that continues later, even after a restart, is "
+        "read instead of computed again. Blocks of another model or machine are removed. Default: none",
     )
-    kv_disk_bytes: int | None = option(
-        None, size(), "most disk that --kv_disk_dir takes; auto: half of what is free there"
-    )
+    kv_disk_bytes: int | None = option(None, size(), "most disk space for --kv_disk_dir; auto: half of the free space")
 
 
 @dataclass(frozen=True)
@@ -253,23 +271,23 @@ class ServerConfig(_Section):
     title = "server"
 
     host: str = option("127.0.0.1", text("an address or host name", "ADDRESS", r"\S+"), "address to listen on")
-    port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free one, which the log names")
+    port: int = option(10002, whole(0, 65535), "port to listen on; 0: any free port, shown in the log")
     admin_port: int | None = option(
         None,
         whole(0, 65535),
-        "port of their own for metrics, debugging and health, plain HTTP without keys; keep it where only probes and "
-        "Prometheus reach it. Default: they are on the API's port",
+        "separate port for metrics, debugging and health, plain HTTP without keys; only probes and Prometheus should "
+        "reach it. Default: they are on the API's port",
     )
     api_key_file: Path | None = option(
         None,
         PATH,
-        "file of API keys, one per line, read again when it changes; every request but /livez, /readyz, /health, /ping "
-        "and the page at / then needs one. A line KEY priority=LOW..HIGH gives that key a --client_priority of its "
-        "own. A file that vanishes, is emptied or cannot be read leaves the last keys in force, and the log says so; "
-        "to revoke every key, replace them by an unused one",
+        "file of API keys, one per line, read again when it changes; every request except /livez, /readyz, /health, "
+        "/ping and the page at / then needs one. A line KEY priority=LOW..HIGH gives that key its own "
+        "--client_priority. If the file vanishes, becomes empty or cannot be read, the last keys stay "
+        "valid, and the log reports it; to revoke every key, replace them with an unused one",
     )
     tls_cert_file: Path | None = option(
-        None, PATH, "certificate with its chain in PEM form, read again when it is renewed; the API then speaks HTTPS"
+        None, PATH, "certificate with its chain in PEM form, read again when it changes; the API then uses HTTPS"
     )
     tls_key_file: Path | None = option(None, PATH, "the certificate's private key in PEM form")
     allowed_hosts: tuple[str, ...] = option(
@@ -280,10 +298,10 @@ class ServerConfig(_Section):
             r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?",
             repeatable=True,
         ),
-        "name under which the API is asked for, *.NAME for all below it, * for any; a request whose Host header has "
-        "another is answered with 421. Repeat it for more than one; IP addresses, localhost and names that containers "
-        "have for their machine, such as host.docker.internal, need not be named. "
-        "Default: what --host says; any with --api_key_file, or if it listens on all addresses",
+        "allowed name in the Host header, *.NAME for all subdomains, * for any; other requests get a 421. Repeat for "
+        "several names. IP addresses, localhost and container names of the machine, such as host.docker.internal, are "
+        "always allowed. "
+        "Default: the value of --host; any with --api_key_file, or if the server listens on all addresses",
     )
     cors_origins: tuple[str, ...] = option(
         (),
@@ -293,29 +311,29 @@ class ServerConfig(_Section):
             r"\*|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+",
             repeatable=True,
         ),
-        "web page that may call the API from a browser, * for any; others are answered with 403. Repeat it for more "
-        "than one. Default: none but the page at /",
+        "web origin whose pages may call the API from a browser, * for any; others get a 403. Repeat for several "
+        "origins. Default: only the page at /",
     )
     root_path: str | None = option(
         None,
         text("a path that begins with / and does not end with it", "PATH", r"(/[\w.~-]+)+"),
-        "prefix under which a proxy offers this server; requests are understood with it and without",
+        "path prefix of this server behind a proxy; requests are accepted with and without it",
     )
-    request_timeout_s: float = option(0.0, seconds(), "longest a request may take in all; 0: no limit")
-    drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when told to stop")
+    request_timeout_s: float = option(0.0, seconds(), "longest total time of a request; 0: no limit")
+    drain_timeout_s: float = option(60.0, seconds(), "longest wait for running requests when the server stops")
     max_body_bytes: int | None = option(
         None,
         whole(1024, auto=True),
-        "largest request body, a larger one is answered with 413; auto: 32 a token of context, at least 1 MiB",
+        "largest request body; a larger one gets a 413; auto: 32 bytes per token of context, at least 1 MiB",
     )
     unknown_fields: UnknownFields = option(
         "ignore",
         one_of("ignore", "refuse"),
-        "ignore: a field of a request that the server does not know has no effect, and the reply's header "
-        "X-Ballast-Ignored names it; refuse: such a request is answered with 400",
+        "ignore: a request field that the server does not know has no effect, and the response header "
+        "X-Ballast-Ignored lists it; refuse: such a request gets a 400",
     )
     metrics_alias: MetricsAlias = option(
-        "vllm", one_of("vllm", "none"), "offer the main metrics under vLLM's names as well"
+        "vllm", one_of("vllm", "none"), "export the main metrics under vLLM's names too"
     )
 
 
@@ -323,8 +341,10 @@ class ServerConfig(_Section):
 class LogConfig(_Section):
     title = "log"
 
-    log_level: LogLevel = option("info", one_of("debug", "info", "warning", "error"), "least level that is logged")
-    log_format: LogFormat = option("text", one_of("text", "json"), "one line an event, for people or for machines")
+    log_level: LogLevel = option("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged")
+    log_format: LogFormat = option(
+        "text", one_of("text", "json"), "log format, one line per event: text for people, json for machines"
+    )
 
 
 @dataclass(frozen=True)
@@ -334,8 +354,8 @@ class TracingConfig(_Section):
     otlp_endpoint: str | None = option(
         None,
         text("an http or https URL without query", "URL", r"https?://[^\s?#]+"),
-        "OpenTelemetry collector to which spans of requests go, by OTLP over HTTP as JSON, mostly on port 4318; "
-        "/v1/traces is added. Spans hold times, counts and names, never text. Default: there is no tracing",
+        "URL of an OpenTelemetry collector for spans of requests (OTLP over HTTP as JSON, usually port 4318); "
+        "/v1/traces is appended. Spans contain times, counts and names, never text. Default: no tracing",
     )
     otlp_service_name: str = option(
         "ballast", text("a name", "NAME", r"\S(.*\S)?"), "the name of this service in traces"
@@ -343,8 +363,8 @@ class TracingConfig(_Section):
     trace_share: float = option(
         1.0,
         fraction(),
-        "share of the requests that are traced, 0 to 1, among those that come without a trace of the client's; the "
-        "others are traced if their traceparent says so",
+        "fraction of requests to trace, 0 to 1, among those without a trace from the client; the others are traced if "
+        "their traceparent says so",
     )
 
 
@@ -426,4 +446,4 @@ def _parse(opt: Option, given: Any) -> Any:
 
 
 OF_A_QUEUE = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
-"""Options that have no meaning where nobody else asks."""
+"""Options that have no effect with a single client."""

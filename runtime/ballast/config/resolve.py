@@ -1,8 +1,8 @@
 """Resolves a configuration: checks options against each other, and replaces "auto" by values.
 
-"auto" stays in `numa`, which `ballast.host.numa.plan_threads` decides from the topology, in `max_new_tokens` and
-`cache_lens`, which `ballast.plan.lengths` decides from the model and from memory, and with a GPU in the options that
-depend on its memory and speed.
+"auto" stays in `numa`, which `ballast.host.numa.plan_threads` resolves from the topology; in `max_new_tokens` and
+`cache_lens`, which `ballast.plan.lengths` resolves from the model and memory; and, with a GPU, in options that depend
+on its memory and speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
-    "kv_host_bytes": "is for what a GPU's memory gives up of the KV cache, which is in host memory already",
+    "kv_host_bytes": "is for KV blocks evicted from a GPU; without a GPU, the KV cache is in host memory",
 }
 """Options of the machine that have no meaning without a GPU → the reason, for error messages."""
 
@@ -33,9 +33,9 @@ _HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
 
 
 def resolve(config: Config, default_threads: int) -> Config:
-    """The same configuration, complete. `default_threads` replaces cpu_threads "auto".
+    """The configuration without "auto", as far as possible. `default_threads` replaces cpu_threads "auto".
 
-    Of paths it only checks whether they exist; for device=auto it checks whether a GPU can be used. Raises ConfigError.
+    Checks paths only for existence; for device=auto it checks whether a GPU can be used. Raises ConfigError.
     """
     _check_cache(config.scheduling)
     _check_ports(config.server)
@@ -44,7 +44,7 @@ def resolve(config: Config, default_threads: int) -> Config:
     _check_folder("kv_disk_dir", config.machine.kv_disk_dir)
     if config.machine.kv_disk_bytes is not None and config.machine.kv_disk_dir is None:
         shown = size().show(config.machine.kv_disk_bytes)
-        raise ConfigError("kv_disk_bytes", shown, "bounds a folder; name it with kv_disk_dir")
+        raise ConfigError("kv_disk_bytes", shown, "limits a folder; set the folder with kv_disk_dir")
     asked = config.machine.device
     device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
     checked = replace(
@@ -59,7 +59,7 @@ def resolve(config: Config, default_threads: int) -> Config:
         return on_cpu(checked, reason)
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
-        raise ConfigError("expert_profile", profile, "no such file; `ballast profile` writes one")
+        raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")
     return checked
 
 
@@ -69,13 +69,13 @@ def on_cpu(config: Config, reason: str) -> Config:
     Options that need a GPU are dropped if device was "auto". Raises ConfigError for them otherwise.
     """
     machine, scheduling = config.machine, config.scheduling
-    # A value of 0 asks for nothing, so it is no error.
+    # A value of 0 disables the option, so it is not an error.
     set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name)]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
         kinds: dict[str, Kind] = {field.name: field.metadata["kind"] for field in dataclasses.fields(machine)}
         shown = kinds[name].show(getattr(machine, name))
-        raise ConfigError(name, shown, f"{_GPU_OPTIONS[name]}, and device=cpu uses none")
+        raise ConfigError(name, shown, f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU")
     return replace(
         config,
         device_reason=reason,
@@ -101,7 +101,7 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
         raise ConfigError(
             "max_new_tokens",
             new,
-            f"a full batch of {batch} such replies takes {batch * new} tokens of cache, and {MAX_TOKENS} are the most; "
+            f"a full batch of {batch} such replies takes {batch * new} tokens of cache, and the limit is {MAX_TOKENS}; "
             f"lower it to {(MAX_TOKENS - 1) // batch}, or lower max_batch_size",
         )
     blocks = batch * scheduling.block_tokens
@@ -124,19 +124,21 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
 def _check_ports(server: ServerConfig) -> None:
     if server.admin_port is not None and server.admin_port == server.port != 0:
         raise ConfigError(
-            "admin_port", server.admin_port, "is the API's port; choose another, or leave it out to share that one"
+            "admin_port",
+            server.admin_port,
+            "is also the API's port; choose another, or omit it to serve both on one port",
         )
 
 
 def _check_tls(server: ServerConfig) -> None:
     for given, missing in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file")):
         if getattr(server, given) is not None and getattr(server, missing) is None:
-            raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS takes both")
+            raise ConfigError(given, getattr(server, given), f"needs {missing} as well; HTTPS needs both")
 
 
 def _check_folder(option: str, folder: Path | None) -> None:
     if folder is not None and not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
-        raise ConfigError(option, folder, "expected a folder, or a name in one, under which it is made")
+        raise ConfigError(option, folder, "expected a folder, or a new name in an existing folder")
 
 
 def _check_paths(model: ModelConfig) -> ModelConfig:
@@ -145,38 +147,40 @@ def _check_paths(model: ModelConfig) -> ModelConfig:
             raise ConfigError(
                 "model_path",
                 model.model_path,
-                "a local directory is needed, and this looks like a Hugging Face id; nothing is downloaded here: "
-                "fetch the model's config.json and tokenizer files into a directory and name that",
+                "expected a local directory, and this looks like a Hugging Face id; nothing is downloaded here: "
+                "download the model's config.json and tokenizer files and pass their directory",
             )
         raise ConfigError(
             "model_path",
             model.model_path,
-            "a local directory with the model's config.json and tokenizer files is needed, and this is not one",
+            "expected a local directory with the model's config.json and tokenizer files",
         )
     for name in ("gguf_path", "optimize_config_path"):
         path: Path | None = getattr(model, name)
         if path is not None and not path.exists():
             problem = "no such file or directory"
             if name == "gguf_path" and _HUB_MODEL.fullmatch(str(path)):
-                problem += "; if this is a model of a hub, fetch it with `ballast pull`, and name what that prints"
+                problem += (
+                    "; if this is a model of a hub, download it with `ballast pull` and pass the path that it prints"
+                )
             raise ConfigError(name, path, problem)
     return model
 
 
 def _resolve_scheduling(scheduling: SchedulingConfig) -> SchedulingConfig:
-    """Resolves all that does not depend on the model and on memory."""
+    """Resolves everything that does not depend on the model or on memory."""
     max_batch_size = 1 if scheduling.backend_type == "ktransformers" else scheduling.max_batch_size
     if scheduling.chunk_size < max_batch_size:
         raise ConfigError(
             "chunk_size",
             scheduling.chunk_size,
-            f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token a step",
+            f"must be at least max_batch_size = {max_batch_size}: every request that decodes takes one token per step",
         )
     prefill_chunk_size = scheduling.prefill_chunk_size
     if prefill_chunk_size is not None and prefill_chunk_size < scheduling.chunk_size:
         raise ConfigError(
             "prefill_chunk_size",
             prefill_chunk_size,
-            f"must be auto or at least chunk_size = {scheduling.chunk_size}: it is the limit where no decode waits",
+            f"must be auto or at least chunk_size = {scheduling.chunk_size}: the limit for steps without decoding",
         )
     return replace(scheduling, max_batch_size=max_batch_size)

@@ -1,7 +1,7 @@
 """Reads options from the environment and from a YAML file.
 
-An unknown key of the file is refused by name, since a misspelt setting would otherwise be ignored. An unknown variable
-is only named: others put variables into an environment too.
+An unknown key of the file is an error, because a misspelt setting would otherwise be ignored. An unknown variable is
+only reported: other programs may use it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ballast.documents.yaml_document import Plain
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
-"""The variable that names the YAML file, as --config does."""
+"""The variable for the path of the YAML file, like --config."""
 
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BALLAST_CPU_ISA", "BALLAST_MODEL_CACHE"})
-"""Variables with our prefix that are no options of `ballast serve`."""
+"""Variables with our prefix that are not options of `ballast serve`."""
 
-# Kubernetes describes Services to every pod by variables; a Service named "ballast" or "ballast-x" has our prefix.
+# Kubernetes sets variables for Services in each pod; those of a Service "ballast" or "ballast-x" have our prefix.
 _SERVICE_VARIABLE = re.compile(r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
@@ -58,7 +58,7 @@ def _ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_in_file(path: Path) -> dict[str, Any]:
-    """The options that a YAML file sets, by name: the text that the command line would have, or lists of texts. A
+    """The options that a YAML file sets, by name: the text as on the command line, or lists of texts. A
     null value sets nothing.
 
     Keys may be spelled with hyphens. Raises ConfigError.
@@ -72,7 +72,7 @@ def options_in_file(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError("config", path, "must hold options as NAME: VALUE, one a line")
+        raise ConfigError("config", path, "expected options as NAME: VALUE, one per line")
     names = [opt.name for opt in OPTIONS]
     found: dict[str, Any] = {}
     for key, value in content.items():
@@ -87,7 +87,7 @@ def options_in_file(path: Path) -> dict[str, Any]:
 
 
 def _as_given(path: Path, name: str, value: Plain) -> Any:
-    """A YAML value in the form that the command line gives."""
+    """A YAML value as it would be given on the command line."""
     (opt,) = (opt for opt in OPTIONS if opt.name == name)
     wrong = ConfigError("config", path, f"{name}: {shown(value)} must be {opt.kind.allowed}")
     if opt.kind.repeatable:

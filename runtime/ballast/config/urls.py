@@ -1,4 +1,4 @@
-"""Checks of URLs that people write."""
+"""Checks URLs that users write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def is_http_url(text: str) -> bool:
-    """Whether it is an http or https URL with a host, without spaces and other characters that no URL has."""
+    """Whether `text` is an http or https URL with a host and only valid characters."""
     if any(char.isspace() or not char.isprintable() for char in text):
         return False
     try:

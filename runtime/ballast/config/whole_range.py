@@ -10,24 +10,24 @@ _RANGE = re.compile(r"(-?[0-9]{1,10})\.\.(-?[0-9]{1,10})")
 
 @dataclass(frozen=True, slots=True)
 class WholeRange:
-    """The whole numbers from `low` to `high`, both among them."""
+    """The whole numbers from `low` to `high`, inclusive."""
 
     low: int
     high: int
 
     @classmethod
     def parse(cls, text: str) -> WholeRange:
-        """The range that `text` writes as LOW..HIGH. Raises ValueError."""
+        """The range from text such as LOW..HIGH. Raises ValueError."""
         found = _RANGE.fullmatch(text)
         if found is None or not -(2**31) <= int(found[1]) <= int(found[2]) < 2**31:
-            raise ValueError("not LOW..HIGH, or beyond 32 bits")
+            raise ValueError("expected LOW..HIGH, within 32 bits")
         return cls(int(found[1]), int(found[2]))
 
     def __contains__(self, number: int) -> bool:
         return self.low <= number <= self.high
 
     def nearest(self, number: int) -> int:
-        """The number of the range that is nearest to `number`."""
+        """The number in the range nearest to `number`."""
         return min(max(self.low, number), self.high)
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ class Accounts:
         self._lock = lock
 
     def settle(self, result: StepResult) -> tuple[Deliveries, int]:
-        """Account for a step. Returns its outputs, and the number of requests that have left the batch."""
+        """Account for a step. Returns its outputs and the number of requests that have left the batch."""
         now = time.monotonic()
         self._observer.on_step(result.kind, now - result.started, result.num_tokens)
         for seq, cached_tokens in result.admitted:

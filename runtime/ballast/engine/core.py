@@ -38,26 +38,26 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """A step computed part of one sequence's prompt."""
+    """A step computed some tokens of one sequence's prompt."""
 
     seq: int
     computed_tokens: int
-    """Prompt tokens that are computed so far, cached ones included."""
+    """Prompt tokens computed so far, cached ones included."""
     scores: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step did. `num_tokens` is the number of tokens that went through the model."""
+    """The results of one step. `num_tokens` is the number of tokens that went through the model."""
 
     kind: StepKind
     num_tokens: int
     events: tuple[TokenEvent, ...]
     admitted: tuple[tuple[int, int], ...]
-    """(sequence, prompt tokens served by the prefix cache) of each request that left the queue in this step."""
+    """(sequence, prompt tokens served by the prefix cache) per request that left the queue in this step."""
     preempted: tuple[int, ...]
     prefilled: tuple[PrefillEvent, ...]
-    """Progress of prompts, for sequences that asked for it; always before their first token."""
+    """Progress of prompts, for sequences that request it; always before their first token."""
     failed: tuple[tuple[int, Exception], ...]
     """(sequence, reason) where nothing could be sampled. These sequences are gone; the others are not affected."""
     started: float
@@ -65,17 +65,17 @@ class StepResult:
 
 
 IDLE = StepResult("decode", 0, (), (), (), (), (), 0.0)
-"""Nothing could run."""
+"""No step could run."""
 BUSY = StepResult("prefill", 0, (), (), (), (), (), 0.0)
-"""A step of the prefill lane goes on, or blocks are on their way from or to a tier, and the decode lane has nothing to
-do: what has arrived may change that."""
+"""The prefill lane computes a step, or blocks are being copied from or to a tier, while the decode lane has no work.
+The caller should handle arrivals and call again."""
 
 NO_LOGITS = np.empty((0, 0), np.float32)
 
 POLL_S = 0.001
-"""Longest time between two looks at the prefill lane, in seconds."""
+"""Interval for polling the prefill lane, in seconds."""
 BUSY_S = 0.005
-"""How long the prefill lane alone, or a tier alone, is waited for before BUSY."""
+"""How long a step waits for the prefill lane alone, or for a tier alone, before it returns BUSY."""
 
 
 @dataclass(slots=True)
@@ -100,8 +100,8 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_begin` is called when a step has been planned and begun, before it is waited for. Raises ValueError where
-        `config` has a prefill lane and the runner has none."""
+        """`on_begin` is called when a step has begun, before the core waits for it. Raises ValueError if `config` has a
+        prefill lane and the runner has none."""
         self._runner = runner
         self._has_prefill_lane = config.has_prefill_lane
         if self._has_prefill_lane:
@@ -113,7 +113,7 @@ class EngineCore:
         tiers = runner.cache_tiers if config.tiers else None
         self._tiers = None if tiers is None else TierMover(self._scheduler, tiers, clock)
         self._decode_sampler = RowSampler(runner.pool or kernels.ThreadPool(1))
-        # While the prefill lane samples, the threads may be computing experts.
+        # The pool may be computing experts of the decode lane while the prefill lane samples.
         self._prefill_sampler = RowSampler(kernels.ThreadPool(1))
         self._decode_step: _Step | None = None
         self._prefill_step: _Step | None = None
@@ -129,7 +129,7 @@ class EngineCore:
     def add(self, seq: int, request: Request, seed: int, leader: int | None = None) -> None:
         """Queue a request under a fresh sequence id.
 
-        `leader` is a sequence with the same prompt that computes it first; it is ignored if it has ended by now.
+        `leader` is a sequence with the same prompt that computes it first; it is ignored if it has ended.
         Raises ValueError when the request can never fit.
         """
         params = request.sampling
@@ -158,13 +158,13 @@ class EngineCore:
         self._queued.discard(seq)
 
     def step(self) -> StepResult:
-        """Begin a step in each lane that has none, and return once one has ended; BUSY and IDLE where none does."""
+        """Begin a step in each lane that has none, and return when one has ended; BUSY or IDLE if none runs."""
         if self._tiers is not None:
             self._tiers.settle()
         before = self._decode_step, self._prefill_step
         if self._decode_step is None:
             if self._is_prefill_held and self._has_prefill_lane and self._prefill_step is None:
-                self._prefill_step = self._begin_prefill()  # before another step can hold it
+                self._prefill_step = self._begin_prefill()  # before another decode step can delay it
                 self._is_prefill_held = False
             self._decode_step = self._begin_decode()
         if self._has_prefill_lane and self._prefill_step is None:
@@ -197,7 +197,7 @@ class EngineCore:
         return self._end(decode, logits, sched.Lane.DECODE)
 
     def _wait_for_blocks(self) -> StepResult:
-        """With nothing to compute. A tier says itself when it does not answer, so waiting counts as life."""
+        """Wait for a tier, with nothing to compute. A tier reports its own timeouts, so waiting counts as progress."""
         if self._tiers is None or not self._tiers.is_moving:
             return IDLE
         self._tiers.wait(BUSY_S)
@@ -205,8 +205,8 @@ class EngineCore:
         return BUSY
 
     def _begin_decode(self) -> _Step | None:
-        """Plan a step of the decode lane. On a device it is queued at once, and the step after it is planned meanwhile:
-        all of that but the tokens that this one is to sample."""
+        """Plan a step of the decode lane. A device queues it immediately; then the following step is planned, except
+        for the tokens that this step samples."""
         step = self._planned(sched.Lane.DECODE, self._decode_sampler)
         runner = self._runner
         if step is not None and runner.is_asynchronous:
@@ -224,7 +224,7 @@ class EngineCore:
         return step
 
     def _planned(self, lane: int, sampler: RowSampler) -> _Step | None:
-        """The lane's next step; None where it has none."""
+        """The lane's next step; None if there is none."""
         plan = self._scheduler.plan(lane, now_s=self._clock())
         self._preempted += plan.preempted.tolist()
         if self._tiers is not None:
@@ -239,7 +239,7 @@ class EngineCore:
         return _Step(plan, requested, admitted, sampler, self._clock())
 
     def _prefill_ends_first(self, decode: _Step | None) -> bool:
-        """Drive the prefill lane until its step ends, or the decode lane's does; without one, for BUSY_S."""
+        """Drive the prefill lane until its step ends, or the decode lane's does; without a decode step, for BUSY_S."""
         until = self._clock() + BUSY_S
         runner = self._runner
         while not runner.advance_prefill(self._alive):
@@ -253,8 +253,8 @@ class EngineCore:
         return True
 
     def _end(self, step: _Step, logits: NDArray[np.float32], lane: int, *, is_whole: bool = True) -> StepResult:
-        """Apply a step's logits. `is_whole`: it was computed to its end, so its time says what such a step costs."""
-        # Rows whose sequences were aborted while the step ran are of no interest any more.
+        """Apply a step's logits. `is_whole`: it was not cut short, so its time counts as a cost."""
+        # Rows of sequences that were aborted while the step ran are dropped.
         live = [row for row in step.requested if row.seq in self._sequences]
         prefilled, sampled, failed = self._apply_logits(step, live, logits)
         tokens = [sampled.get(row.seq, (0, None))[0] for row in step.requested if row.samples]
@@ -286,7 +286,7 @@ class EngineCore:
     def _apply_logits(
         self, step: _Step, requested: list[RequestedRow], logits: NDArray[np.float32]
     ) -> tuple[tuple[PrefillEvent, ...], dict[int, Sampled], dict[int, Exception]]:
-        """Prompt scores, sampled tokens in plan order, and failures, which the scheduler knows of by then. A failed
+        """Prompt scores, sampled tokens in plan order, and failures, which are reported to the scheduler. A failed
         sequence gets token 0, which is never delivered."""
         results = step.sampler.results(requested, self._sequences, logits)
         prefilled: list[PrefillEvent] = []
@@ -295,7 +295,7 @@ class EngineCore:
             seq = row.seq
             if seq in results.errors:
                 failed[seq] = results.errors[seq]
-                # Where the model's own numbers are wrong, so may be all that they were computed from.
+                # If the model's own logits are not finite, the KV that they were computed from may be wrong too.
                 own = logits[row.first_logit : row.first_logit + row.num_logits]
                 self._scheduler.fail(seq, forget=not all(has_finite_peak(each) for each in own))
             elif seq in results.scores or (self._sequences[seq].request.report_progress and row.computed_tokens):
@@ -303,8 +303,8 @@ class EngineCore:
         return tuple(prefilled), results.sampled, failed
 
     def close(self) -> None:
-        """Wait until the runner does nothing more for steps that are under way: its memory may be freed then. Nothing
-        can be asked for any more."""
+        """Wait until the runner has finished all steps under way, so that its memory may be freed. The core cannot be
+        used afterwards."""
         if self._decode_step is not None and self._runner.is_asynchronous:
             self._runner.logits(self._alive)
         if self._prefill_step is not None:
@@ -343,22 +343,22 @@ class EngineCore:
         return self._runner.expert_bytes_read
 
     def tier_numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
-        """What each tier beside the cache holds and has done so far."""
+        """Numbers of each tier of the KV cache."""
         return () if self._tiers is None else self._tiers.numbers(stats)
 
     @property
     def waited_for_tiers_s(self) -> float:
-        """Seconds that sequences have waited for blocks of tiers so far, added up."""
+        """Seconds that sequences have waited for blocks of tiers, added up."""
         return 0.0 if self._tiers is None else self._tiers.waited_s
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What the runner has done on a GPU; zeros if it uses none."""
+        """The runner's counters of GPU work; zeros if it uses no GPU."""
         return self._runner.device_counts
 
     def describe(self, max_waiting: int) -> list[tuple[int, str, int, int, int]]:
-        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per sequence that runs, and of those that wait
-        the first `max_waiting`."""
+        """One (seq, state, num_tokens, num_computed_tokens, num_blocks) per running sequence, and per waiting sequence
+        for the first `max_waiting`."""
         return self._scheduler.describe(max_waiting)
 
     def check(self) -> None:

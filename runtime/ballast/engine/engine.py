@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 IDLE_WAKE_S = 60.0
 WARM_UP_SEQ = 0
 LONGEST_PREDICTION_S = 600.0
-"""Longer queue times are not predicted."""
+"""The prediction ends here; longer queue times are reported as this."""
 GATHER_LOOK_S = 0.005
-"""How often a gathering engine looks at what arrives."""
+"""Interval at which a gathering engine checks for arrivals."""
 
 Loader = Callable[[Callable[[float], None]], Runner]
 """Builds the runner on the engine thread, reporting progress from 0 to 1."""
@@ -79,7 +79,7 @@ class Engine:
         self._inbox: list[tuple[int, LiveRequest]] = []
         self._aborts: list[int] = []
         self._takes_requests = True
-        """Once it is ready."""
+        """False until the engine is ready and after `begin_drain`."""
         self._stopping = False
         self._next_seq = WARM_UP_SEQ + 1
 
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def load_progress(self) -> float:
-        """Share of the model that is loaded, 0…1."""
+        """Fraction of the model that is loaded, 0…1."""
         return self._publisher.load_progress
 
     @property
@@ -118,8 +118,8 @@ class Engine:
         return bool(self._inbox or self._accounts.live)
 
     def check_room(self, priority: int, client: int) -> None:
-        """Raise CapacityError (429) where `submit` would refuse a request of one token now: so a prompt need not be
-        tokenised to be refused. An engine that is not ready refuses nothing here."""
+        """Raise CapacityError (429) if `submit` would refuse a request of one token now, so that a refused prompt is
+        not tokenised. An engine that is not ready refuses nothing here."""
         with self._lock:
             if self._state is EngineState.READY:
                 self._admission.check_room(priority, client, 1, 1)
@@ -149,13 +149,13 @@ class Engine:
         return stream
 
     def announce_drain(self) -> None:
-        """Tell by the state that the engine is about to drain. It takes requests until `begin_drain`."""
+        """Set the state to draining. The engine accepts requests until `begin_drain`."""
         with self._lock:
             if self._state is EngineState.READY:
                 self._state = EngineState.DRAINING
 
     def begin_drain(self) -> None:
-        """Refuse new requests from now on. Requests that the engine holds continue."""
+        """Refuse new requests from now on. Accepted requests continue."""
         with self._lock:
             self._takes_requests = False
             if self._state in (EngineState.LOADING, EngineState.READY):
@@ -164,7 +164,7 @@ class Engine:
     def declare_dead(self, reason: str) -> None:
         """Mark the engine as dead although its thread still runs, and fail every request that it holds.
 
-        If the present step ends after all, its tokens are dropped.
+        If the current step ends later, its tokens are dropped.
         """
         self._die(EngineDeadError(reason))
 
@@ -231,14 +231,14 @@ class Engine:
                     self._publish(core, num_ended)
                     deliveries.send()
                 elif not core.is_computing:
-                    self._is_idle = True  # blocks are copied, and nothing is computed meanwhile
+                    self._is_idle = True  # blocks are being copied, and nothing is computed
                 if result is BUSY and self._publisher.is_due:
                     self._publisher.show(core)
             core.close()
             self._fail_all(CapacityError.shutting_down())
             with self._lock:
                 self._state = EngineState.STOPPED
-        except BaseException as failure:  # noqa: BLE001  last resort of the thread: fail every request and notify the owner
+        except BaseException as failure:  # noqa: BLE001  last resort of the thread: fail every request, report the engine as dead
             self._die(failure)
 
     def _core_of(self, runner: Runner) -> EngineCore:
@@ -250,7 +250,7 @@ class Engine:
         return core
 
     def _warm_up(self, core: EngineCore) -> None:
-        """Compute one real token, so that an engine that is ready has worked once."""
+        """Compute one real token, so that a ready engine has run a complete step."""
         core.add(WARM_UP_SEQ, Request("warm-up", (0,), SamplingParams(max_tokens=1, temperature=0.0)), seed=0)
         while core.step() is BUSY:
             pass
@@ -259,7 +259,7 @@ class Engine:
         self._publish(core)
 
     def _gather(self, core: EngineCore) -> None:
-        """Wait a little for requests that arrive together with the first ones, as `gather_s` says."""
+        """Wait for requests that arrive shortly after the first ones; see `gather_s`."""
         self._is_idle = False
         began = last_arrival = time.monotonic()
         while not self._stopping:
@@ -293,8 +293,8 @@ class Engine:
             self._publish(core, num_ended)
 
     def _idle(self, core: EngineCore, runner: Runner) -> None:
-        """Check the invariants once, then do spare work and sleep until something arrives. Each time that it wakes it
-        asks for spare work again: kernels may be compiled by then."""
+        """Check the invariants once, then do spare work and sleep until a request arrives. Each wake-up checks for
+        spare work again, because kernels may have been compiled."""
         core.check()
         self._publish(core)
         self._is_idle = True
@@ -308,7 +308,7 @@ class Engine:
         self._publisher.note_progress()
 
     def _publish(self, core: EngineCore, num_ended: int = 0) -> None:
-        """Show the core's numbers to other threads. `num_ended` requests have left the batch since the last time."""
+        """Publish the core's numbers to other threads. `num_ended`: requests that left the batch since then."""
         self._publisher.note_progress()
         stats = self._publisher.show(core)
         now = self._publisher.last_progress
@@ -337,7 +337,7 @@ class Engine:
 
     def _die(self, failure: BaseException) -> None:
         if self._failure is not None:
-            return  # declared dead before, and now the thread has ended
+            return  # was declared dead before its thread ended
         log.critical("engine died", exc_info=failure, extra={"requests": self.describe()})
         self._failure = failure
         with self._lock:

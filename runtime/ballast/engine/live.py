@@ -14,7 +14,7 @@ from ballast.engine.stream import RequestStream
 
 @dataclass(slots=True)
 class LiveRequest:
-    """One sequence, and how far it is."""
+    """One sequence and its progress."""
 
     stream: RequestStream
     index: int
@@ -44,7 +44,7 @@ class LiveRequest:
         logprobs: tuple[TokenLogprobs, ...] = (),
         prompt_logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> Output:
-        """The delivery of a step that ended at the time `now`."""
+        """The output of a step that ended at the time `now`."""
         return Output(
             token_ids,
             finish_reason,
@@ -60,7 +60,7 @@ class LiveRequest:
     def description(
         self, now: float, state: str, num_tokens: int, num_computed: int, num_blocks: int
     ) -> dict[str, object]:
-        """What `/debug/state` shows of it; the rest is what the scheduler says of it."""
+        """The request's entry in `/debug/state`; the other arguments come from the scheduler."""
         return {
             "id": self.request.id,
             "index": self.index,
@@ -76,7 +76,7 @@ class LiveRequest:
 
 
 def live_requests(stream: RequestStream, seqs: Sequence[int], requests: Sequence[Request]) -> list[LiveRequest]:
-    """Requests that were submitted together. Of those with the same prompt, the first leads."""
+    """Requests that were submitted together. The first one with a prompt leads the others with the same prompt."""
     leaders: dict[tuple[int, tuple[int, ...], tuple[int, int]], int] = {}
     found = []
     for index, (seq, request) in enumerate(zip(seqs, requests, strict=True)):

@@ -13,16 +13,16 @@ class EngineObserver(Protocol):
     """Receives the engine's durations, in seconds, and counts as they occur."""
 
     def on_step(self, kind: StepKind, duration_s: float, num_tokens: int) -> None:
-        """A step has run over `num_tokens` tokens."""
+        """A step has computed `num_tokens` tokens."""
 
     def on_first_token(self, ttft_s: float, queue_s: float) -> None:
         """A request got its first token. `ttft_s` runs from submission to the token, `queue_s` to the first step."""
 
     def on_inter_token(self, latency_s: float) -> None:
-        """A request got another token, this long after the one before."""
+        """A request got another token, `latency_s` after the one before."""
 
     def on_finish(self, duration_s: float, reason: FinishReason, prompt_tokens: int, generated_tokens: int) -> None:
-        """A request finished (was not aborted), this long after its submission, with so many tokens."""
+        """A request finished (was not aborted). `duration_s` runs from its submission."""
 
 
 class SilentObserver:

@@ -21,32 +21,32 @@ from ballast.model.device_counts import DeviceCounts
 log = logging.getLogger(__name__)
 
 LONGEST_LOOK_S = 2.0
-"""A watcher for silence looks at least this often; a longer gap is a pause of the whole process."""
+"""The hang watchdog reads the clock at least this often; a longer gap is a pause of the whole process."""
 SHOW_S = 0.05
 """Interval for publishing statistics while no step ends."""
 MAX_DESCRIBED = 100
-"""Waiting requests in the description of what the engine holds; each of its steps makes one."""
+"""Most waiting requests in a description; each step makes a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerNumbers:
-    """What `sched.Stats` has under the same names."""
+    """The numbers of `sched.Stats`, under the same names."""
 
     running: Annotated[
-        int, Gauge("batch_running", "Requests that take part in steps.", alias="vllm:num_requests_running")
+        int, Gauge("batch_running", "Requests in the running batch.", alias="vllm:num_requests_running")
     ] = 0
     waiting: Annotated[int, Gauge("requests_waiting", "Requests in the queue.", alias="vllm:num_requests_waiting")] = 0
     used_tokens: Annotated[int, Gauge("kv_cache_used_tokens", "Tokens in blocks that a request holds.")] = 0
-    cached_tokens: Annotated[int, Gauge("kv_cache_cached_tokens", "Tokens in blocks kept for their prefix alone.")] = 0
+    cached_tokens: Annotated[int, Gauge("kv_cache_cached_tokens", "Tokens in cached blocks that no request holds.")] = 0
     fetching: Annotated[
         int,
-        Gauge("kv_tier_fetching", "Of requests_waiting, requests whose KV is on its way from host memory or disk."),
+        Gauge("kv_tier_fetching", "Waiting requests whose KV is being read from host memory or disk."),
     ] = 0
     preemptions: Annotated[
         int,
         Counter(
             "preemptions",
-            "Requests that gave their KV up to others, to be computed again or brought back.",
+            "Preempted requests: their KV blocks went to other requests and are computed or read again.",
             alias="vllm:num_preemptions",
         ),
     ] = 0
@@ -62,7 +62,7 @@ class SchedulerNumbers:
         int,
         Counter(
             "prefix_cache_hit_tokens",
-            "Prompt tokens served by the prefix cache, or brought back from host memory or disk.",
+            "Prompt tokens served by the prefix cache, including those read from host memory or disk.",
             alias="vllm:prefix_cache_hits",
         ),
     ] = 0
@@ -76,10 +76,10 @@ class Snapshot(SchedulerNumbers):
     max_new_tokens: int
     """Most tokens that one request may generate."""
     capacity_tokens: Annotated[int, Gauge("kv_cache_capacity_tokens", "Tokens that the KV cache can hold.")]
-    load_progress: Annotated[float, Gauge("model_load_progress_ratio", "Share of the model that is loaded.")]
+    load_progress: Annotated[float, Gauge("model_load_progress_ratio", "Fraction of the model that is loaded.")]
     predicted_wait_s: Annotated[
         float,
-        Gauge("predicted_wait_seconds", "Predicted queue time of a short request of a client that has none waiting."),
+        Gauge("predicted_wait_seconds", "Predicted queue time of a short request from a client that has none waiting."),
     ]
     prompt_tokens: Annotated[
         int, Counter("prompt_tokens", "Prompt tokens of admitted requests.", alias="vllm:prompt_tokens")
@@ -91,7 +91,7 @@ class Snapshot(SchedulerNumbers):
         float,
         Counter(
             "kv_tier_wait_seconds",
-            "Seconds that requests have waited for KV on its way from host memory or disk, added up.",
+            "Seconds that requests have waited for KV from host memory or disk, added up.",
         ),
     ]
     expert_bytes_read: Annotated[
@@ -99,15 +99,15 @@ class Snapshot(SchedulerNumbers):
     ]
     device: DeviceCounts
     step_costs: Mapping[str, Sequence[tuple[int, float]]]
-    """(tokens, seconds) of steps as the scheduler knows them now, by lane; empty lists if nothing was measured."""
+    """(tokens, seconds) of steps as the scheduler estimates them now, by lane; empty lists if nothing was measured."""
     heartbeat: Annotated[float, Gauge("engine_heartbeat_timestamp_seconds", "When the engine last made progress.")]
     has_work: bool
     silence_s: float
-    """Seconds without progress although there is work; 0 without work. Pauses of the whole process do not count."""
+    """Seconds without progress while there is work; 0 without work. Pauses of the whole process do not count."""
 
     @property
-    def occupancy(self) -> Annotated[float, Gauge("batch_occupancy_ratio", "batch_running as a share of batch_slots.")]:
-        """Share of the batch's slots that are taken."""
+    def occupancy(self) -> Annotated[float, Gauge("batch_occupancy_ratio", "batch_running divided by batch_slots.")]:
+        """Fraction of the batch's slots in use."""
         return self.running / self.batch_slots
 
     @property
@@ -115,13 +115,13 @@ class Snapshot(SchedulerNumbers):
         self,
     ) -> Annotated[
         float,
-        Gauge("kv_cache_usage_ratio", "kv_cache_used_tokens as a share.", alias="vllm:kv_cache_usage_perc"),
+        Gauge("kv_cache_usage_ratio", "Fraction of the KV cache that requests hold.", alias="vllm:kv_cache_usage_perc"),
     ]:
-        """Share of the KV cache that requests hold."""
+        """Fraction of the KV cache that requests hold."""
         return self.used_tokens / self.capacity_tokens
 
     def numbers(self) -> dict[str, Any]:
-        """All by their names, those of the device among them."""
+        """All numbers by name, including the device's."""
         named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device"}
         return named | {each.name: getattr(self.device, each.name) for each in fields(self.device)}
 
@@ -135,9 +135,9 @@ class Publisher:
         """When the engine last made progress, by `clock`."""
         self.clock = AwakeClock(LONGEST_LOOK_S)
         self.start_seconds: Mapping[str, float] = {}
-        """By phase of the start; empty until the engine is ready."""
+        """Seconds per phase of the start; empty until the engine is ready."""
         self.num_prompt_tokens = 0
-        """Of admitted requests."""
+        """Prompt tokens of admitted requests."""
         self.num_generated = 0
         self._heartbeat = 0.0
         self._last_shown = 0.0
@@ -153,12 +153,12 @@ class Publisher:
         self.note_progress()
 
     def report_load(self, share: float) -> None:
-        """The model is loaded up to `share`, 0…1."""
+        """Publish the fraction of the model that is loaded, 0…1."""
         self.load_progress = share
         self.note_progress()
 
     def report_start(self, start: Start) -> None:
-        """Show and log the phases of the start, which has ended."""
+        """Publish and log the phases of the start when it has ended."""
         self.start_seconds = start.times.seconds()
         log.info(
             "started",
@@ -170,17 +170,17 @@ class Publisher:
         )
 
     def note_progress(self) -> None:
-        """The engine has made progress."""
+        """Record that the engine has made progress."""
         self._heartbeat = time.time()
         self.last_progress = self.clock.now()
 
     def end_silence(self) -> None:
-        """Count silence from now on: an idle engine makes no progress."""
+        """Restart the measurement of silence after an idle period."""
         self.last_progress = self.clock.now()
 
     @property
     def is_due(self) -> bool:
-        """Whether the numbers were last shown long ago."""
+        """Whether the numbers were last published at least SHOW_S ago."""
         return self.clock.now() - self._last_shown > SHOW_S
 
     def show(self, core: EngineCore) -> sched.Stats:

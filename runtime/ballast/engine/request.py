@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out. Plain data."""
+"""The engine's inputs and outputs. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast.engine.sampling.logprobs import TokenLogprobs
 
 
 class FinishReason(StrEnum):
-    """Why a request finished, in the words of OpenAI's API."""
+    """Why a request finished, with the names of OpenAI's API."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -43,15 +43,15 @@ class SamplingParams:
     logprobs: int | None = None
     """Number of most probable tokens to report with each token; None: no log probabilities at all."""
     constraint: Constraint | None = None
-    """Restricts every choice. Takes precedence over `min_tokens` when both together leave no token."""
+    """Restricts every token. Takes precedence over `min_tokens` if both together allow no token."""
 
 
 NO_SALT = (0, 0)
-"""The salt of requests that name none."""
+"""The salt of requests without one."""
 
 
 def salt_of(text: str) -> tuple[int, int]:
-    """The salt of a client's secret: two words of a digest, from which it cannot be guessed."""
+    """The salt for a client's secret: two words of a digest that does not reveal the secret."""
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
@@ -64,17 +64,16 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0
-    """Lower numbers are served first; equal ones by `client`."""
+    """Lower numbers are served first; equal ones in fair-share rounds of `client`."""
     client: int = 0
-    """Who asks: within a priority clients take turns, and only within a client the first to come is served first."""
+    """Identifies the client. Within a priority, each client gets one request per round, first come, first served."""
     salt: tuple[int, int] = NO_SALT
-    """Blocks of the prefix cache, and of what is kept of it elsewhere, are shared only among requests with the same
-    salt; see `salt_of`."""
+    """Only requests with the same salt share blocks of the prefix cache and of its tiers; see `salt_of`."""
     prompt_logprobs: int | None = None
-    """Report the prompt's log probabilities, with so many alternatives a token; None: none. The prefix cache is not
-    read then."""
+    """Report the prompt's log probabilities with this many alternatives per token; None: none. Such a request does not
+    read the prefix cache."""
     report_progress: bool = False
-    """Report the prompt's progress after each step that computes a part of it."""
+    """Report the prompt's progress after each step that computes some of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,8 @@ class Output:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Scores of the next tokens of the prompt. The first prompt token has none."""
     computed_tokens: int = 0
-    """Prompt tokens that are computed so far, cached ones included."""
+    """Prompt tokens computed so far, cached ones included."""
     admitted_s: float = 0.0
     """When the sequence left the queue for the first time."""
     produced_s: float = 0.0
-    """When the step ended that made this output."""
+    """When the step that produced this output ended."""

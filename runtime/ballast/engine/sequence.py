@@ -1,4 +1,4 @@
-"""One live sequence, beyond what the scheduler tracks: how its tokens are chosen and what is reported of them."""
+"""One live sequence, beyond what the scheduler tracks: how its tokens are chosen and which results are reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ballast.errors import RequestError
 
 
 class Sequence:
-    """State of one sequence that a preemption does not touch."""
+    """State of one sequence that a preemption does not change."""
 
     def __init__(self, request: Request, seed: int) -> None:
         constraint = request.sampling.constraint
@@ -21,7 +21,7 @@ class Sequence:
         )  # no token precedes the first
 
     def unscored(self, begin: int, end: int) -> range:
-        """Those positions in begin…end whose logits score a prompt token that has no score yet."""
+        """The positions in begin…end whose logits score a prompt token that has no score yet."""
         return range(max(begin, self._num_scored - 1), min(end, len(self.request.prompt_ids) - 1))
 
     def take_unscored(self, num: int) -> tuple[int, ...]:

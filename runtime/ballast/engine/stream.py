@@ -10,7 +10,7 @@ from ballast.engine.request import Output
 
 
 class Deliveries:
-    """The outputs of one step, which go to each event loop in one hop."""
+    """The outputs of one step, delivered to each event loop in one hop."""
 
     def __init__(self) -> None:
         self._items: defaultdict[asyncio.AbstractEventLoop, list[tuple[RequestStream, Output | Exception]]] = (
@@ -22,7 +22,7 @@ class Deliveries:
         self._items[stream.loop].append((stream, item))
 
     def send(self) -> None:
-        """Deliver on the streams' own loops. A closed loop has no readers."""
+        """Deliver on the streams' own loops. Closed loops have no readers and are skipped."""
         for loop, items in self._items.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_deliver, items)
@@ -37,8 +37,8 @@ class RequestStream:
     """Async iterator over the outputs of one or more sequences, in the order in which the engine makes them. It ends
     once each sequence has had its output with a finish reason.
 
-    `__anext__` raises the error that ended a request early: EngineDeadError, CapacityError, or RequestError when
-    nothing could be sampled. The reader must then `abort` the other sequences.
+    `__anext__` raises the error that ended a request early: EngineDeadError, CapacityError, or RequestError if no token
+    could be sampled. The reader must then `abort` the other sequences.
     Belongs to the event loop that submitted the requests. The queue is bounded by their `max_tokens`.
     """
 
@@ -56,7 +56,7 @@ class RequestStream:
     def abort(self, index: int | None = None) -> None:
         """Abort one sequence, or all, in any state. Their KV is free within one step. Idempotent.
 
-        When none is left, the iteration ends, also for a reader that waits.
+        When no sequence is left, the iteration ends, also for a waiting reader.
         """
         aborted = self._open & ({index} if index is not None else self._open)
         self._open -= aborted
@@ -78,7 +78,7 @@ class RequestStream:
             if isinstance(item, Exception):
                 raise item
             if item.index not in self._open:
-                continue  # was queued before its sequence was aborted
+                continue  # an output from before the abort
             if item.finish_reason is not None:
                 self._open.discard(item.index)
             return item

@@ -12,11 +12,11 @@ from ballast.errors import BallastError, EngineDeadError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.01
-"""How often the state of a loading engine is read: it is set on a thread without an event loop."""
+"""Polling interval for the state of a loading engine, which is set on a thread without an event loop."""
 FATAL_SILENCE_S = 120.0
-"""An engine that makes no progress for this long although it has work is declared dead."""
+"""An engine that has work but makes no progress for this long is declared dead."""
 STUCK_S = 10.0
-"""How long an engine may take to end its step once the time to drain is over."""
+"""How long an engine may take to end its step after the drain timeout."""
 
 
 async def until_loaded(engine: Engine) -> None:
@@ -26,21 +26,21 @@ async def until_loaded(engine: Engine) -> None:
 
 
 async def watch_for_hang(engine: Engine, fatal_silence_s: float = FATAL_SILENCE_S) -> None:
-    """Declare a hanging engine dead. If it waits forever for a device, its requests would wait forever too.
+    """Declare a hanging engine dead, so that its requests do not wait forever.
 
-    Looks often, since the engine takes a long time without a look for a pause of the process.
+    Polls often, because a long gap between two readings counts as a pause of the process.
     """
     while engine.failure is None:
         await asyncio.sleep(min(LONGEST_LOOK_S / 2, fatal_silence_s / 4))
         silence_s = engine.snapshot().silence_s
         if silence_s > fatal_silence_s:
-            engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s although requests are held")
+            engine.declare_dead(f"the engine hangs: no progress for {silence_s:.0f} s while it holds requests")
 
 
 async def stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float = STUCK_S) -> bool:
     """Drain the engine up to `drain_timeout_s`; new requests are refused meanwhile.
 
-    Returns False if the engine still holds its requests: it is loading, or still in a step `stuck_s` after that.
+    Returns False if the engine still holds requests: it is loading, or its step did not end within `stuck_s` more.
     """
     if engine.failure is not None:
         return True
@@ -57,5 +57,5 @@ async def stop_engine(engine: Engine, drain_timeout_s: float, stuck_s: float = S
 
 
 def failure_reason(failure: BaseException) -> BallastError:
-    """The error that a process ends with whose engine `failure` has killed."""
+    """The error with which the process ends if `failure` killed its engine."""
     return failure if isinstance(failure, BallastError) else EngineDeadError.because_of(failure)

@@ -1,4 +1,4 @@
-"""Starts the compute threads where the thread plan says, and logs where they run."""
+"""Starts the compute threads on the planned CPUs and logs where they run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def start_threads(
 ) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
 
-    Unless mode is "off", the calling thread becomes the pool's first thread for good, unless `adopt_caller` is False;
-    it should then be the thread that makes all calls. `topology` None: the machine's own, and where its
-    GPU is attached.
+    Unless mode is "off" or `adopt_caller` is False, the calling thread becomes the pool's first thread permanently; it
+    should then be the thread that makes all calls. `topology` None: the machine's own topology, and where its GPU is
+    attached.
     """
     gpu_node = read_gpu_node() if topology is None else None
     plan = plan_threads(topology or numa.read_topology(), num_threads, mode, gpu_node)

@@ -1,4 +1,4 @@
-"""Moves blocks between the KV cache and the places beside it, as the scheduler asks."""
+"""Copies blocks between the KV cache and its tiers as the scheduler requests."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from ballast.model.tiers.tier import CacheTiers, Fetched
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""How long blocks on their way to disk are waited for in the end."""
+"""How long `close` waits for blocks that are being written to disk."""
 PATIENCE_S = 15.0
-"""How long the end of a store is watched for while nothing else is to be done."""
+"""How long an otherwise idle engine waits for the end of a store."""
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class TierNumbers:
-    """What one tier holds, and has done so far. The names are part of `/debug/state`."""
+    """The numbers of one tier. The names are part of `/debug/state`."""
 
     name: str
     capacity_tokens: Annotated[
         int, Gauge("kv_tier_capacity_tokens", "Tokens that host memory or disk can hold in addition to the KV cache.")
     ]
-    cached_tokens: Annotated[int, Gauge("kv_tier_cached_tokens", "Tokens that it holds.")]
+    cached_tokens: Annotated[int, Gauge("kv_tier_cached_tokens", "Tokens that host memory or disk holds.")]
     hit_tokens: Annotated[
-        int, Counter("kv_tier_hit_tokens", "Tokens whose KV was brought back from there instead of computed.")
+        int, Counter("kv_tier_hit_tokens", "Tokens whose KV was read from host memory or disk instead of computed.")
     ]
     dropped_tokens: Annotated[
         int,
         Counter(
             "kv_tier_dropped_tokens",
-            "Tokens that the KV cache gave up without a copy there: it takes no more, or had no room in time.",
+            "Tokens evicted from the KV cache without a copy in the tier, which was full or too slow.",
         ),
     ]
-    stored_bytes: Annotated[int, Counter("kv_tier_stored_bytes", "Bytes of KV that were copied there.")]
-    fetched_bytes: Annotated[int, Counter("kv_tier_fetched_bytes", "Bytes of KV that were brought back from there.")]
+    stored_bytes: Annotated[int, Counter("kv_tier_stored_bytes", "Bytes of KV copied to host memory or disk.")]
+    fetched_bytes: Annotated[int, Counter("kv_tier_fetched_bytes", "Bytes of KV read back from host memory or disk.")]
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """What one sequence waits for."""
+    """The blocks that one sequence waits for."""
 
     began: float
     parts: list[tuple[int, int]]
     """(tier, blocks) in the sequence's order; each tier once."""
     arrived: dict[int, Fetched]
-    """By tier that is done."""
+    """Results by tier, for the tiers that are done."""
 
 
 class TierMover:
-    """Not thread-safe; the tiers have threads of their own."""
+    """Not thread-safe; the tiers have their own threads."""
 
     def __init__(self, scheduler: sched.Scheduler, of: CacheTiers, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler, self._tiers, self._cache, self._news = scheduler, of.tiers, of.cache, of.news
@@ -83,7 +83,7 @@ class TierMover:
             )
 
     def numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
-        """One a tier; `stats` are the scheduler's."""
+        """One entry per tier; `stats` are the scheduler's."""
         return tuple(
             TierNumbers(
                 tier.name,
@@ -101,17 +101,17 @@ class TierMover:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that sequences have waited for blocks on their way so far, added up."""
+        """Seconds that sequences have waited for blocks of tiers, added up."""
         return self._waited_s + sum(self._clock() - fetch.began for fetch in self._fetches.values())
 
     @property
     def is_moving(self) -> bool:
-        """Whether any sequence waits for blocks, or some are stored, so that `settle` will have something to tell."""
+        """Whether blocks are being fetched or stored, so that `settle` will have something to report."""
         is_storing = self._num_storing > 0 and self._clock() - self._last_stored < PATIENCE_S
         return bool(self._fetches) or is_storing
 
     def begin(self) -> None:
-        """Begin what the scheduler has asked for since the last call; see `sched.Scheduler.take_transfers`."""
+        """Begin the transfers that the scheduler has requested; see `sched.Scheduler.take_transfers`."""
         for (tier, move), several in groupby(self._scheduler.take_transfers(), lambda each: (each.tier, each.move)):
             if move == sched.Move.STORE:
                 stores = list(several)
@@ -128,7 +128,7 @@ class TierMover:
                     self._tiers[tier].fetch(seq, fetches)
 
     def settle(self) -> None:
-        """Tell the scheduler what has arrived since the last call."""
+        """Report the transfers completed since the last call to the scheduler."""
         self._news.clear()
         for index, tier in enumerate(self._tiers):
             done = tier.poll()
@@ -147,7 +147,7 @@ class TierMover:
             self._end(seq, self._fetches.pop(seq))
         for seq in self._fetches:
             if not self._scheduler.is_worth_fetching(seq):
-                self.cancel(seq)  # what has come is used
+                self.cancel(seq)  # blocks that have arrived are used
         self.begin()
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
@@ -163,21 +163,21 @@ class TierMover:
         self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
 
     def wait(self, timeout_s: float) -> None:
-        """Until something arrives."""
+        """Wait until a transfer completes."""
         self._news.wait(timeout_s)
 
     def cancel(self, seq: int) -> None:
-        """Nobody wants what is fetched for a sequence any more."""
+        """Cancel the fetches of a sequence."""
         if seq in self._fetches:
             for tier, _ in self._fetches[seq].parts:
                 self._tiers[tier].cancel(seq)
 
     def before_step(self, plan: sched.Plan, block_tokens: int, alive: Callable[[], None]) -> None:
-        """To be called before a step begins: what it writes over has been copied out then."""
+        """Wait until the blocks that the step overwrites are copied out. Must be called before a step begins."""
         self._cache.before_writing(np.unique(plan.slots // block_tokens).tolist(), alive)
 
     def close(self) -> None:
-        """End what is under way, and store what ended requests have left, within CLOSE_S."""
+        """Finish transfers, and store the blocks of ended requests, within CLOSE_S."""
         until = self._clock() + CLOSE_S
         while self._scheduler.stats().unsent and self.is_moving and self._clock() < until:
             self.wait(_LOOK_S)

@@ -33,6 +33,16 @@ class RouterRule:
     """Whether each expert has a bias that counts in the choice and not in the weight."""
     may_lack_bias: bool = False
     """Whether a file in which no layer has one means zeros."""
+    weighs_chosen: bool = False
+    """Whether files may name a softmax over the chosen experts alone. It equals that over all, normalised."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiglu:
+    """The unit g · sigmoid(alpha g) · (u + 1), where g is at most `limit`, and u within -limit and limit."""
+
+    alpha: float
+    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +58,30 @@ class Architecture:
     moe_module: str = "MoE"
     """The class of a layer's experts, without the prefix."""
     defaults: Mapping[str, Value] | None = None
-    """What a file without a key means, where that is no matter of the model: by key without prefix."""
+    """Values of missing keys, if they do not depend on the model: by key without prefix."""
     ffn_norm: str = "ffn_norm"
     """How files name the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
+    window_period: int | None = None
+    """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
+    none. None: files with a window are refused."""
+    rounds_yarn: bool = True
+    """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
+    unit: ClampedSwiglu | None = None
+    """What experts compute of gate and up. None: silu(g) · u."""
+    expert_biases: bool = False
+    """Whether the router and the three products of each expert have biases."""
     index_pairs: Literal["apart", "neighbours"] | None = None
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""
     shared_index_context: int | None = None
-    """Where files with this context or more do not say which layers have an indexer, that layers 0, 1 and then every
-    fourth from 2 on have one; otherwise all have."""
+    """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
+    then every fourth from 2; in all other files, every layer has one."""
     served: tuple[str, ...] = ()
-    """Models with these files, as messages name them, beside those that a `Family` with this architecture names."""
+    """Models with these files, as messages name them, in addition to those of a `Family` with this architecture."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -11,10 +11,16 @@ from ballast.families.marks import Mark
 
 Value = bool | int | float
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke"]
+REASONING_CHANNEL = "analysis"
+CALL_CHANNEL = "commentary"
+FINAL_CHANNEL = "final"
+"""The channels of messages: reasoning; calls and texts that introduce them; the answer."""
+
+CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke", "channels"]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks."""
+are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks; messages to
+the function, in a reply whose messages are on channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReplyForm:
-    """How replies are divided: the tokens, and what stands between them."""
+    """Structure of replies: the tokens that divide them, and the text between these."""
 
     spellings: Mapping[Mark, str]
     """How the vocabulary writes each token that the family has."""
     styles: tuple[tuple[str, CallStyle], ...] = ()
-    """How calls are forced: the style beside the first text that the template contains, else `read_style`."""
+    """How calls are forced: the style of the first text that the template contains, otherwise `read_style`."""
     read_style: CallStyle | None = None
     """How calls are read, and held where the model is free to make one; None: as they are forced."""
 
@@ -58,6 +64,19 @@ class ReplyForm:
     def calling(self) -> Mapping[Mark, str]:
         """The tokens of tool calls."""
         return {mark: text for mark, text in self.spellings.items() if mark not in (Mark.THINK, Mark.END_THINK)}
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether a reply is a sequence of messages, each on a channel: reasoning, answer and calls."""
+        return self.read_style == "channels"
+
+    @property
+    def think_tags(self) -> tuple[str, str]:
+        """The texts before and after the reasoning."""
+        if not self.has_channels:
+            return self.spellings[Mark.THINK], self.spellings[Mark.END_THINK]
+        begin, message, end = (self.spellings[mark] for mark in (Mark.CHANNEL, Mark.MESSAGE, Mark.END))
+        return f"{begin}{REASONING_CHANNEL}{message}", end
 
     @property
     def numbers_calls(self) -> bool:
@@ -123,7 +142,9 @@ class Family:
     without_template: str | None = None
     """The name of the release whose template a file gets that has none."""
     ends: tuple[str, ...] = ()
-    """Tokens that end a reply beside those that the file names."""
+    """Tokens that end a reply, in addition to those of the file."""
+    never_ends: tuple[str, ...] = ()
+    """Tokens that end no reply, even if the file says so."""
 
     def source(self, release: Release) -> str:
         """The text of a release's template."""
@@ -142,7 +163,8 @@ def yarn_values(factor: float, beta_fast: float, log_multiplier: float | None) -
 
 
 def routing_values(gating: int, groups: tuple[int, int], scale: float, *, norm: bool) -> dict[str, Value]:
-    """The keys of a router: SOFTMAX or SIGMOID, groups and groups used, scale of the weights, whether they sum to 1."""
+    """The keys of a router: SOFTMAX, SIGMOID or SOFTMAX_OF_CHOSEN, groups and groups used, scale of the weights,
+    whether they sum to 1."""
     return {
         "expert_gating_func": gating,
         "expert_group_count": groups[0],
@@ -152,6 +174,6 @@ def routing_values(gating: int, groups: tuple[int, int], scale: float, *, norm: 
     }
 
 
-SOFTMAX, SIGMOID = 1, 2
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 EPSILON = "attention.layer_norm_rms_epsilon"
 THETA = "rope.freq_base"

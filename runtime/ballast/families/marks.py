@@ -26,6 +26,16 @@ class Mark(StrEnum):
     END_VALUE = "\ufdea"
     TAG = "\ufdeb"
     """Within every tag of a call, after its `<` or `</`. The rest of the tag is text."""
+    START = "\ufddb"
+    """Before the role of a message, in a reply of several messages on channels."""
+    CHANNEL = "\ufddc"
+    """Before the name of a message's channel."""
+    CONSTRAIN = "\ufddd"
+    """Before the type of a message's text."""
+    MESSAGE = "\ufdde"
+    """Before the text of a message."""
+    END = "\ufddf"
+    """After the text of a message that another one follows."""
 
 
 OPENS_CALLS = frozenset({Mark.CALLS, Mark.CALL, Mark.TAG})

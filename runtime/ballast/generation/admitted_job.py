@@ -1,4 +1,4 @@
-"""A job that runs in the engine: turns its tokens into text, and always frees its slots in the end."""
+"""A job that runs in the engine: turns its tokens into text, and always releases its slots at the end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Phases:
     """When each phase of a generation began, by `time.monotonic`; 0: it has not begun."""
 
     submitted_s: float
-    """When the engine got it: it is tokenised, and waits."""
+    """When the tokenised request entered the engine's queue."""
     admitted_s: float
-    """When its first step began."""
+    """When the request's first step began."""
     first_token_s: float
     last_token_s: float
 
@@ -55,9 +55,9 @@ class AdmittedJob:
         self._admitted_s = 0.0
         self._submitted_s = time.monotonic()
         self.first_piece_s = 0.0
-        """When the first piece was there, by `time.monotonic`; 0 before."""
+        """When the first piece was ready, by `time.monotonic`; 0 before."""
         self.progress: Progress | None = None
-        """Progress of the prompt that the last output was about; None after an output with tokens."""
+        """Progress of the prompt in the last output; None after an output with tokens."""
 
     @property
     def finished(self) -> bool:
@@ -73,7 +73,7 @@ class AdmittedJob:
 
     @property
     def usage(self) -> Usage:
-        """The tokens used so far. A prompt counts once, however many choices continue it."""
+        """The tokens used so far. A prompt counts once, even if several choices continue it."""
         return Usage(
             sum(len(prompt.ids) for prompt in self._job.prompts),
             sum(choice.completion_tokens for choice in self.choices),
@@ -92,7 +92,7 @@ class AdmittedJob:
 
     @property
     def phases(self) -> Phases:
-        """When it went on from one phase to the next."""
+        """When each phase began."""
         return Phases(self._submitted_s, self._admitted_s, self._first_token_s, self._last_token_s)
 
     async def next_piece(self) -> Piece:
@@ -108,7 +108,7 @@ class AdmittedJob:
         self._note(output)
         scores = self._prompt_scores[self._job.prompt_of(output.index)]
         if choice.is_to_echo:
-            # Turns the whole prompt into text, which takes too long for the event loop.
+            # The first output may echo the whole prompt as text, which is too slow for the event loop.
             piece = await asyncio.to_thread(choice.take, output, scores)
         else:
             piece = choice.take(output, scores)

@@ -1,4 +1,4 @@
-"""Ends work early: when its time is over, when the process shuts down, or for another reason."""
+"""Cancels work when its time limit passes, when the process shuts down, or for another reason."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class DeadlineExceededError(Exception):
 async def bounded(
     timeout_s: float | None, shutting_down: asyncio.Future[None]
 ) -> AsyncIterator[Callable[[Exception], None]]:
-    """Run the block until the process shuts down, `timeout_s` seconds have passed, or the function that it gets is
-    called with an error.
+    """Run the block until the process shuts down, `timeout_s` seconds have passed, or the block calls the given
+    function with an error.
 
-    Then the block is cancelled, and CapacityError, DeadlineExceededError or that error is raised in its place.
+    Then the block is cancelled, and CapacityError, DeadlineExceededError or that error is raised instead.
     """
     reason: Exception = DeadlineExceededError()
     limit = asyncio.timeout(timeout_s)
@@ -28,7 +28,7 @@ async def bounded(
     def end(why: Exception) -> None:
         nonlocal reason
         reason = why
-        # A deadline in the past takes effect at the loop's next turn, if the block still runs then.
+        # A deadline in the past takes effect in the loop's next iteration, if the block still runs then.
         with contextlib.suppress(RuntimeError):
             limit.reschedule(asyncio.get_running_loop().time())
 

@@ -1,4 +1,4 @@
-"""Renders a chat request to the prompt, and decides whether the model is to think and where its reply begins."""
+"""Renders a chat request to a prompt, and decides whether the model thinks and how its reply begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render_prompt(
     """The prompt, with client text protected (`Tokenizer.protect`). `tools` must be normalised. Raises RequestError."""
     template = text.require_template()
     if tools and not template.renders_tools:
-        refuse("tools", "this model's chat template does not write them; see the server's option --chat_template")
+        refuse("tools", "this model's chat template does not support tools; see the server's option --chat_template")
     continue_final = continues_final(body)
     prompt = template.render(
         body.messages,
@@ -35,18 +35,19 @@ def render_prompt(
     )
     if continue_final:
         return prompt
-    if asked_to_think(body) is False:
+    if template.has_channels:  # thinking is switched off while the reply is generated
+        return prompt + template.tags.begin if always_think and thinking_enabled(body) is not False else prompt
+    if thinking_enabled(body) is False:
         return close_thinking(prompt, template.tags, is_forced=always_think)
     return force_think(prompt, template.tags) if always_think else prompt
 
 
-def vain_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
-    """The fields that change nothing with this model. One asks for thinking where the model is one that does not think:
-    its reply begins at `start`, and no switch of its template would change that. Another is about the reasoning of
-    earlier turns, which only some templates can keep. Agents send them with every request, whatever the model. The
-    last are variables that the template does not read."""
+def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
+    """The fields without an effect on this model: a request for thinking if the model does not think (its reply begins
+    at `start`, and its template has no switch for that); fields about earlier reasoning that the template drops;
+    variables that the template does not read. Agents send them with every request."""
     cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
-    field, asked = _asking_field(body)
+    field, asked = _thinking_field(body)
     if asked and cannot_think:
         yield field
     for name, value in (body.chat_template_kwargs or {}).items():
@@ -73,19 +74,19 @@ def continues_final(body: ChatCompletionRequest) -> bool:
         if message.get("prefix"):
             refuse(f"messages.{n}.prefix", "only the last message can be continued")
     if body.continue_final_message and body.add_generation_prompt:
-        refuse("continue_final_message", "it excludes add_generation_prompt")
+        refuse("continue_final_message", "cannot be combined with add_generation_prompt")
     return bool(body.continue_final_message or final.get("prefix"))
 
 
 def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
-    """The template's variables besides the messages."""
+    """The template's variables other than the messages."""
     options = dict(body.chat_template_kwargs or {})
     if fixed := _SPECIALS & options.keys():
         name = min(fixed)
-        refuse(f"chat_template_kwargs.{name}", "it comes with the model and cannot be replaced")
+        refuse(f"chat_template_kwargs.{name}", "is set by the model and cannot be changed")
     if taken := _OWN_FIELDS & options.keys():
         name = min(taken)
-        refuse(f"chat_template_kwargs.{name}", f"{name} has a field of its own")
+        refuse(f"chat_template_kwargs.{name}", f"use the request field {name}")
     asked = _switch(body)
     if asked is not None and template.has_thinking_switch:
         options |= dict.fromkeys(_SWITCHES, asked)
@@ -96,21 +97,21 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     return options
 
 
-def asked_to_think(body: ChatCompletionRequest) -> bool | None:
-    """Whether the request asks for thinking, by its fields or else by template variables; None if it does not say."""
+def thinking_enabled(body: ChatCompletionRequest) -> bool | None:
+    """Whether the request enables thinking, by fields or by template variables; None if it does not specify it."""
     asked = _switch(body)
     return None if asked is None else bool(asked)
 
 
 def _switch(body: ChatCompletionRequest) -> Any:
-    """As `asked_to_think`, but with the unchanged value of a template variable."""
-    _, asked = _asking_field(body)
+    """As `thinking_enabled`, but with the unchanged value of a template variable."""
+    _, asked = _thinking_field(body)
     variables = body.chat_template_kwargs or {}
     return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
 
 
-def _asking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
-    """The first field that says whether to think, and what it says; None: none does."""
+def _thinking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
+    """The first field that enables or disables thinking, and its value; None if no field does."""
     thinking, nested = body.thinking, body.reasoning
     settings = {
         "thinking": thinking.asks if isinstance(thinking, ThinkingSwitch) else thinking,

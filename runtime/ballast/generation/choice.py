@@ -10,15 +10,14 @@ from ballast.engine.request import FinishReason, Output
 from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Delta, Detokenizer
-from ballast.text.marks import ReasoningCount
-from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Reasoning
+from ballast.text.reply_readers import detokenizer_of, parser_of, reasoning_count_of
 from ballast.text.tokenizer import Tokenizer
 from ballast.wire.piece import Piece, ScoredToken, WireFinishReason
 
 
 class Choice:
-    """Text and counts of one sequence. How tokens are split over outputs makes no difference to the joined pieces."""
+    """Text and counts of one sequence. The joined pieces do not depend on how tokens are split over outputs."""
 
     def __init__(self, index: int, job: Job, prompt: Prompt, tokenizer: Tokenizer) -> None:
         self.index = index
@@ -29,26 +28,22 @@ class Choice:
         self._job = job
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(
-            tokenizer,
-            job.stop,
-            skip_control=job.skip_control,
-            keep_stop=job.include_stop,
-            marks=job.layout.marks,
+        self._detokenizer = detokenizer_of(
+            job.layout, tokenizer, job.stop, skip_control=job.skip_control, keep_stop=job.include_stop
         )
-        self._parser = OutputParser(job.layout.start, job.layout.read_calls)
-        self._reasoning = ReasoningCount(tokenizer, job.layout)
+        self._parser = parser_of(job.layout)
+        self._reasoning = reasoning_count_of(job.layout, tokenizer)
         self._opening = job.opening
         self._begun = False
         self._num_begun = 0
         """Characters before the generated text: the echoed prompt or the opening."""
         self._num_chars = 0
         self._num_taken = 0
-        """Generated tokens that were taken, the one that ended the text among them."""
+        """Generated tokens taken so far, including the one that ended the text."""
         self._waiting: deque[tuple[ScoredToken, int]] = deque()
-        """(token, length) of tokens whose text is not out yet. It is out once the text has `length` characters."""
+        """(token, length) of tokens whose text is not sent yet. It is sent once the text has `length` characters."""
         self._undecided: deque[tuple[ScoredToken, int]] = deque()
-        """The same of the tokens after these, of which it is not known yet whether they belong to the reasoning."""
+        """The same for later tokens that are not yet classified as reasoning or content."""
 
     def take(self, output: Output, prompt_scores: Sequence[TokenLogprobs]) -> Piece:
         """Take one output. With the first token, `prompt_scores` must be complete."""
@@ -90,7 +85,7 @@ class Choice:
 
     @property
     def is_to_echo(self) -> bool:
-        """Whether the prompt is still to be echoed, which happens with the first generated token."""
+        """Whether the prompt must still be echoed, which happens with the first generated token."""
         return self._job.echo and not self._begun
 
     @property
@@ -142,7 +137,7 @@ class Choice:
         return "".join(text), tuple(tokens)
 
     def _take_hidden(self, output: Output, num_visible: int, tokens: list[ScoredToken]) -> None:
-        """Count the token that ended the text without being a part of it, and add its score."""
+        """Count the token that ended the text but is not part of it, and add its score."""
         for n, token_id in enumerate(output.token_ids[num_visible:], num_visible):
             self._num_taken += 1
             self.completion_tokens += 1
@@ -150,14 +145,14 @@ class Choice:
                 tokens.append(ScoredToken(token_id, self._num_chars, output.logprobs[n]))
 
     def _decide(self, decisions: Sequence[bool]) -> None:
-        """For each of the first undecided tokens: whether it belongs to the reasoning."""
+        """Classify the first undecided tokens: True for those that belong to the reasoning."""
         if self._undecided:
             for is_reasoning in decisions:
                 token, end = self._undecided.popleft()
                 self._waiting.append((replace(token, is_reasoning=is_reasoning), end))
 
     def _show(self, delta: Delta, tokens: list[ScoredToken], *, final: bool = False) -> str:
-        """Count the new text, and move the tokens whose text is out to `tokens`."""
+        """Count the new text, and move the tokens whose text is sent to `tokens`."""
         if final or delta.stopped:
             self._decide(self._reasoning.finish())
         self.completion_tokens += delta.num_tokens

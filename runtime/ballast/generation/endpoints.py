@@ -48,13 +48,13 @@ _REASONING_FIELDS: Mapping[ReasoningField, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that is checked and tokenised, and the writer of its reply."""
+    """A checked and tokenised request, and the writer of its reply."""
 
     job: Job
     reply: Reply
     stream: bool
     names: Mapping[str, str] = field(default_factory=dict)
-    """The client's names of fields, as `client_field_names` has them."""
+    """The client's field names; see `client_field_names`."""
     framing: Framing = EVENT_STREAM
     """How a stream is sent."""
 
@@ -66,13 +66,13 @@ class Endpoints:
     builder: RequestBuilder
     names: ModelNames
     max_model_tokens: int
-    """Prompt and generated tokens of one request, together."""
+    """Most tokens of one request, prompt and reply together."""
     reasoning_fields: Sequence[str]
     """The fields of chat completions that carry the reasoning."""
 
     @classmethod
     def of(cls, model: PreparedModel, limits: Limits) -> Endpoints:
-        """The endpoints of a model whose engine has these limits."""
+        """The endpoints of a model whose engine has the given limits."""
         options = model.config.model
         reasoning_fields = _REASONING_FIELDS[options.reasoning_field]
         builder = RequestBuilder(
@@ -86,14 +86,14 @@ class Endpoints:
         return cls(builder, names, limits.max_model_tokens, reasoning_fields)
 
     def chat_completion(self, data: bytes, ignored: IgnoredFields) -> Prepared:
-        """Answer a conversation, in OpenAI's words."""
+        """Answer a conversation, in OpenAI's format."""
         body = parse_body(ChatCompletionRequest, data, self.max_model_tokens, ignored)
         model = self.names.for_reply(body.model)
         format_ = openai.ChatFormat(self.reasoning_fields, body.custom_tools)
         return self._completion(body, self.builder.chat(body), model, "chatcmpl", format_)
 
     def completion(self, data: bytes, ignored: IgnoredFields) -> Prepared:
-        """Continue a text, in OpenAI's words."""
+        """Continue a text, in OpenAI's format."""
         body = parse_body(CompletionRequest, data, self.max_model_tokens, ignored)
         model = self.names.for_reply(body.model)
         return self._completion(body, self.builder.completion(body), model, "cmpl", openai.TextFormat())
@@ -110,7 +110,7 @@ class Endpoints:
         return Prepared(job, reply, bool(body.stream), RESPONSES_FIELDS)
 
     def response_tokens(self, data: bytes, ignored: IgnoredFields) -> int:
-        """How many tokens the prompt of a response has."""
+        """Number of prompt tokens of a response."""
         body = parse_responses(data, self.max_model_tokens, ignored)
         self.names.for_reply(body.model)
         with client_field_names(RESPONSES_FIELDS):
@@ -118,7 +118,7 @@ class Endpoints:
             return len(self.builder.chat_prompt(chat).ids)
 
     def message(self, data: bytes, ignored: IgnoredFields) -> Prepared:
-        """Answer a conversation, in Anthropic's words."""
+        """Answer a conversation, in Anthropic's format."""
         body = parse_messages(data, self.max_model_tokens, ignored)
         if body.max_tokens is None:
             raise RequestError("max_tokens: this field is required", param="max_tokens")
@@ -129,20 +129,20 @@ class Endpoints:
         return Prepared(job, reply, bool(body.stream), body.error_names)
 
     def message_tokens(self, data: bytes, ignored: IgnoredFields) -> int:
-        """How many tokens the prompt of a message has."""
+        """Number of prompt tokens of a message."""
         body = parse_messages(data, self.max_model_tokens, ignored)
         self.names.for_reply(body.model)
         with client_field_names(body.error_names):
             return len(self.builder.chat_prompt(message_to_chat(body, ignored)).ids)
 
     def llama_completion(self, data: bytes, ignored: IgnoredFields) -> Prepared:
-        """Continue a text, in llama.cpp's words and with its defaults."""
+        """Continue a text, in llama.cpp's format and with its defaults."""
         body = parse_llama(LlamaRequest, data, self.max_model_tokens, ignored)
         prompts = [prompt if isinstance(prompt, str) else "" for prompt in body.prompt]
         return self._llama(body, self.builder.completion(body), prompts)
 
     def infill(self, data: bytes, ignored: IgnoredFields) -> Prepared:
-        """Fill the gap between two texts, in llama.cpp's words."""
+        """Fill the gap between two texts, in llama.cpp's format."""
         body = parse_llama(InfillRequest, data, self.max_model_tokens, ignored)
         return self._llama(body, self.builder.infill(body), [""] * len(body.prompt))
 
@@ -156,7 +156,7 @@ class Endpoints:
             include_usage=bool(options.include_usage),
             continuous_usage=bool(options.continuous_usage_stats),
             timings_per_token=bool(body.timings_per_token),
-            # Without a vocabulary, token ids are all that a reply can show.
+            # Without a vocabulary, a reply can only contain token ids.
             token_ids=bool(body.return_token_ids) or not self.builder.text.tokenizer.has_vocabulary,
             tokens_as_ids=bool(body.return_tokens_as_token_ids),
             prompt_logprobs=body.prompt_logprobs is not None,

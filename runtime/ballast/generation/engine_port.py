@@ -15,14 +15,14 @@ class OutputStream(Protocol):
     """The outputs of requests that were submitted together; see `ballast.engine.stream.RequestStream`."""
 
     async def __anext__(self) -> Output:
-        """The next output. Raises CapacityError or EngineDeadError when the engine has ended the request early."""
+        """The next output. Raises CapacityError or EngineDeadError if the engine ended the request early."""
 
     def abort(self, index: int | None = None) -> None:
         """Abort one of the requests, or all. Idempotent."""
 
 
 class EnginePort(Protocol):
-    """The engine as HTTP handlers see it."""
+    """The engine's interface to HTTP handlers."""
 
     limits: Limits
     count_arriving: Callable[[], int]
@@ -34,7 +34,7 @@ class EnginePort(Protocol):
 
     @property
     def load_progress(self) -> float:
-        """Share of the model that is loaded, 0…1."""
+        """Fraction of the model that is loaded, 0…1."""
 
     @property
     def start_seconds(self) -> Mapping[str, float]:
@@ -45,7 +45,7 @@ class EnginePort(Protocol):
         """The error that killed the engine; None while it is not dead."""
 
     def check_room(self, priority: int, client: int) -> None:
-        """Raise CapacityError where `submit` would refuse a request of one token now."""
+        """Raise CapacityError if `submit` would refuse a request of one token now."""
 
     def submit(self, *requests: Request) -> OutputStream:
         """Queue requests, all or none. Raises RequestError, CapacityError, EngineDeadError."""

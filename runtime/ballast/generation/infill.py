@@ -14,7 +14,7 @@ from ballast.wire.parsing import refuse
 
 
 def require_fim(text: Text, param: str | None = None) -> FimTokens:
-    """The model's tokens. Raises RequestError, for the field `param`, if it has none."""
+    """The model's tokens for filling gaps. Raises RequestError, for the field `param`, if it has none."""
     if text.fim is None:
         why = "this model's vocabulary has no tokens to fill gaps, such as <|fim_prefix|>, so it was not trained to"
         way_out = "leave it out" if param else "/v1/completions continues texts"
@@ -33,8 +33,8 @@ def filling(
     files: Sequence[int] = (),
     may_begin: bool = True,
 ) -> list[int]:
-    """The prompt for the gap between two texts, with a BOS if texts begin with one and `may_begin`. `files`: others,
-    put first."""
+    """The prompt for the gap between two texts, with a BOS if the model uses one and `may_begin`. `files`: other files,
+    which come first."""
     tokenizer = text.tokenizer
     adds_bos = tokenizer.add_bos and may_begin
     first = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
@@ -42,14 +42,14 @@ def filling(
 
 
 def ended_by(job: Job, ends: frozenset[int]) -> Job:
-    """The job with further tokens that end its text and are no part of it."""
+    """The job with further tokens that end its text without being part of it."""
     sampling = replace(job.sampling, stop_token_ids=job.sampling.stop_token_ids | ends)
     return replace(job, sampling=sampling, hidden_ids=job.hidden_ids | ends)
 
 
 def infill_prompt(body: InfillRequest, text: Text, fim: FimTokens) -> list[int]:
-    """BOS, other files, prefix, suffix, prompt: the order of llama.cpp for models without tokens of repositories. Texts
-    of clients are read as text alone."""
+    """BOS, other files, prefix, suffix, prompt: the order of llama.cpp for models without repository tokens. Control
+    tokens in client text are read as plain text."""
 
     def ids(value: object, path: str) -> list[int]:
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""A generation request in the form that the engine runs, and what its reply needs later."""
+"""A generation request in the engine's form, with the settings of its reply."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ class Job:
     sampling: SamplingParams
     stop: tuple[str, ...]
     hidden_ids: frozenset[int]
-    """Stop tokens that are not part of the text that they end."""
+    """Stop tokens that are not part of the text."""
     n: int = 1
     include_stop: bool = False
-    """Whether a stop string is part of the text that it ends."""
+    """Whether a stop string is part of the text."""
     layout: Layout = _UNDIVIDED
     is_call_forced: bool = False
     """Whether the client named the function to call. The finish reason is then never "tool_calls"."""
     opening: str = ""
-    """Text at the end of the prompt that the reply repeats at its beginning."""
+    """Text at the end of the prompt that the reply repeats at its start."""
     echo: bool = False
     """Whether the reply begins with the prompt."""
     prompt_logprobs: int | None = None
-    """Alternatives to report with each token of the prompt, apart from the text; None: nothing. Excludes `echo`."""
+    """Alternatives to report with each token of the prompt, separate from the text; None: none. Excludes `echo`."""
     discard_tokens: bool = False
-    """Nothing is to be generated; the one token that the engine makes is dropped."""
+    """The client wants no tokens; the one token that the engine generates is dropped."""
     skip_control: bool = True
     """Whether control tokens are left out of the text."""
     hide_reasoning: bool = False
     """Whether reasoning is left out of the reply."""
     stop_reasons: Mapping[int, int | str] = field(default_factory=dict)
-    """Stop tokens that the client has named → its name for each: the id, or a stop string that is one token."""
+    """Stop tokens from the request → the request's name for each: the id, or a stop string of one token."""
     lowered_max_tokens: int | None = None
-    """The number of tokens granted, if that is fewer than asked for; None: what was asked for."""
+    """The number of tokens granted, if fewer than requested; None: as requested."""
     priority: int | None = None
-    """As the client asks for it, until the server grants one; None: as 0."""
+    """The requested priority until the server grants one; None: 0."""
     client: int = 0
-    """Who asks; those of one number are one client."""
+    """Identifies the client for fair-share rounds."""
     salt: tuple[int, int] = NO_SALT
-    """As that of the engine's requests."""
+    """See `ballast.engine.request.Request.salt`."""
     report_progress: bool = False
-    unheeded: tuple[str, ...] = ()
-    """Fields of the request that ask for what this model does not do, and do no harm."""
+    ineffective: tuple[str, ...] = ()
+    """Fields of the request without an effect on this model."""
 
     @property
     def num_choices(self) -> int:
@@ -78,7 +78,7 @@ class Job:
     def requests(self, request_id: str) -> Iterator[Request]:
         """One engine request per choice."""
         for choice in range(self.num_choices):
-            # The first choice of a prompt computes it, and reports its scores and progress, for the others.
+            # The first choice of a prompt computes it and reports its scores and progress for all choices.
             is_first = choice % self.n == 0
             yield Request(
                 request_id,

@@ -13,11 +13,11 @@ class ModelNames:
     """The model's names, and whether requests may use others."""
 
     names: Sequence[str]
-    """At least one. Replies to requests that name no model have the first."""
+    """At least one. The first is used in replies to requests without a model name."""
     is_strict: bool = False
 
     def for_reply(self, requested: str | None) -> str:
-        """The name for the reply. In strict mode, raises RequestError (404) for a name that the model does not have."""
+        """The name for the reply. In strict mode, raises RequestError (404) for an unknown name."""
         if requested is None:
             return self.names[0]
         if self.is_strict and requested not in self.names:
@@ -25,9 +25,9 @@ class ModelNames:
         return requested
 
     def no_such_model(self, name: str) -> RequestError:
-        """The error for a name that the model does not have."""
+        """The error for an unknown name."""
         return RequestError(
-            f"The model {name!r} does not exist; this server has {', '.join(self.names)}",
+            f"The model {name!r} does not exist; this server serves {', '.join(self.names)}",
             param="model",
             code="model_not_found",
             status=404,

@@ -1,4 +1,4 @@
-"""Which priority a request gets: clients may request one only as far as the server permits it."""
+"""Decides the priority of a request, within the range that the server permits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ballast.wire.parsing import refuse
 
 
 def granted_priority(requested: int | None, allowed: WholeRange | None) -> int:
-    """The priority of a request that names `requested`. Without an allowed range all requests are equal.
+    """The priority of a request for `requested`. Without an allowed range, all requests have the same priority.
 
-    Raises RequestError for a priority outside of the range.
+    Raises RequestError for a priority outside the range.
     """
     if allowed is None:
         return 0
     if requested is not None and requested not in allowed:
-        refuse("priority", f"{requested} is not among those that this client may ask for, which are {allowed}")
+        refuse("priority", f"{requested} is outside the range of this client, {allowed}")
     return allowed.nearest(0) if requested is None else requested
 
 
 def granted(prepared: Prepared, ignored: IgnoredFields, allowed: WholeRange | None, client: int) -> Job:
-    """The job with the priority that it gets, of client number `client`. Notes in `ignored` the fields that have no
-    effect. Raises as `granted_priority` does."""
+    """The job with its granted priority, for client number `client`. Adds fields without effect to `ignored`. Raises as
+    `granted_priority` does."""
     job = prepared.job
     if job.priority and allowed is None:
         ignored.add("priority")
-    for field in job.unheeded:
+    for field in job.ineffective:
         ignored.add(client_name(field, prepared.names))
     return replace(job, priority=granted_priority(job.priority, allowed), client=client)

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn
 
 from ballast.engine.limits import Limits
 from ballast.engine.sampling.constraint import Constraint
-from ballast.errors import ContextLengthError, RequestError
+from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import THINKING
-from ballast.generation.chat_prompt import asked_to_think, continues_final, render_prompt, vain_fields
+from ballast.generation.channels import channel_layout, channels_of, free_calls, last_message
+from ballast.generation.chat_prompt import continues_final, ineffective_fields, render_prompt, thinking_enabled
 from ballast.generation.infill import ended_by, filling, infill_prompt, require_fim
 from ballast.generation.job import Job, Prompt
-from ballast.generation.prompt_limits import asked_tokens, truncated
+from ballast.generation.prompt_limits import granted_tokens, refuse_length, requested_tokens, truncated
 from ballast.generation.request_template import text_with_template
 from ballast.generation.token_fields import with_token_rules
 from ballast.generation.tool_use import ToolUse, tool_use
@@ -52,13 +52,13 @@ class RequestBuilder:
     limits: Limits
     force_think: bool = False
     trust_templates: bool = False
-    """Whether requests may bring a chat template."""
+    """Whether requests may contain a chat template."""
     split_reasoning: bool = True
     """Whether reasoning is separated from the content."""
     grammars: GrammarCompiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # At start: building the vocabulary's table takes most of a second, in which no other thread runs.
+        # At start, because building the vocabulary's table holds the GIL for most of a second.
         object.__setattr__(self, "grammars", GrammarCompiler(self.text.tokenizer))
 
     def chat(self, body: ChatCompletionRequest, *, split_reasoning: bool | None = None) -> Job:
@@ -74,9 +74,9 @@ class RequestBuilder:
         job = self._job(body, [prompt], "messages", body.num_logprobs)
         spellings = self.text.tokenizer.reply.spellings
         ends = {token_id: spellings[mark] for token_id, mark in layout.marks.items() if spellings[mark] in body.stop}
-        unheeded = tuple(vain_fields(body, text.require_template(), start))
-        opens = self.force_think and not continues_final(body) and asked_to_think(body) is not False
-        shows_opening = opens and not THINKING & set(layout.marks.values())
+        ineffective = tuple(ineffective_fields(body, text.require_template(), start))
+        opens = self.force_think and not continues_final(body) and thinking_enabled(body) is not False
+        shows_opening = opens and layout.channels is None and not THINKING & set(layout.marks.values())
         job = replace(
             job,
             layout=layout,
@@ -86,7 +86,7 @@ class RequestBuilder:
             hidden_ids=job.hidden_ids | ends.keys(),
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
-            unheeded=unheeded,
+            ineffective=ineffective,
         )
         job = self._constrain_chat(job, body, use, start, text)
         return with_token_rules(job, body, self.text.tokenizer, start)
@@ -105,21 +105,35 @@ class RequestBuilder:
             if shape is None and not use.is_required:
                 reply = self.text.tokenizer.reply
                 calls = self._compile_calls(body, use, reply.read_style_of(text.require_template().source))
+                if reply.has_channels:
+                    return _with_constraint(job, free_calls(calls, start, self.text.tokenizer))
                 return _with_constraint(job, LazyToolGrammar(calls, trigger_tokens(self.text.tokenizer)))
-        if (start := constrained_start(start, asked_to_think(body))) is Start.CONTENT:
+        if self.text.tokenizer.reply.has_channels:
+            return self._constrain_channels(job, body, use, shape, start)
+        if (start := constrained_start(start, thinking_enabled(body))) is Start.CONTENT:
             job = replace(job, layout=replace(job.layout, start=start))
         prefix = reasoning_prefix(start, self.text.tokenizer)
         if use is None:
             return self._constrain(job, body, shape, prefix)
         form = self.text.tokenizer.reply.style_of(text.require_template().source)
-        job = replace(job, unheeded=(*job.unheeded, *(shape.left_out if shape else ())))
+        job = replace(job, ineffective=(*job.ineffective, *(shape.left_out if shape else ())))
         return _with_constraint(job, self._compile_calls(body, use, form, prefix))
+
+    def _constrain_channels(
+        self, job: Job, body: ChatCompletionRequest, use: ToolUse | None, shape: Source | None, start: Start
+    ) -> Job:
+        """`_constrain_chat` for a reply on channels that must call or have a form."""
+        wrap = partial(last_message, start=start, tokenizer=self.text.tokenizer, body=body, is_answer=use is None)
+        if use is None:
+            return self._constrain(job, body, shape, None, wrap)
+        job = replace(job, ineffective=(*job.ineffective, *(shape.left_out if shape else ())))
+        return _with_constraint(job, wrap(self._compile_calls(body, use, "channels")))
 
     def _compile_calls(
         self, body: ChatCompletionRequest, use: ToolUse, form: CallStyle, prefix: ReasoningPrefix | None = None
     ) -> Grammar:
-        """The grammar of the calls. A schema that no grammar can enforce is dropped unless its tool is strict, since
-        only a strict tool promises that arguments follow it. Raises RequestError for the part that cannot be held."""
+        """The grammar of the calls. A schema that no grammar can enforce is dropped unless its tool is strict: only a
+        strict tool guarantees that arguments follow it. Raises RequestError for a part that cannot be enforced."""
         tokenizer = self.text.tokenizer
         or_else = body.response_format.embedded() if body.response_format and not use.is_required else None
 
@@ -145,7 +159,7 @@ class RequestBuilder:
                 raise
 
     def _check_alone(self, sources: Iterable[Source]) -> None:
-        """Compile each by itself, to raise RequestError for the one at fault."""
+        """Compile each source separately, to raise RequestError for the invalid one."""
         for source in sources:
             self.grammars.compile(source)
 
@@ -172,15 +186,19 @@ class RequestBuilder:
     def _start(self, prompt: Prompt, body: ChatCompletionRequest, text: Text) -> Start:
         tokenizer, release = text.tokenizer, text.require_template().release
         thinks = release is not None and release.thinks and not continues_final(body)
+        if tokenizer.reply.has_channels:
+            return channels_of(reversed(prompt.ids), tokenizer)
         marks = marks_of(tokenizer, tokenizer.reply.thinking)
         return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
 
     def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool, text: Text) -> Layout:
-        """How the reply is divided."""
+        """How to split the reply into reasoning, content and calls."""
         reply = self.text.tokenizer.reply
         calling = {} if use is None else marks_of(self.text.tokenizer, reply.calling)
         if use is not None and not calling:
-            refuse("tools", "this model's vocabulary has no tokens for tool calls in a form that is known")
+            refuse("tools", "this model's vocabulary has no tokens for tool calls in a supported format")
+        if reply.has_channels:
+            return channel_layout(self.text.tokenizer, start, use, splits_reasoning=split_reasoning)
         read_calls = reader_of(reply.read_style_of(text.require_template().source), () if use is None else use.tools)
         if not split_reasoning:
             return Layout(calling, read_calls=read_calls)
@@ -210,7 +228,7 @@ class RequestBuilder:
         return ended_by(self.completion(body.model_copy(update={"prompt": [ids]})), fim.ends)
 
     def _plain_ids(self, text: str | list[int], field: str) -> list[int]:
-        """Token ids of one side of a gap. Spellings of control tokens in it are read as text."""
+        """Token ids of one side of a gap. Control tokens in it are read as plain text."""
         if not isinstance(text, str):
             self.check_ids(field, text)
             return text
@@ -227,20 +245,20 @@ class RequestBuilder:
             return Prompt(tuple(kept), num_added=1 if kept[:1] == [tokenizer.bos_id] else 0)
         prompt = list(truncated(prompt, body, self.limits))
         if len(prompt) >= self.limits.max_model_tokens:
-            self._refuse_length(f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
+            refuse_length(self.limits, f"at least {len(prompt) + 1} tokens ({len(prompt)} in the prompt)", "prompt")
         self.check_ids("prompt", prompt)
         return Prompt(tuple(prompt))
 
     def _encode(
         self, prompt: str, prompt_field: str, encode: Callable[[str], list[int]], *, may_cut: bool
     ) -> list[int]:
-        """Token ids of a prompt. Raises RequestError early for text that is too long whatever its tokens are, unless
-        they `may_cut` it."""
+        """Token ids of a prompt. Raises RequestError early for text that is too long for any tokenisation, unless it
+        may be truncated (`may_cut`)."""
         if not self.text.tokenizer.has_vocabulary:
             refuse(prompt_field, WHY)
         least = self.text.tokenizer.fewest_tokens(prompt)
         if least >= self.limits.max_model_tokens and not may_cut:
-            self._refuse_length(f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
+            refuse_length(self.limits, f"at least {least + 1} tokens (at least {least} in the prompt)", prompt_field)
         return encode(prompt)
 
     def _job(
@@ -261,9 +279,9 @@ class RequestBuilder:
             refuse(prompt_field, "the prompt is empty; at least one token is needed")
         n = body.n or 1
         self._check_choices(n, len(prompts))
-        max_field, asked = asked_tokens(body)
+        max_field, asked = requested_tokens(body)
         longest = max(len(prompt.ids) for prompt in prompts)
-        max_tokens = self._grant(longest, prompt_field, max_field, asked)
+        max_tokens = granted_tokens(self.limits, longest, prompt_field, max_field, asked)
         if body.min_tokens is not None and body.min_tokens > max_tokens:
             refuse("min_tokens", f"{body.min_tokens} is more than {max_field}, which is {max_tokens}")
         eos_ids = self.text.tokenizer.eos_ids
@@ -291,9 +309,15 @@ class RequestBuilder:
         )
 
     def _constrain(
-        self, job: Job, body: GenerationRequest, source: Source | None, prefix: ReasoningPrefix | None
+        self,
+        job: Job,
+        body: GenerationRequest,
+        source: Source | None,
+        prefix: ReasoningPrefix | None,
+        wrap: Callable[[Grammar], Constraint] = lambda grammar: grammar,
     ) -> Job:
-        """The job with the grammar of `source` as its constraint. Raises RequestError, CapacityError."""
+        """The job with the grammar of `source` as its constraint, or as a part of that. Raises RequestError,
+        CapacityError."""
         if source is None:
             return job
         _check_may_stop(body, source.param)
@@ -304,51 +328,33 @@ class RequestBuilder:
                 raise
             source = source.or_else
             grammar = self.grammars.compile(source, prefix)
-        return _with_constraint(replace(job, unheeded=(*job.unheeded, *source.left_out)), grammar)
+        return _with_constraint(replace(job, ineffective=(*job.ineffective, *source.left_out)), wrap(grammar))
 
     def _check_choices(self, n: int, num_prompts: int) -> None:
-        """All choices are admitted together, so they must fit into the queue and the batch."""
+        """Check that all choices fit in the queue and in the batch, because they are admitted together."""
         most = min(MAX_CHOICES, self.limits.max_queue + self.limits.max_batch_size)
         if n * num_prompts > most:
             of_prompts = f" for each of {num_prompts} prompts" if num_prompts > 1 else ""
-            refuse("n", f"{n} choices{of_prompts} are more than the {most} that this server takes at once")
-
-    def _grant(self, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
-        """The number of tokens that this request may generate: what it asks for within the server's cap, else what the
-        limits leave. One that asks for all that the server gives gets what fits, as if it named no number."""
-        context, most = self.limits.max_model_tokens, self.limits.max_new_tokens
-        if asked is not None and asked >= most and num_prompt < context:
-            return min(most, context - num_prompt)
-        granted = min(asked or 1, most)
-        if num_prompt + granted > context:
-            needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
-            if asked is not None:
-                needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
-            self._refuse_length(needs, prompt_field, f"Shorten the prompt or lower {max_field}.")
-        return granted if asked is not None else min(most, context - num_prompt)
-
-    def _refuse_length(self, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:
-        excess = f"your request needs {needs}"
-        raise ContextLengthError(self.limits.max_model_tokens, excess, param=prompt_field, way_out=way_out)
+            refuse("n", f"{n} choices{of_prompts} exceed the {most} that this server accepts per request")
 
     def check_ids(self, name: str, ids: Sequence[int]) -> None:
-        """Raises RequestError for the field `name` if it holds an id that is not in the vocabulary."""
+        """Raise RequestError for the field `name` if it contains an id outside the vocabulary."""
         size = self.text.tokenizer.vocab_size
         for token_id in ids:
             if not 0 <= token_id < size:
-                refuse(name, f"token id {token_id} is not in the vocabulary, whose ids go from 0 to {size - 1}")
+                refuse(name, f"token id {token_id} is not in the vocabulary; expected 0 to {size - 1}")
 
 
 def _shape(body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:
-    """The grammar that the reply's content is asked to follow, if it can be held to it. Raises RequestError."""
+    """The requested grammar of the reply's content, if it can be enforced. Raises RequestError."""
     shape = body.form()
     if shape is None:
         return None
     name = shape.param.split(".")[0]
     if name == "response_format" and continues_final(body):
-        refuse(name, "excludes continuing a message, which is not held to it from its beginning")
+        refuse(name, "cannot be combined with continuing a message, because the grammar would not cover its beginning")
     if use is not None and name != "response_format":
-        refuse(name, "excludes tools; send tool_choice: none, or no tools")
+        refuse(name, "cannot be combined with tools; send tool_choice: none, or no tools")
     return shape
 
 

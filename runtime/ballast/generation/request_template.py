@@ -1,4 +1,4 @@
-"""A chat template that a request brings."""
+"""Applies a chat template from a request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FIELD = "chat_template"
 
 
 def text_with_template(text: Text, source: str | None, *, is_trusted: bool) -> Text:
-    """`text` with the template of a request in place of the model's own. Raises RequestError for one that is no
-    template, and for any where requests are not trusted with one, as vLLM does."""
+    """`text` with the template of a request instead of the model's own. Raises RequestError for an invalid template,
+    and for any template if requests are not trusted with one, as in vLLM."""
     if source is None or (text.template is not None and source == text.template.source):
         return text
     if not is_trusted:
-        refuse(FIELD, "requests bring no templates here; leave it out, or start with --trust_request_chat_template")
+        refuse(FIELD, "requests may not bring a template; omit it, or start with --trust_request_chat_template")
     tokenizer = text.tokenizer
 
     def spelled(token_id: int | None) -> str:
@@ -31,6 +31,8 @@ def text_with_template(text: Text, source: str | None, *, is_trusted: bool) -> T
             eos_token=spelled(tokenizer.eos_id),
             name=FIELD,
             numbers_calls=tokenizer.reply.numbers_calls,
+            has_channels=tokenizer.reply.has_channels,
+            today=None if text.template is None else text.template.today,
         )
     except ModelError as error:
         refuse(FIELD, str(error))

@@ -14,7 +14,7 @@ from ballast.engine.admission.retry_schedule import RetrySchedule
 from ballast.text.loading import Text
 
 TEXT_THREADS = 2
-"""Tokenising is short and frequent, and more threads would take cores from the model."""
+"""Tokenising is short and frequent; more threads would take cores from the model."""
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class TextThreads:
         self._chat_executor = chat_executor
         self._waiting: set[Future[Any]] = set()
         self.num_arriving = 0
-        """Requests whose work is awaited."""
+        """Requests that are being tokenised."""
         self.retries = RetrySchedule(TEXT_THREADS)
 
     @property
@@ -47,7 +47,7 @@ class TextThreads:
             finally:
                 self.retries.ran(time.monotonic() - begin, num_ended=1)
 
-        # A thread cannot be stopped when its client leaves; its call counts until it is done.
+        # A thread cannot be stopped when its client disconnects, so its call counts until it ends.
         done = (self._chat_executor if is_chat else self._executor).submit(timed)
         self._waiting.add(done)
         done.add_done_callback(self._waiting.discard)
@@ -63,7 +63,7 @@ def text_threads(text: Text, model: ModelConfig) -> Iterator[TextThreads]:
     """The threads for a model's text."""
     with (
         ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-text") as executor,
-        # Where a template may take as long as its limits allow, only chats wait for it.
+        # A slow template of a model file delays chats only.
         ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="ballast-chat") as guarded,
     ):
         is_guarded = text.template is not None and text.template.is_guarded

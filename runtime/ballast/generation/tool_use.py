@@ -1,4 +1,4 @@
-"""Which tools a request's reply may call, and whether it must."""
+"""Decides which tools a reply may call, and whether it must call one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast.wire.openai.request import ChatCompletionRequest
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request says about tools."""
+    """The tool settings of a request."""
 
     tools: tuple[Mapping[str, Any], ...]
     """All tools in the prompt, normalised (`normalize_tools`); at least one."""
@@ -29,12 +29,12 @@ class ToolUse:
 
 
 def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
-    """What a request says about tools; None if the reply cannot call any. Raises RequestError."""
+    """The tool settings of a request; None if the reply cannot call any. Raises RequestError."""
     tools = tuple(normalize_tools(body.tools or ()))
     choice = body.tool_choice or "auto"
     if not tools and choice not in ("none", "auto"):
         raise RequestError(
-            "tool_choice: there are no tools to choose from; send tools that the client runs, since none run here",
+            "tool_choice: the request has no tools; add tools, which the client runs",
             param="tool_choice",
         )
     if choice == "none" or not tools:

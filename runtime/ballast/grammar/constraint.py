@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,15 @@ class Grammar:
     def start(self) -> GrammarState:
         """The state before the first generated token."""
         return GrammarState(self)
+
+    def after(self, token_ids: Sequence[int]) -> GrammarState | None:
+        """The state after these tokens; None if the grammar does not allow them. Without a reasoning prefix only."""
+        if self.matcher.deep_copy().validate_tokens(list(token_ids)) < len(token_ids):
+            return None
+        state = self.start()
+        for token_id in token_ids:
+            state.accept(token_id)
+        return state
 
 
 class GrammarState:

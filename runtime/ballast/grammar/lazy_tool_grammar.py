@@ -52,7 +52,7 @@ class LazyToolGrammarState:
 def trigger_tokens(tokenizer: Tokenizer) -> dict[int, tuple[int, ...]]:
     """The tokens that begin tool calls, as `LazyToolGrammar.triggers`.
 
-    That is the mark before all calls where the family has one; some models forget it and begin with the mark before a
+    It is the mark before all calls if the family has one; some models omit it and begin with the mark before a
     single call. Where the mark stands within a tag, the text before it has been written already.
     """
     spellings = tokenizer.reply.spellings

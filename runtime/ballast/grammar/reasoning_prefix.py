@@ -8,15 +8,15 @@ from ballast.text.marks import Start
 from ballast.text.tokenizer import Tokenizer
 
 
-def constrained_start(start: Start, asked_to_think: bool | None) -> Start:
+def constrained_start(start: Start, thinking_enabled: bool | None) -> Start:
     """How a reply under a grammar begins, if it would begin as `start` without one.
 
     A mask leaves few of the tokens that a model would write, so a `<think>` that stays allowed is soon the likeliest
-    one left. It is allowed only if the request asks for thinking. `asked_to_think` is None when the request does not
+    one left. It is allowed only if the request asks for thinking. `thinking_enabled` is None when the request does not
     say.
     """
-    closed = start is Start.EITHER and not asked_to_think
-    switched_off = start is Start.EITHER_REASONING and asked_to_think is False
+    closed = start is Start.EITHER and not thinking_enabled
+    switched_off = start is Start.EITHER_REASONING and thinking_enabled is False
     return Start.CONTENT if closed or switched_off else start
 
 

@@ -19,7 +19,7 @@ MAX_ENUM_VALUES = 5000
 MAX_PATTERN_CHARS = 1024
 MAX_GRAMMAR_CHARS = 1 << 14
 
-# White space between JSON's tokens. Bounded, since a model may otherwise write blanks for ever.
+# White space between JSON's tokens. Limited, because a model could otherwise write blanks forever.
 WHITESPACE = r"[ \t\n\r]{1,20}"
 
 

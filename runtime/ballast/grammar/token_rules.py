@@ -118,6 +118,51 @@ class ThinkingBudgetState:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelThinkingBudget:
+    """Implements Constraint: as ThinkingBudget, of all messages of reasoning in a reply on channels."""
+
+    most: int
+    header: tuple[int, ...]
+    """The tokens before the text of such a message. The second one says that it is one."""
+    end_id: int
+    begins_inside: bool
+    vocab_size: int
+
+    def start(self) -> ChannelThinkingBudgetState:
+        """The state before the first generated token."""
+        return ChannelThinkingBudgetState(self)
+
+
+class ChannelThinkingBudgetState:
+    """Implements ConstraintState."""
+
+    def __init__(self, rule: ChannelThinkingBudget) -> None:
+        self._rule = rule
+        self._inside = rule.begins_inside
+        self._left = rule.most
+        self._last: deque[int] = deque(maxlen=len(rule.header))
+
+    def allowed(self) -> Mask:
+        """Every token, or those that do not begin or continue reasoning."""
+        if self._left > 0:
+            return None
+        if self._inside:
+            return bits_of((self._rule.end_id,), self._rule.vocab_size)
+        channel, named = self._rule.header[:2]
+        begins = bool(self._last) and self._last[-1] == channel
+        return ~bits_of((named,), self._rule.vocab_size) if begins else None
+
+    def accept(self, token_id: int) -> None:
+        """Advance by one allowed token."""
+        self._last.append(token_id)
+        if self._inside:
+            self._inside = token_id != self._rule.end_id
+            self._left -= self._inside
+        else:
+            self._inside = tuple(self._last) == self._rule.header
+
+
+@dataclass(frozen=True, slots=True)
 class AllOf:
     """Implements Constraint: a token may come if each of `parts` lets it."""
 

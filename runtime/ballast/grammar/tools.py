@@ -8,6 +8,7 @@ Qwen3-Coder:   CALL newline <function=name> newline <parameter=key> newline valu
 V3.2:          newline newline <TAG function_calls> newline <TAG invoke name="…"> newline … </TAG function_calls>
 GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 Hunyuan 3:     CALLS newline CALL name SEPARATOR newline KEY key END_KEY newline VALUE value END_VALUE … END_CALLS
+gpt-oss:       CHANNEL commentary to=functions.name CONSTRAIN json MESSAGE arguments
 MiniMax-M2:    CALL newline <invoke name="…"> newline <parameter name="…">value</parameter> newline … END_CALL
 """
 
@@ -17,8 +18,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ballast.errors import RequestError
-from ballast.families.family import CallStyle
+from ballast.families.family import FINAL_CHANNEL, CallStyle
 from ballast.families.marks import Mark
+from ballast.grammar.channels.calls import channel_call, channel_frame
 from ballast.grammar.dsml_calls import BEFORE_TAGS, dsml_calls
 from ballast.grammar.invoke_calls import invoke_calls
 from ballast.grammar.json_rules import JsonRules, common_rules
@@ -37,6 +39,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "tagged": "(NEWLINE? call)*",
     "dsml": "(NEWLINE call)*",
     "invoke": "(NEWLINE? call)*",
+    "channels": "",
 }
 
 
@@ -65,10 +68,12 @@ def tool_calls(
     offered = [(n, function) for n, function in functions if only is None or function["name"] in only]
     if missing := set(only or ()) - {function["name"] for _, function in offered}:
         raise RequestError(f"tool_choice: no tool is named {min(missing)!r}", param="tool_choice")
+    if or_else is not None and form == "channels":
+        or_else = f"{rules[Mark.CHANNEL]} {quoted(FINAL_CHANNEL)} {rules[Mark.MESSAGE]} {or_else}"
     lines = [
         "start: calls" if or_else is None else "start: calls | reply",
         *([] if or_else is None else [f"reply: {or_else}"]),
-        *_frame(rules, " | ".join(f"call_{n}" for n, _ in offered), _BETWEEN[form] if parallel else "", form),
+        *_frame(rules, [f"call_{n}" for n, _ in offered], _BETWEEN[form] if parallel else "", form),
         f"NEWLINE: {quoted(chr(10))}",
         *common_rules(param),
     ]
@@ -86,6 +91,9 @@ def tool_calls(
             of_tool = JsonRules(f"t{n}", schema, f"{param}.{n}.function.parameters", strict=strict)
             arguments = of_tool.arguments()
             lines += of_tool.lines
+        if form == "channels":
+            lines += channel_call(f"call_{n}", function["name"], arguments)
+            continue
         ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
         lines.append(f"call_{n}: {' | '.join(ways)}")
     return lark("\n".join(lines), param)
@@ -99,9 +107,12 @@ def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") 
             yield json_schema(schema, f"{param}.{n}.function.parameters", strict=True)
 
 
-def _frame(rules: Mapping[Mark, str], calls: str, between: str, form: CallStyle) -> list[str]:
-    """The rules `calls`, with what stands around all of them, and `call`, with what stands around one of `calls`.
-    `between`: further ones."""
+def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: CallStyle) -> list[str]:
+    """The rules `calls`, with what stands around all of them, and `call`, with what stands around one of the calls that
+    the rules `names` have. `between`: further ones."""
+    if form == "channels":
+        return channel_frame(names, rules)
+    calls = " | ".join(names)
     if form == "invoke":
         inner = f"NEWLINE? call {between} NEWLINE?"
         return [f"calls: {rules[Mark.CALL]} {inner} {rules[Mark.END_CALL]}", f"call: {calls}"]

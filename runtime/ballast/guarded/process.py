@@ -44,8 +44,8 @@ class Limits:
 class GuardedProcess:
     """A process for tasks of one module, `answer` of which is called there. Thread-safe; one task at a time.
 
-    It starts with the first task, and anew after one that passed its limits. It ends with this object, with `close`,
-    or with this process, however that ends.
+    It starts with the first task, and again after a task that exceeded its limits. It ends with this object, with
+    `close`, or with this process in any case.
     """
 
     def __init__(self, module: str, limits: Limits) -> None:

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _MAX_TASK_BYTES = 1 << 32
 """The parent is trusted; this is no limit but a check."""
 _MOST_CHARS = 1000
-"""Of an error's text, which what others wrote may have chosen."""
+"""Most characters of an error's text, which an untrusted file may control."""
 
 
 def _main(module: str, parent_pid: int) -> None:
@@ -47,7 +47,7 @@ def _answered(answer: Callable[[Any], Any], data: bytes) -> tuple[bytes, bool]:
     """The reply, and whether this process can take another task after it."""
     task, cpu_s, memory_bytes = decode(data)
     _limit_memory(memory_bytes)
-    # Counts processor time of this process, in C code as well, and its signal needs nobody to handle it.
+    # Counts processor time of this process, including C code; its signal ends the process without a handler.
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:
         return encode({"answer": answer(task)}), True

@@ -14,7 +14,7 @@ from ballast.host.numa import plan_threads
 READ_BYTES = 1 << 30
 """Read for a measurement; beyond the last cache of nearly all machines."""
 _SHARE_TAKEN = 4
-"""Of the memory that is available, the part that a measurement takes at most."""
+"""A measurement uses at most 1/_SHARE_TAKEN of the available memory."""
 _LEAST_BYTES = 64 << 20
 """Less than that would measure caches."""
 
@@ -27,7 +27,7 @@ _GPU_GB_PER_S = (
     *(("RTX 5090", 1792), ("RTX 4090", 1008), ("RTX 3090", 936), ("RTX 6000 Ada", 960), ("RTX A6000", 768)),
     *(("A10", 600), ("T4", 320), ("V100", 900)),
 )
-"""Parts of names as the driver has them, the longest first of those that begin alike → memory, by the data sheets."""
+"""Parts of the driver's GPU names, longer names first → memory bandwidth from the data sheets."""
 
 
 def gpu_bytes_per_s(name: str) -> float | None:
@@ -36,8 +36,8 @@ def gpu_bytes_per_s(name: str) -> float | None:
 
 
 def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
-    """The rate at which so many threads read memory, measured in about a second; None where too little is free, or a
-    limit of this process, such as `ulimit -v`, leaves too little."""
+    """The rate at which `num_threads` threads read memory, measured in about a second; None if too little memory is
+    free, or a limit of this process, such as `ulimit -v`, leaves too little."""
     num_bytes = min(READ_BYTES, memory.available_bytes // _SHARE_TAKEN)
     if num_bytes < _LEAST_BYTES:
         return None

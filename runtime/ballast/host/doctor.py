@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ballast.errors import ConfigError, first_line
+from ballast.errors import ConfigError, first_line, how_to_install
 from ballast.host.gpu import auto_device
 from ballast.host.machine import Machine, read_machine
 from ballast.host.nvcc import has_ninja, has_nvcc
@@ -34,7 +34,7 @@ Level = Literal["ok", "note", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What is installed. Versions by distribution, None where it is missing."""
+    """Installed software: versions by distribution, None if missing."""
 
     python: str
     is_installed: bool
@@ -46,7 +46,7 @@ class Software:
     usable_isas: tuple[str, ...]
     """Instruction sets with kernels in the compiled part that this machine supports, best first."""
     packing_flags: tuple[str, ...]
-    """What a CPU must have for the least of the fast kernels; empty where the compiled part has none."""
+    """CPU features that the simplest packed kernels need; empty if the compiled module has none."""
     chosen_isa: str | ConfigError
     """The one that is used, or the error if the requested one is not usable."""
     device: str
@@ -115,7 +115,7 @@ def read_software() -> Software:
 
 
 def _asked_by_distribution() -> Sequence[str] | None:
-    """What the package requires without an extra; no server runs without it. None where Ballast is not installed."""
+    """Packages that a server needs (no extras). None if Ballast is not installed."""
     try:
         asked = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -289,7 +289,7 @@ def _software(software: Software) -> Iterator[Finding]:
         yield Finding("missing", "compiled part", problem)
     for name, found in software.required.items():
         if found is None:
-            yield Finding("missing", name, "not installed; `pip install ballast-serve` brings it")
+            yield Finding("missing", name, f"not installed; {how_to_install()}")
         else:
             yield Finding("ok", name, found)
     for name, found in software.optional.items():

@@ -1,4 +1,4 @@
-"""What kind of file system a folder is in, and how much room it has."""
+"""Type and free space of a folder's file system."""
 
 from __future__ import annotations
 

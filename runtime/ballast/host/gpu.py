@@ -9,7 +9,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from ballast.errors import ConfigError, EngineDeadError, first_line
+from ballast.errors import ConfigError, EngineDeadError, first_line, how_to_install
 
 
 def check_device(name: str) -> None:
@@ -58,7 +58,7 @@ def why_unusable(name: str) -> str | None:
     try:
         import torch
     except ImportError:
-        return "torch is not installed; `pip install 'ballast-serve[runtime]'` brings it"
+        return f"torch is not installed; {how_to_install('runtime')}"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         return f"torch {torch.__version__} finds no CUDA device here: {_why_torch_has_none()}"

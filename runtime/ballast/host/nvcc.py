@@ -19,12 +19,12 @@ def has_nvcc() -> bool:
 
 
 def has_ninja() -> bool:
-    """Whether ninja is in PATH, or beside this Python, where its package puts it."""
+    """Whether ninja is in PATH, or next to this Python, where its package installs it."""
     return shutil.which("ninja") is not None or (_scripts() / "ninja").exists()
 
 
 def packaged_home() -> Path | None:
-    """The folder of a CUDA toolkit among the installed packages; None where they hold no nvcc beside CUDA's runtime."""
+    """The folder of a CUDA toolkit among the installed packages; None if they contain no nvcc with CUDA's runtime."""
     try:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -36,9 +36,9 @@ def packaged_home() -> Path | None:
 def use_packaged_tools(links: Path, driver: Path) -> None:
     """Have flashinfer find what came as Python packages, where the machine has nothing of its own.
 
-    The packages hold libraries under the names that programs load, not under those that a linker looks for: the folder
-    `links` gets such names, and keeps them, since a kernel is linked anew when the place of its libraries changes.
-    `driver` is the library of CUDA's driver."""
+    The packages contain libraries under the names that programs load, not under those that a linker searches. The
+    folder `links` gets links with these names and is kept, because a kernel is linked again when the path of its
+    libraries changes. `driver` is the library of CUDA's driver."""
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), str(_scripts())))
     home = packaged_home()
@@ -72,7 +72,7 @@ def _runtime(home: Path) -> Path | None:
 
 
 def _link(path: Path, target: Path) -> None:
-    """Replace what is at `path`, at once: processes of other pods may be using the folder."""
+    """Replace `path` atomically: processes of other pods may be using the folder."""
     new = path.with_name(f"{path.name}.{uuid.uuid4()}")
     new.symlink_to(target)
     new.replace(path)

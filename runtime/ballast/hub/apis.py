@@ -58,7 +58,7 @@ class HubApi(ABC):
 
     @abstractmethod
     def file_path(self, repo: str, address: str, file: HubFile) -> str:
-        """Where the bytes of a file are."""
+        """The URL path of a file's content."""
 
     def file_headers(self, file: HubFile) -> dict[str, str]:
         """Headers of a request for a file, by which a changed one is refused."""

@@ -14,7 +14,7 @@ class WrongBytesError(ModelError):
 
 
 class TokenError(ConfigError):
-    """The hub wants to know who asks, or refuses whoever asked."""
+    """The hub requires authentication, or denies access."""
 
 
 class NotFoundError(ConfigError):

@@ -51,10 +51,10 @@ _QUANT = re.compile(
 _IMATRIX = re.compile(r"(?:^|[-._ ])imatrix(?=$|[-._ ])", re.IGNORECASE)
 _CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|etag-[0-9a-f]{64}")
 _BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""Of what lies beside the weights; never code."""
+"""Files to download with the weights; never code."""
 
 _MOST_BYTES = 1 << 44
-"""Of one file. The largest models have a tenth of it in all."""
+"""Largest file. The largest models have a tenth of it in total."""
 _MOST_BESIDE_BYTES = 128 << 20
 
 
@@ -219,7 +219,7 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
             quants = _QUANT.findall(stem)
             quant = quants[-1].upper() if quants else PurePosixPath(stem).name
             found.append((quant, stem, tuple(shards[index] for index in sorted(shards))))
-    # Two of one quantisation are told apart by their files' names.
+    # Two models of the same quantisation are identified by their file names.
     times = Counter(quant for quant, _, _ in found)
     named = [Choice(quant if times[quant] == 1 else stem, files) for quant, stem, files in found]
     return tuple(sorted(named, key=lambda choice: (choice.num_bytes, choice.files[0].path)))

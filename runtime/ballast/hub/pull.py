@@ -35,7 +35,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name stands for: a commit, the files of one model in it, and those beside them."""
+    """The result of resolving a name: a commit, the files of one model in it, and the files next to them."""
 
     store: Store
     commit: str
@@ -44,7 +44,7 @@ class Found:
     others: tuple[Choice, ...] = ()
     """All models of the repository."""
     address: str = ""
-    """Of the commit on the hub; empty for what is here alone."""
+    """Address of the commit on the hub; empty for a local copy."""
 
     @property
     def missing(self) -> tuple[HubFile, ...]:
@@ -52,7 +52,7 @@ class Found:
         return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
 
     def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
-        """The options that name it, where its files lie in `folder`."""
+        """The model options for its files in `folder`."""
         has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.beside}
         model_path = asked.model_path or (folder if has_config else None)
         return replace(asked, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
@@ -172,8 +172,8 @@ def _place(folder: Path, file: HubFile, head: bytes) -> None:
 def _kept(store: Store, name: HubName) -> Found | None:
     """What was fetched of the name before; None for nothing at all. Raises ConfigError as `choose` does.
 
-    A branch may have moved on when another quantisation was fetched: what the newest commit lacks may lie in an older
-    one."""
+    A branch may have moved since another quantisation was downloaded: files that the newest commit lacks may be in an
+    older one."""
     commit = store.remembered(name.revision)
     if commit is None:
         return None

@@ -290,8 +290,8 @@ SCOPE_FOLDER = "ballast"
 
 
 def cache_of(site: str) -> Path:
-    """Where models of a hub are kept. Those of ModelScope lie apart from those of its own tools, whose layout keeps no
-    commits."""
+    """The folder of downloaded models of a hub. ModelScope's models have a separate one, because the layout of its own
+    tools stores no commits."""
     if site == HUGGING_FACE:
         return Path(constants.HF_HUB_CACHE)
     if site == OCI:

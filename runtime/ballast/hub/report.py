@@ -1,4 +1,4 @@
-"""What a pull says to the program that started it: where the model is or what it failed for, and how far it is.
+"""Reports a pull's result and progress to the program that started it.
 
 Kubernetes hands the file on as the container's termination message, and the operator reads the page.
 """
@@ -36,7 +36,7 @@ REASONS: tuple[tuple[type[BallastError], str], ...] = (
 """Errors → one word for programs, which the operator knows a way out for."""
 
 _MOST_CHARS = 2000
-"""Of a message. Kubernetes keeps 4,096 bytes of what is written."""
+"""Most characters of a message. Kubernetes keeps 4,096 bytes of a termination message."""
 _TIMEOUT_S = 2.0
 
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import httpx2
 
 from ballast.documents.small_file import DocumentError
-from ballast.errors import BallastError, ConfigError, ModelError, shown
+from ballast.errors import BallastError, ConfigError, ModelError, how_to_install, shown
 from ballast.hub.apis import MOST_FILES, Get, Head, HubApi, Listing, commit_of
 from ballast.hub.checksum import Checksum
 from ballast.hub.errors import NotFoundError, TokenError, WrongBytesError
@@ -126,7 +126,7 @@ class _Signer(httpx2.Auth):
             from botocore.session import get_session
         except ImportError as error:
             raise ConfigError(
-                "model", "s3://…", "needs botocore, which is not installed: pip install 'ballast-serve[s3]'"
+                "model", "s3://…", f"needs botocore, which is not installed; {how_to_install('s3')}"
             ) from error
         try:
             return get_session().get_credentials()

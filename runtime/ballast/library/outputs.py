@@ -1,4 +1,4 @@
-"""What the library returns, in the words of vLLM's `RequestOutput`, and how it is made from the pieces of a reply."""
+"""The library's results, with the names of vLLM's `RequestOutput`, built from the pieces of a reply."""
 
 from __future__ import annotations
 

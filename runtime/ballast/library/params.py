@@ -60,7 +60,7 @@ GuidedDecodingParams = StructuredOutputsParams
 
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
-    """What is left out has the server's default. Values are checked when they are used, by the server's rules.
+    """Omitted parameters have the server's defaults. Values are checked on use, by the server's rules.
 
     Unlike vLLM's, `max_tokens` is 16 nowhere: without it a reply may take as many tokens as `max_new_tokens` grants.
     """

@@ -15,7 +15,7 @@ from ballast.weights.gguf import GgufModel
 
 @dataclass(frozen=True, slots=True)
 class KeptWeights:
-    """Tensors whose panels are kept: those that lie in host memory while the server runs."""
+    """Tensors whose packed weights are kept: those that are in host memory while the server runs."""
 
     tensors: frozenset[str]
     sizes: tuple[int, ...]
@@ -38,13 +38,13 @@ def kept_weights(
     on_gpu: bool = False,
     gpu_experts: GpuExperts = (),
 ) -> KeptWeights:
-    """All matrices of a model that the CPU computes; beside a GPU, which is sent the others, the routed experts but
-    for layers that it has whole. The embedding is read from the model's file."""
+    """All matrices of a model on the CPU; with a GPU, only the routed experts, except layers that the GPU holds
+    completely. The embedding is read from the model's file."""
     if isa == "reference":
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)
     loaded[EMBEDDING] -= gguf.tensors[EMBEDDING].num_bytes
-    names = {name for name, tensor in expected.items() if len(tensor.shape) > 1 and loaded[name] > 0}
+    names = {name for name, each in expected.items() if len(each.shape) > 1 and not each.is_added and loaded[name] > 0}
     if on_gpu:
         names &= set(_experts_in_host(spec, gpu_experts))
     return KeptWeights(frozenset(names), tuple(loaded[name] for name in names), isa, threads_per_node)

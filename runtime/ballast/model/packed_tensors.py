@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gguf
@@ -16,10 +15,12 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.model.layers.tensor import HeadRows, Tensor, parts_of_experts
+from ballast.families.architecture import ClampedSwiglu
+from ballast.model.layers.tensor import HeadRows, Tensor, biases_of_experts, parts_of_experts
 from ballast.model.tensors import scale_name
 from ballast.weights.gguf import GgufModel
-from ballast.weights.packed_panels import FileOf, Packed, PackedPanels
+from ballast.weights.packed_panels import Packed, PackedPanels
+from ballast.weights.panel_packing import Heads, OpenFile, Target, pack_experts, pack_matrix
 from ballast.weights.read_ahead import ReadAhead
 
 F32 = NDArray[np.float32]
@@ -65,6 +66,10 @@ class Packing:
     kept_tensors: Collection[str] = ()
     """Tensors whose panels are kept there."""
 
+    @property
+    def target(self) -> Target:
+        return Target(self.pool, self.isa, self.activation_bytes)
+
 
 class Tensors:
     """Tensors of a file by name, in the form that kernels need. Stacked tensors are one tall matrix."""
@@ -95,7 +100,7 @@ class Tensors:
     def matrix(self, name: str, num_rows: int | None = None) -> kernels.Matrix:
         """The tensor, or its first rows, packed as one matrix."""
         view = self.view(name, num_rows)
-        return self._packed(name, view, 1, view.rows, 0)
+        return self._packed(name, view, Heads(1, view.rows, 0))
 
     def are_stackable(self, names: Sequence[str]) -> bool:
         """Whether tensors have one type and one number of columns, and none a scale of its own."""
@@ -108,7 +113,7 @@ class Tensors:
         views = [self.view(name) for name in names]
         data = np.concatenate([self._gguf.data(name).reshape(-1) for name in names])
         whole = kernels.Matrix(data, views[0].ggml_type, sum(view.rows for view in views), views[0].cols)
-        packed = self._packed(names[0], whole, 1, whole.rows, 0)
+        packed = self._packed(names[0], whole, Heads(1, whole.rows, 0))
         for name in names[1:]:
             self._gguf.release(name)
         return packed
@@ -117,40 +122,20 @@ class Tensors:
         """One matrix per head out of the tensor, packed."""
         view = self.view(name)
         stride = view.rows // rows.num_heads
-        packed = self._packed(name, view, rows.num_heads, rows.num_rows, stride, rows.offset, rows.is_transposed)
+        heads = Heads(rows.num_heads, rows.num_rows, stride, rows.offset, rows.is_transposed)
+        packed = self._packed(name, view, heads)
         return HeadMatrix(packed, rows.num_rows, stride, rows.offset, rows.is_transposed)
 
-    def _packed(
-        self,
-        name: str,
-        view: kernels.Matrix,
-        num_heads: int,
-        num_rows: int,
-        stride: int,
-        offset: int = 0,
-        transposed: bool = False,
-    ) -> kernels.Matrix:
-        def pack(file_of: FileOf | None) -> kernels.Matrix:
-            return kernels.pack(
-                self._packing.pool,
-                view,
-                self._packing.isa,
-                num_heads=num_heads,
-                head_stride=stride,
-                row_offset=offset,
-                num_rows=num_rows,
-                transposed=transposed,
-                activation_bytes=self._packing.activation_bytes,
-                file_of=None if file_of is None else partial(file_of, what),
-            )
+    def _packed(self, name: str, view: kernels.Matrix, heads: Heads) -> kernels.Matrix:
+        def pack(open_file: OpenFile | None) -> kernels.Matrix:
+            return pack_matrix(self._packing.target, view, heads, name, open_file)
 
-        what = f"{name} {num_heads}x{num_rows}/{stride}+{offset}{' transposed' if transposed else ''}"
         packed = self._kept(name, pack)
         self._gguf.release(name)
         return packed
 
-    def _kept(self, name: str, pack: Callable[[FileOf | None], Packed]) -> Packed:
-        """What `pack` makes, with files where the tensor's panels are kept."""
+    def _kept(self, name: str, pack: Callable[[OpenFile | None], Packed]) -> Packed:
+        """Calls `pack`, with files if the tensor's panels are kept."""
         self._begin(name)
         kept = self._packing.kept
         return pack(None) if kept is None or name not in self._packing.kept_tensors else kept.pack(pack)
@@ -178,34 +163,41 @@ class Tensors:
                 tensor=name,
             )
 
-    def experts(self, names: Mapping[str, str], num_experts: int) -> kernels.Experts:
-        """Those of a layer, packed; `names`: the tensor of each part."""
+    def experts(
+        self,
+        names: Mapping[str, str],
+        num_experts: int,
+        biases: Mapping[str, str] | None = None,
+        unit: ClampedSwiglu | None = None,
+    ) -> kernels.Experts:
+        """Those of a layer, packed; `names`, `biases`: the tensor of each part."""
         if names["gate"] == names["up"]:
             experts = kernels.Experts.fused(self.view(names["gate"]), self.view(names["down"]), num_experts)
         else:
             gate, up, down = (self.view(names[part]) for part in ("gate", "up", "down"))
             experts = kernels.Experts(gate, up, down, num_experts)
-        packing = self._packing
+        if biases is not None:
+            experts = experts.with_biases(**self._expert_biases(biases))
+        if unit is not None:
+            experts = experts.with_clamped_swiglu(alpha=unit.alpha, limit=unit.limit)
 
-        def done(part: str) -> None:
+        def packed(part: str) -> None:
             self._gguf.release(names[part])
             if part in _NEXT_PART:
                 self._begin(names[_NEXT_PART[part]])
 
-        def pack(file_of: FileOf | None) -> kernels.Experts:
-            def file_of_part(part: str, node: int, num_bytes: int) -> kernels.PanelFile | None:
-                assert file_of is not None
-                return file_of(f"{names[part]} {part} of {num_experts} experts, node {node}", num_bytes)
-
-            return experts.packed(
-                packing.pool,
-                packing.isa,
-                activation_bytes=packing.activation_bytes,
-                done=done,
-                file_of=None if file_of is None else file_of_part,
-            )
+        def pack(open_file: OpenFile | None) -> kernels.Experts:
+            return pack_experts(self._packing.target, experts, names, packed, open_file)
 
         return self._kept(names["gate"], pack)
+
+    def _expert_biases(self, names: Mapping[str, str]) -> dict[str, F32]:
+        """Part → its biases, [experts, rows]."""
+        found = {part: self.vector(name).reshape(self._gguf.tensors[name].shape) for part, name in names.items()}
+        if names["gate"] == names["up"]:
+            gate, up = np.split(found["gate"], 2, axis=1)
+            found |= {"gate": np.ascontiguousarray(gate), "up": np.ascontiguousarray(up)}
+        return found
 
 
 class LayerTensors:
@@ -216,6 +208,7 @@ class LayerTensors:
         self._by_role = {each.role: each for each in declared}
         self._heads = {rows.role: (each.name, rows) for each in declared for rows in each.heads}
         self._experts = parts_of_experts(declared)
+        self._biases = biases_of_experts(declared)
         for each in declared:
             if each.must_be_finite:
                 tensors.check_finite(each.name)
@@ -255,8 +248,15 @@ class LayerTensors:
 
     def experts(self, role: str) -> kernels.Experts:
         """Packed together."""
-        parts = self._experts[role]
-        return self.file.experts({part: each.name for part, each in parts.items()}, parts["down"].num_experts)
+        parts, biases = self._experts[role], self._biases.get(role)
+        down = parts["down"]
+        assert down.part_of is not None
+        return self.file.experts(
+            {part: each.name for part, each in parts.items()},
+            down.num_experts,
+            None if biases is None else {part: each.name for part, each in biases.items()},
+            down.part_of.unit,
+        )
 
     def all(self) -> dict[str, Any]:
         """All tensors that the layer declares, by role, in the form that the CPU computes with."""

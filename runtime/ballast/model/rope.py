@@ -1,4 +1,4 @@
-"""Rotary position tables, with YaRN as DeepSeek uses it (YaRN: arXiv 2309.00071)."""
+"""Rotary position tables, with YaRN (arXiv 2309.00071)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def inverse_frequencies(rope: RopeSpec) -> NDArray[np.float64]:
 
 
 def softmax_scale(mixer: Mixer) -> float:
-    """What attention scores are multiplied by, YaRN's correction included."""
+    """Factor of attention scores, including YaRN's correction."""
     scale = 1.0 / math.sqrt(mixer.query_dim)
     yarn = mixer.rope.yarn
     if yarn is not None and yarn.factor > 1.0:
@@ -58,6 +58,8 @@ def _correction_range(yarn: YarnSpec, dim: int, theta: float) -> tuple[float, fl
     def pair_with_turns(turns: float) -> float:
         return dim * math.log(yarn.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_with_turns(yarn.beta_fast)), 0)
-    high = min(math.ceil(pair_with_turns(yarn.beta_slow)), dim - 1)
+    low, high = pair_with_turns(yarn.beta_fast), pair_with_turns(yarn.beta_slow)
+    if yarn.is_rounded:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     return (low, high) if high > low else (low, low + 0.001)

@@ -14,8 +14,8 @@ from ballast.model.layers.positions import RopeSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model. Its layers may differ in their mixers and in the width of their feed-forward; they have one rotation,
-    and choose experts by one rule."""
+    """One model. Its layers may differ in their mixers and in the width of their feed-forward; they choose experts by
+    one rule."""
 
     name: str
     architecture: Architecture
@@ -29,8 +29,6 @@ class ModelSpec:
     tied_output: bool
 
     def __post_init__(self) -> None:
-        if len({layer.mixer.rope for layer in self.layers}) != 1:
-            raise ValueError(f"{self.name} has layers of different rotations; expected one for all")
         if len({layer.experts.routing for layer in self.layers if layer.experts is not None}) != 1:
             raise ValueError(
                 f"{self.name} has no one rule to choose experts by; expected the same in all routed layers"
@@ -72,9 +70,14 @@ class ModelSpec:
         return max(layer.experts.shared_width for layer in self.layers if layer.experts is not None)
 
     @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The different rotations of queries and keys, in the order of their first layers."""
+        return tuple(dict.fromkeys(mixer.rope for mixer in self.mixers))
+
+    @property
     def rope(self) -> RopeSpec:
-        """How all layers rotate queries and keys."""
-        return self.layers[0].mixer.rope
+        """The rotation of the first layer, which most models have in all layers."""
+        return self.ropes[0]
 
     @property
     def choices(self) -> tuple[IndexSpec, ...]:

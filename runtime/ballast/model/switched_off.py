@@ -21,10 +21,10 @@ _TOLD_AS: Mapping[Feature, str] = {
 
 
 class SwitchedOff:
-    """What the start of one model has switched off: what was wanted, and failed its check or cannot be had here.
+    """Features that the start of one model has switched off because they failed a check or are not available here.
 
-    What was measured to be slower is not among it. Nobody may find out by a server's speed alone, so each is a warning
-    when it happens, and stays to be asked for."""
+    Features that are off because they measured slower are not included. Each entry is also logged as a warning and can
+    be queried, so that users need not guess it from a slow server."""
 
     def __init__(self) -> None:
         self._reasons: dict[Feature, str] = {}

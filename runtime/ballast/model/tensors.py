@@ -29,7 +29,7 @@ SCALED_TYPES = frozenset(
     for known in kernels.formats()
     if known.layout is not None and known.layout.scales == "e4m3"
 )
-"""Types whose matrices may have a scale beside them in the file, which their products are multiplied by."""
+"""Types whose matrices may have a separate scale tensor in the file, a factor of their products."""
 
 
 @lru_cache(maxsize=16)
@@ -91,7 +91,7 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
             raise ModelError(gguf.path, f"is missing; expected shape {tensor.shape}", tensor=name)
         if info.shape != tensor.shape:
             raise ModelError(info.file, f"expected shape {tensor.shape}, found {info.shape}", tensor=name)
-        _check_type(info)
+        _check_type(info, tensor)
     extra = [name for name in gguf.tensors if name not in expected]
     scales = {scale_name(name) for name in expected if name.endswith(".weight")} | {scale_name(OUTPUT)}
     for name in extra:
@@ -138,12 +138,14 @@ def _check_bias(info: TensorInfo, expected: Mapping[str, Tensor]) -> None:
     matrix = info.name.removesuffix(".bias") + ".weight"
     if info.name.endswith(".bias") and matrix in expected:
         raise ModelError(
-            info.file, f"a bias of {matrix}, which no model that is served has, cannot be added here", tensor=info.name
+            info.file,
+            f"a bias of {matrix}, which no model of this architecture has, cannot be added here",
+            tensor=info.name,
         )
 
 
-def _check_type(info: TensorInfo) -> None:
-    allowed = {GgmlType.F32} if len(info.shape) == 1 else TYPES
+def _check_type(info: TensorInfo, tensor: Tensor) -> None:
+    allowed = {GgmlType.F32} if len(info.shape) == 1 or tensor.is_added else TYPES
     if info.ggml_type not in allowed:
         names = ", ".join(kind.name for kind in sorted(allowed))
         raise ModelError(info.file, f"type {info.ggml_type.name} cannot be read; expected {names}", tensor=info.name)

@@ -37,7 +37,7 @@ class Transformer(Runner):
         kv: KvPool,
         num_positions: int,
     ) -> None:
-        rope = build_rope_table(spec.rope, num_positions)
+        ropes = [build_rope_table(rope, num_positions) for rope in spec.ropes]
         self.pool = pool
         self.vocabulary = spec.vocab_size
         self._routed = [layer[EXPERTS] for layer in weights.layers if EXPERTS in layer]
@@ -46,11 +46,13 @@ class Transformer(Runner):
             isa=isa,
             shape=_shape(spec),
             embedding=weights.embedding,
-            layers=[_layer(own, layer.mixer) for own, layer in zip(weights.layers, spec.layers, strict=True)],
+            layers=[
+                _layer(own, layer.mixer, spec.ropes.index(layer.mixer.rope))
+                for own, layer in zip(weights.layers, spec.layers, strict=True)
+            ],
             output_norm=weights.output_norm,
             output=weights.output,
-            rope_cos=rope.cos,
-            rope_sin=rope.sin,
+            ropes=[(rope.cos, rope.sin) for rope in ropes],
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
         )
@@ -84,7 +86,6 @@ def _shape(spec: ModelSpec) -> model.Shape:
     routing = spec.routing
     return model.Shape(
         hidden=spec.hidden,
-        rope_dim=spec.rope.dim,
         rms_eps=spec.rms_eps,
         num_experts=routing.num_experts,
         num_experts_used=routing.num_experts_used,
@@ -97,9 +98,10 @@ def _shape(spec: ModelSpec) -> model.Shape:
     )
 
 
-def _layer(weights: Mapping[str, Any], mixer: Mixer) -> model.Layer:
+def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
     return model.Layer(
         mixer=_latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer),
+        rope=rope,
         tensors={
             role: _heads(weight) if isinstance(weight, HeadMatrix) else weight for role, weight in weights.items()
         },
@@ -133,6 +135,7 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         rope_dim=mixer.rope.dim,
         softmax_scale=softmax_scale(mixer),
         norms_all_heads=mixer.norms_all_heads,
+        window=mixer.window or 0,
     )
 
 

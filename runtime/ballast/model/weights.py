@@ -57,8 +57,8 @@ def load_weights(
 
 
 def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:
-    """What reads the tensors that will be packed, layer by layer, while others are packed. What was packed leaves the
-    page cache where memory has no room for both."""
+    """A reader that loads the tensors to be packed, layer by layer, while others are packed. Packed tensors leave the
+    page cache if memory has no room for both."""
     names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {EMBEDDING}
     if packing.kept is not None and packing.kept.is_filled:
         names -= set(packing.kept_tensors)
@@ -70,7 +70,7 @@ def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> Read
 
 
 def shares_after_layers(gguf_model: GgufModel, num_layers: int) -> list[float]:
-    """Share of the model's bytes that lies in each layer and those before it; the last entry leaves out what belongs to
+    """Cumulative fraction of the model's bytes after each layer; the last entry does not include tensors that belong to
     no layer."""
     num_bytes = [0] * num_layers
     for name, info in gguf_model.tensors.items():

@@ -27,7 +27,7 @@ def choose_gpu_experts(
 
     `uses` [layers, E]: how often each expert was chosen. Among equals the lowest layer is filled first, since a layer
     that is whole hands nothing to the CPU. `expert_bytes`: bytes of one expert, by layer. All experts of the layers
-    `always` are taken first, whatever the capacity, and none of the layers `never`.
+    `always` are selected first, even beyond the capacity, and none of the layers `never`.
     """
     num_layers, num_experts = uses.shape
     chosen = {(layer, expert) for layer in always for expert in range(num_experts)}

@@ -1,7 +1,7 @@
 """Finds the names that foreign regular expressions match, in a guarded process.
 
-Python's expressions can take longer than anybody waits, and compiling them too; a file of rules may come from anywhere.
-KTransformers' rules look ahead, which libraries that match in linear time do not.
+Matching and compiling Python's regular expressions can take extremely long, and a rule file may come from anywhere.
+KTransformers' rules use lookahead, which libraries with linear time do not support.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MEMORY_BYTES = 512 << 20
 
 
 class PatternError(Exception):
-    """What is wrong with a pattern, and which one it is."""
+    """An invalid pattern; the message contains it."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)

@@ -25,7 +25,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True)
 class ExpertProfile:
-    """The counts of one model, in whatever types its file is."""
+    """The counts of one model, valid for all quantisations."""
 
     model: str
     fingerprint: str
@@ -79,8 +79,8 @@ def write_profile(file: Path, profile: ExpertProfile) -> None:
 
 
 def read_profile(file: Path, gguf: GgufModel, model: str, num_layers: int, num_experts: int) -> ExpertProfile:
-    """The profile of `gguf`, called `model`, with so many routed layers and experts in each. Raises ConfigError for a
-    file that is none, or another model's."""
+    """The profile of `gguf`, called `model`, with `num_layers` routed layers of `num_experts` experts. Raises
+    ConfigError for a file that is not a profile, or is another model's."""
     try:
         document = read_json(file, _Document)
         profile = ExpertProfile(

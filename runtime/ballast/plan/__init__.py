@@ -1,4 +1,4 @@
-"""`ballast plan`: which tensor goes where, what everything takes, and whether that is there."""
+"""`ballast plan`: where each tensor goes, how much memory the model needs, and whether that is available."""
 
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked

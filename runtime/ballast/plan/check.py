@@ -1,4 +1,4 @@
-"""Refuses a plan that does not fit."""
+"""Rejects a plan that does not fit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ballast.plan.rows import MemoryRow
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Raises OutOfMemoryError with the numbers when the plan needs more than there is, in the host or on the GPU."""
+    """Raises OutOfMemoryError with the numbers if the plan needs more than is available, on the host or on the GPU."""
     if plan.needed_bytes > plan.memory.available_bytes:
-        found, more = human(plan.memory.available_bytes), "take a machine with more memory"
+        found, more = human(plan.memory.available_bytes), "use a machine with more memory"
         if plan.memory.limited_by is not None:
             found, more = f"{found}, the limit of cgroup {plan.memory.limited_by}", "raise that limit"
         _refuse(plan, "", plan.uses, found, plan.max_cache_lens, more)
@@ -21,7 +21,7 @@ def check_memory(plan: MemoryPlan) -> None:
         memory = plan.device.memory
         found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
         if memory.limit_option is None:
-            more = "stop what else uses it or take a GPU with more memory"
+            more = "stop other programs that use it or use a GPU with more memory"
         _refuse(plan, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
 
 
@@ -32,16 +32,16 @@ def _refuse(
     needed = human(sum(use.num_bytes for use in uses))
     batch, way_out = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
     if max_cache_lens and plan.lengths is not None and plan.lengths.derived:
-        # Replies are as long as they must be, at least; whoever wants shorter ones says so.
+        # Automatic reply lengths are already the shortest; shorter replies must be set by option.
         way_out += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
         way_out += "both, or lower max_batch_size"
     if not max_cache_lens:
-        way_out = f", too little whatever cache_lens is; {more}, {_lower(uses)}take a model with fewer bytes per weight"
-    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), available are {available}{way_out}")
+        way_out = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
+    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{way_out}")
 
 
 def _lower(uses: Sequence[MemoryRow]) -> str:
-    """The options that help, the one with most to gain first."""
+    """The options that reduce memory, the one with the largest effect first."""
     largest = sorted(uses, key=lambda use: use.num_bytes, reverse=True)
     options = dict.fromkeys(use.option for use in largest if use.option is not None)
     return f"lower {' or '.join(options)}, or " if options else "or "

@@ -1,6 +1,6 @@
-"""Checks all that a model's files say, before anything is loaded.
+"""Checks everything that a model's files declare, before anything is loaded.
 
-`ballast plan` and `ballast serve` both do it by this, so that what one accepts the other does not refuse.
+`ballast plan` and `ballast serve` share these checks, so both accept the same models.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ballast.weights.gguf import GgufModel, open_gguf
 
 
 def open_checked(config: ModelConfig) -> tuple[GgufModel, ModelSpec]:
-    """The model that the options name, or the built-in one, and its spec; every tensor that it needs is there.
+    """The model that the options select, or the built-in one, and its spec. All tensors that it needs exist.
 
-    Raises ModelError, and ConfigError for what another option would mend.
+    Raises ModelError, and ConfigError if another option would help.
     """
     gguf = open_gguf(config.gguf_path or BUILT_IN.gguf)
     spec = read_spec(gguf, None if config.model_path is None else read_config(config.model_path))
@@ -27,12 +27,19 @@ def open_checked(config: ModelConfig) -> tuple[GgufModel, ModelSpec]:
 
 
 def load_checked_text(config: ModelConfig, gguf: GgufModel, spec: ModelSpec) -> Text:
-    """The tokenizer and the chat template, which belong to the model. Raises as `open_checked` does."""
-    text = load_text(config.model_path, gguf.metadata, str(gguf.path), config.chat_template, num_ids=spec.vocab_size)
+    """The tokenizer and the chat template of the model. Raises as `open_checked` does."""
+    text = load_text(
+        config.model_path,
+        gguf.metadata,
+        str(gguf.path),
+        config.chat_template,
+        num_ids=spec.vocab_size,
+        today=None if config.prompt_date == "today" else config.prompt_date,
+    )
     if text.tokenizer.vocab_size > spec.vocab_size:
         raise ModelError(
             config.model_path or gguf.path,
             f"the tokenizer has {text.tokenizer.vocab_size} tokens and the model {spec.vocab_size} embedding rows "
-            f"({gguf.path}); they do not belong together",
+            f"({gguf.path}); use the tokenizer of this model",
         )
     return text

@@ -44,13 +44,13 @@ from ballast.weights.packed_key import files_digest
 from ballast.weights.packed_set import keys_in_use, unused_bytes
 
 QUEUED_CACHES = 8
-"""Default bound of the waiting prompts, in multiples of the KV cache."""
+"""Default limit for the tokens of waiting prompts, in multiples of the KV cache."""
 
 
 def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE) -> MemoryPlan:
-    """The plan of a resolved configuration on this machine, or on the one that is described: with a GPU, for the
-    longest steps that fit where prefill_chunk_size is "auto", and with a cache that suits the memory where cache_lens
-    is. Raises ConfigError for rules that cannot be followed."""
+    """The plan of a resolved configuration on this machine or on the described one. If prefill_chunk_size is "auto",
+    it uses the longest steps that fit a GPU; if cache_lens is "auto", it sizes the cache by the memory. Raises
+    ConfigError for placement rules that cannot be applied."""
     sizes = cache_sizes(config.scheduling, spec.context_length)
     plan = _plan_with_cache(config, gguf, spec, sizes, described)
     return replace(plan, lengths=lengths_of(config.scheduling, spec.context_length, plan.numbers.cache_lens, sizes))
@@ -100,7 +100,7 @@ def _plan_with_cache(
         if plans[-1].fits and step_tokens <= _longest_step(plans[-1], scheduling.prefill_chunk_size):
             break
     else:
-        # For a host that is too small whatever the steps: as one that is not would have it.
+        # If the host is too small for any step: the first plan whose cache fits, to report the shortfall.
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
     plan = _with_suited_cache(make, _streaming_if_cache_may_shrink(plans, sizes), sizes)
     if plan.numbers.tiers.host_bytes is None:
@@ -112,9 +112,9 @@ def _plan_with_cache(
 
 
 def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:
-    """The last of the plans tried; if it lacks buffers for streamed experts that a smaller cache would leave room for,
-    and the size of the cache is open: the longest steps that leave the cache half of what it would have, else the
-    shortest if the least cache fits. Prompts take many times as long where the CPU computes their experts."""
+    """The last plan that was tried. If a smaller cache would leave room for the buffers of streamed experts and
+    cache_lens is "auto": the longest steps that leave half of the cache, or the shortest steps if only the smallest
+    cache fits. Prompts take many times as long if the CPU computes their experts."""
     last = plans[-1]
     streaming = [plan for plan in plans if _streaming_cache(plan) >= sizes.least]
     if _streaming_cache(last) or not streaming:
@@ -124,18 +124,18 @@ def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSize
 
 
 def _streaming_cache(plan: MemoryPlan) -> int:
-    """The largest cache_lens with which the plan's experts are streamed; 0 where they are not."""
+    """The largest cache_lens with which the plan streams experts; 0 if it streams none."""
     return 0 if plan.device is None or plan.device.streaming is None else plan.device.max_cache_lens
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
-    """`plan`, with host memory beside the GPU's KV cache if there is enough to spare."""
+    """`plan`, with a tier of the GPU's KV cache in host memory if enough memory is left."""
     host_bytes = auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
     return make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
 
 
 def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, sizes: CacheSizes) -> MemoryPlan:
-    """`plan`, whose cache is the useful one, with the cache that suits the memory there is."""
+    """`plan`, whose cache has the useful size, with a cache sized by the available memory."""
     if not plan.cache_fits:
         fitting = sizes.fitting(plan.largest_cache)
         return plan if fitting == sizes.useful else make(replace(plan.numbers, cache_lens=fitting))
@@ -143,13 +143,13 @@ def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, 
     if not plan.fits or grown == sizes.useful:
         return plan
     larger = make(replace(plan.numbers, cache_lens=grown))
-    # It may displace experts for which the host has no room.
+    # The larger cache may displace experts from the GPU that the host has no memory for.
     return larger if larger.fits else plan
 
 
 def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
-    """Most tokens of a step that are worth its memory: a GPU that has all experts gains nothing by longer ones, for
-    which others wait."""
+    """Most tokens of a step that justify their memory. Longer steps do not help a GPU that holds all experts, and they
+    delay other requests."""
     assert plan.device is not None
     return plan.numbers.step_tokens if asked or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
 
@@ -157,13 +157,13 @@ def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
 def settle(
     config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE
 ) -> tuple[Config, MemoryPlan]:
-    """A resolved configuration with what was left to its plan, and that plan. Where the device was left open and the
-    GPU does not do, it is the CPU with the reason, if the CPU can serve. Raises ConfigError as `plan_for` does."""
+    """A resolved configuration completed by its plan, and that plan. If the device is "auto" and the GPU cannot serve,
+    the configuration uses the CPU, with the reason, if the CPU can. Raises ConfigError as `plan_for` does."""
     device = config.machine.device
     is_open = config.device_is_open and device != "cpu"
     if is_open and chosen_isa() == "reference":
-        forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} takes packed ones"
-        config = on_cpu(config, forced if _can_pack() else f"beside {device} the CPU would need {_packing_needs()}")
+        forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} needs packed ones"
+        config = on_cpu(config, forced if _can_pack() else f"with {device} the CPU would need {_packing_needs()}")
     too_much = why_not_on_gpu(spec)
     if is_open and config.machine.device != "cpu" and too_much is not None:
         config = on_cpu(config, too_much)
@@ -171,7 +171,7 @@ def settle(
     if is_open and plan.device is not None and not plan.device.fits:
         needed, of_gpu = human(plan.device.needed_bytes), plan.device.memory
         available = f"{human(of_gpu.available_bytes)}, {of_gpu.limited_by}"
-        without = on_cpu(config, f"{device} is too small: {needed} needed, available are {available}")
+        without = on_cpu(config, f"{device} is too small: {needed} needed, {available} available")
         plan_without = plan_for(without, gguf, spec, described)
         if plan_without.fits:
             config, plan = without, plan_without
@@ -179,7 +179,7 @@ def settle(
 
 
 def planned(config: Config, plan: MemoryPlan) -> Config:
-    """The configuration with what was left to its plan."""
+    """The configuration, completed by its plan."""
     numbers, lengths, asked = plan.numbers, plan.lengths, config.machine.stream_from_tokens
     assert lengths is not None, "the plan is a configuration's"
     on_gpu = plan.device is not None
@@ -202,28 +202,28 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
 
 
 def _can_pack() -> bool:
-    """Whether the CPU has kernels that pack weights, chosen or not."""
+    """Whether the CPU has kernels that pack weights, selected or not."""
     return len(kernels.usable_isas()) > 1
 
 
 def _packing_needs() -> str:
     flags = packing_flags()
     return (
-        f"{', '.join(flags)}, which packed weights take"
+        f"{', '.join(flags)}, which packed weights need"
         if flags
         else "fast kernels, and this build has none for its architecture"
     )
 
 
 def _needs_packing(device: str) -> ConfigError:
-    """That the reference kernels, which read the file's blocks, cannot work beside a GPU, which reads panels."""
+    """The error for reference kernels with a GPU: they read the file's blocks, and the GPU needs packed weights."""
     if _can_pack():
         return ConfigError(
             "BALLAST_CPU_ISA",
             "reference",
-            f"packs no weights, and device={device} takes packed ones; leave the variable unset, or take device=cpu",
+            f"packs no weights, and device={device} needs packed ones; unset the variable, or use device=cpu",
         )
-    return ConfigError("device", device, f"takes a CPU with {_packing_needs()}; device=cpu needs none")
+    return ConfigError("device", device, f"needs a CPU with {_packing_needs()}; device=cpu does not")
 
 
 def _host_memory(described: Described) -> Memory:
@@ -239,17 +239,17 @@ def _device_memory(machine: MachineConfig, described: Described) -> DeviceMemory
         raise ConfigError(
             "vram_limit",
             "auto",
-            f"{machine.device} is not here to be asked for its memory; name a size such as 24GiB, and the plan is made "
-            "for that",
+            f"{machine.device} is not in this machine, so its memory is unknown; set a size such as 24GiB to plan "
+            "for it",
         )
     if limit is not None and (free is None or limit <= free):
-        return DeviceMemory(machine.device, limit, "the limit that vram_limit sets", "vram_limit")
+        return DeviceMemory(machine.device, limit, "the limit set by vram_limit", "vram_limit")
     assert free is not None
-    return DeviceMemory(machine.device, free, "what is free there")
+    return DeviceMemory(machine.device, free, "free memory")
 
 
 def _has_another_gpu(machine: MachineConfig, described: Described) -> bool:
-    """Whether the machine is another one, whose GPU has the memory that vram_limit says."""
+    """Whether the plan is for another machine, whose GPU memory vram_limit describes."""
     return described != THIS_MACHINE and machine.vram_limit is not None
 
 
@@ -261,7 +261,7 @@ def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec
 
 
 def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:
-    """The folder, or the one that it will be made in. Raises ConfigError when there is neither."""
+    """The folder, or the one in which it will be created. Raises ConfigError if neither exists."""
     try:
         files = read_file_system(path if path.exists() else path.parent)
     except OSError as error:
@@ -269,7 +269,7 @@ def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:
     in_use = keys_in_use(path)
     try:
         digest = files_digest(gguf) if in_use else b""
-    except OSError:  # a file has gone meanwhile; whoever reads it says so
+    except OSError:  # a file has vanished; opening it reports that
         in_use, digest = frozenset(), b""
     return PackedFolder(path, files, unused_bytes(path), in_use, digest)
 
@@ -286,9 +286,9 @@ def run(
     described: Described = THIS_MACHINE,
     others: Sequence[tuple[str, int]] = (),
 ) -> int:
-    """Print the plan of a resolved configuration, with the speed to expect; 0 when it fits and `ballast serve` would
-    start. `others`: the model in other quantisations, by name and bytes. Raises as `plan_for` and `check_memory` do,
-    and ModelError; a plan that does not fit is printed before it is refused."""
+    """Print the plan of a resolved configuration with the expected speed. Returns 0 if it fits and `ballast serve`
+    would start. `others`: the model's other quantisations, by name and bytes. Raises as `plan_for` and `check_memory`
+    do, and ModelError; a plan that does not fit is printed before it is rejected."""
     gguf, spec = open_checked(config.model)
     load_checked_text(config.model, gguf, spec)
     here = read_machine()
@@ -298,9 +298,9 @@ def run(
     missing = [] if plan.fits else shortfall_lines(gguf, spec, plan, others)
     if as_json:
         expected = {"speed": None if speed is None else speed.to_json(), "missing": missing}
-        told = json.dumps(to_json(plan) | device_choice(config) | expected, indent=2) + "\n"
+        text = json.dumps(to_json(plan) | device_choice(config) | expected, indent=2) + "\n"
     else:
-        told = device_line(config) + render(plan, [] if speed is None else speed.lines(), missing)
-    (out or sys.stdout).write(told)
+        text = device_line(config) + render(plan, [] if speed is None else speed.lines(), missing)
+    (out or sys.stdout).write(text)
     check_memory(plan)
     return 0

@@ -1,4 +1,4 @@
-"""A machine that is described to `ballast plan`, in place of this one. What is not said is this machine's."""
+"""A machine described by options of `ballast plan`. Missing values are those of this machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ballast.config.kinds import size
 from ballast.errors import ConfigError
 
 _LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of PCIe, by generation."""
+"""Rate of one PCIe lane, by generation."""
 _COPIED_SHARE = 0.8
-"""Of that, what copies from pinned memory reach."""
+"""Fraction of that rate that copies from pinned memory reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Rates are bytes a second; None: as this machine has it."""
+    """Rates are in bytes per second; None: this machine's value."""
 
     host_memory: int | None = None
-    """Bytes that may be taken."""
+    """Bytes that may be used."""
     memory_bandwidth: float | None = None
-    """At which all threads together read host memory."""
+    """Rate at which all threads together read host memory."""
     gpu_bandwidth: float | None = None
     pcie: float | None = None
 
@@ -50,7 +50,7 @@ def read_size(option: str, text: str) -> int:
 
 
 def read_pcie(option: str, text: str) -> float:
-    """The rate of copies over a bus such as 4x16, or one that is given as a rate. Raises ConfigError."""
+    """The rate of copies over a bus such as 4x16, or the given rate. Raises ConfigError."""
     found = re.fullmatch(r"([3-6])x(1|2|4|8|16)", text)
     if found is None:
         if text.endswith("B/s"):

@@ -1,4 +1,4 @@
-"""The memory that a model takes on a GPU when its routed experts stay on the CPU. Pure arithmetic."""
+"""The GPU memory of a model whose routed experts stay on the CPU. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ _KV_BYTES = 2
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _PARTIAL_BYTES = 64 << 20
-"""Partial sums of a product whose columns are split among programs, as it bounds them: 528 tiles of 128 rows and 159
-tokens, and what is beside them; experts' of at most 128 tokens are no larger. Those of float matrices and of heads grow
-with the step instead, up to 67,584 floats a token; they lie where a step's widest activations lie at another time,
-which are counted."""
+"""Partial sums of a product whose columns are split among programs: 528 tiles of 128 rows and 159 tokens, and their
+buffers. Experts' of at most 128 tokens are no larger. Those of float matrices and heads grow with the step, to 67,584
+floats per token, but share memory with the step's widest activations, which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
 _MIN_CUBLAS_TOKENS = 160
 """Fewest tokens for which matrices are decoded by slices."""
 _SLICE_PLAN_BYTES = 8 << 20
-"""What flashinfer keeps of the plan of one slice of a step."""
+"""What flashinfer stores for the plan of one slice of a step."""
 _MOST_CAPTURED = 256
 """Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
-_NODES_A_LAYER = 32
+_NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
-"""Most that a choice of positions adds to them."""
+"""Most nodes that the selection of positions adds."""
 _NODE_BYTES = 8 << 10
-"""An allowance for the memory that CUDA takes for one node."""
+"""An estimate of the memory that CUDA uses for one node."""
 _UNUSABLE_BYTES = 512 << 20
-"""An allowance for what torch's allocator rounds up, and for pieces that are too small to be used again; half of a
-step's work buffers comes on top."""
+"""An estimate of what torch's allocator rounds up and of fragments too small for reuse; half of a step's work buffers
+is added."""
 _CUDA_BYTES = 512 << 20
-"""An allowance for the context, the libraries and compiled kernels: 294 MiB on an H200, before graphs
+"""An estimate for the context, the libraries and compiled kernels: 294 MiB on an H200, before graphs
 (benchmarks/results/hybrid_vram.jsonl)."""
 HOST_PROGRAM_BYTES = 3 << 30
-"""An allowance for what Python, torch and CUDA's libraries take in host memory."""
+"""An estimate of the host memory of Python, torch and CUDA's libraries."""
 
 
 def compared_on_gpu(placement: Placement) -> Placement:
@@ -66,8 +65,8 @@ def compared_on_gpu(placement: Placement) -> Placement:
 def hybrid_bytes(
     gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: tuple[int, ...]
 ) -> Iterator[tuple[str, str, int]]:
-    """(name, tensor that it is made of, bytes) of everything that the hybrid keeps; a tied output is a second copy of
-    the embedding, and a router and the weights of an indexer's heads are kept as float32."""
+    """(name, source tensor, bytes) of all that the hybrid keeps. A tied output is a second copy of the embedding;
+    routers and the weights of an indexer's heads are kept as float32."""
     expected = expected_tensors(spec)
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
         if expected[name].is_exact:
@@ -81,7 +80,7 @@ def hybrid_bytes(
 
 
 def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
-    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, the null block's among them."""
+    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, including the null block's."""
     tensors = used_tensors(spec)
     on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     row_bytes = kv_row_bytes(spec)
@@ -94,31 +93,29 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     beside = MemoryRow(
         "decode lane",
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
-        f"work buffers of a step of {numbers.chunk_size} tokens, alongside the longest one",
+        f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
-    buffers = MemoryRow(
-        "expert buffers", buffer_bytes(spec, weights), "through which experts are streamed in long steps"
-    )
+    buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
     return [
-        MemoryRow("dense weights", on_device, "packed, in their types in the file; decoded as they are multiplied"),
+        MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
         MemoryRow(
             "KV cache",
             cache_slots * row_bytes,
             f"{cached} tokens and the null block, {row_bytes} bytes per token in half precision",
         ),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
-        MemoryRow("work buffers", work, f"a step of {numbers.step_tokens} tokens, at most", numbers.step_option),
+        MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
         *([beside] if numbers.has_prefill_lane else []),
-        MemoryRow("kernel workspaces", workspaces, "of products, attention and CUDA's libraries"),
+        MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, captured) + _launch_bytes(spec, captured),
-            f"decode steps of 1 to {captured} requests: buffers of the largest, launches of all",
+            f"decode steps of 1 to {captured} requests: buffers of the largest, nodes of all",
             "max_batch_size",
         ),
-        MemoryRow("allocator", _UNUSABLE_BYTES + work // 2, "what torch rounds up and cannot use again; an allowance"),
-        MemoryRow("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an allowance"),
+        MemoryRow("allocator", _UNUSABLE_BYTES + work // 2, "rounding and fragmentation in torch; an estimate"),
+        MemoryRow("CUDA", _CUDA_BYTES, "context, libraries, compiled kernels; an estimate"),
     ]
 
 
@@ -128,12 +125,12 @@ def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
-    """Bytes of a token in the cache, over all layers."""
+    """Bytes per token in the cache, over all layers."""
     return spec.kv_numbers * _KV_BYTES
 
 
 def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int, num_nodes: int) -> int:
-    """Host memory for activations in transit, the experts' own, and the largest matrix twice while it is loaded."""
+    """Host memory for activations in transit, for the experts', and for loading the largest matrix (twice)."""
     tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
     largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     on_the_way = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
@@ -142,7 +139,7 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
 
 
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
-    """Bytes of the memory that captured steps share, which holds workspaces of their own."""
+    """Bytes of the memory pool that captured steps share, including their workspaces."""
     step = step_bytes(spec, most_captured, most_captured)
     slice_bytes = SCRATCH_BYTES if most_captured >= _MIN_CUBLAS_TOKENS else 0
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
@@ -150,10 +147,10 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
     num_choices = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
-    num_nodes = spec.num_layers * _NODES_A_LAYER + num_choices * _CHOICE_NODES
+    num_nodes = spec.num_layers * _NODES_PER_LAYER + num_choices * _CHOICE_NODES
     return num_graphs * num_nodes * _NODE_BYTES
 
 
 def computes_on_gpu(module: str) -> bool:
-    """Whether a GPU always has a module: all but the embedding and routed experts."""
+    """Whether a GPU always holds a module: all except the embedding and routed experts."""
     return module != "model.embed_tokens" and not module.endswith(_EXPERTS)

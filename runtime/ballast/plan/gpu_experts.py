@@ -1,4 +1,4 @@
-"""Plans the routed experts in a GPU's spare memory, and the share of the others that it reads over PCIe. Pure."""
+"""Plans the routed experts in a GPU's free memory, and the fraction of the others that it reads across PCIe. Pure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
 
 UNSPENT_BYTES = 1 << 30
-"""Memory of a GPU that stays free where experts may take all that is spare."""
+"""GPU memory that stays free if the number of experts is "auto"."""
 
 _PCIE_BYTES_PER_S = 20e9
-"""Rate at which a kernel reads over PCIe 4.0 with 16 lanes."""
+"""Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""
 _THREAD_BYTES_PER_S = 7.5e9
-"""Rough rate at which each of many threads reads host memory meanwhile; after the records in benchmarks/results."""
+"""Approximate rate at which each of many threads reads host memory meanwhile; see benchmarks/results."""
 _MOST_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class GpuExpertOptions:
-    """How a GPU's spare memory and PCIe are to be used for routed experts."""
+    """Options for using a GPU's free memory and PCIe for routed experts."""
 
     most: int | None = 0
     """Most experts in the GPU's memory, over all layers; None: as many as fit."""
     uses: NDArray[np.int64] | None = None
-    """[routed layers, E]: how often each was chosen; None: all count alike."""
+    """[routed layers, E]: how often each was selected; None: all count the same."""
     pcie_share: float | None = 0.0
-    """Share of a decode step's experts in host memory that the GPU reads; None: as measured at start."""
+    """Fraction of a decode step's experts in host memory that the GPU reads; None: as measured at start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class GpuExpertPlan:
     experts: GpuExperts
     num_bytes: int
     fixed_bytes: int
-    """Bytes of `num_bytes` that do not give way to a larger cache."""
+    """Bytes of `num_bytes` that a larger cache cannot displace."""
     detail: str
 
     @property
@@ -57,8 +57,8 @@ def plan_gpu_experts(
     expert_options: GpuExpertOptions,
     free_bytes: int,
 ) -> GpuExpertPlan:
-    """Choose the experts. `weights`: bytes as packed, by name. Rules that name a layer's experts put all of them on the
-    GPU, or none. Experts that are asked for are planned even where they exceed `free_bytes`."""
+    """Select the experts. `weights`: packed bytes by name. Rules that name a layer's experts put all of them on the GPU
+    or none. A requested number of experts is planned even if it exceeds `free_bytes`."""
     num_layers, num_experts = len(spec.routed_layers), spec.routing.num_experts
     layer_bytes = list(routed_bytes(spec, weights).values())
     expert_bytes = [size // num_experts for size in layer_bytes]
@@ -83,8 +83,8 @@ def plan_gpu_experts(
 
 
 def estimated_share(num_threads: int) -> float:
-    """The share of a decode step's experts with which GPU and CPU take equally long, by common figures, not this
-    machine's."""
+    """The fraction of a decode step's experts for which GPU and CPU take the same time, by typical rates rather than
+    measurements of this machine."""
     return min(_MOST_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
 
 

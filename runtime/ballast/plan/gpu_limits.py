@@ -1,21 +1,36 @@
-"""What a GPU cannot compute of a model: checked before anything is loaded."""
+"""Checks before loading whether a GPU can compute a model."""
 
 from __future__ import annotations
 
 from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
+from ballast.model.layers.grouped import OUTPUT_BIAS, SINKS, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import LayerSpec
 from ballast.model.spec import ModelSpec
 
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
-    """Why a GPU cannot compute what every token needs: None if it can."""
+    """Why a GPU cannot compute the layers; None if it can."""
+    if any(map(_is_for_cpu, spec.layers)):
+        return (
+            "its attention has windows, sinks or a bias of the output, or its experts have biases or a clamped unit, "
+            "which a GPU does not compute yet; the CPU computes them"
+        )
     mixer = common_mixer(spec)
     if mixer is None:
-        return "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+        return "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MOST_CHOSEN:
         return None
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU choose at most {MOST_CHOSEN}; "
-        "the CPU chooses as many"
+        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MOST_CHOSEN}; "
+        "the CPU has no limit"
     )
+
+
+def _is_for_cpu(layer: LayerSpec) -> bool:
+    """Whether only the CPU computes this layer."""
+    mixer, experts = layer.mixer, layer.experts
+    if experts is not None and (experts.has_biases or experts.unit is not None):
+        return True
+    return isinstance(mixer, GroupedSpec) and (mixer.window is not None or bool(mixer.options & {OUTPUT_BIAS, SINKS}))

@@ -1,7 +1,7 @@
-"""The plan of a model that the CPU computes. Nothing is loaded.
+"""The memory plan of a model on the CPU. Nothing is loaded.
 
-Weights are packed while they are loaded, and counted as they are then: K-quants take up to 4 % more than in the file,
-and W_UK of the joint layout becomes floats. The embedding is read in place from the mapped file, through page cache.
+Weights are packed while they are loaded, and counted in packed form: K-quants take up to 4 % more than in the file, and
+W_UK of the joint layout becomes floats. The embedding is read from the mapped file, through page cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.weights.gguf import GgufModel
 
 _PROGRAM_BYTES = 320 << 20
-"""An allowance for Python, the libraries and a vocabulary of 130,000 tokens."""
+"""An estimate for Python, the libraries and a vocabulary of 130,000 tokens."""
 
 
 def make_plan(
@@ -38,7 +38,7 @@ def make_plan(
     folder: PackedFolder | None = None,
     placement: Placement = NO_RULES,
 ) -> MemoryPlan:
-    """What `gguf`, a checked model, takes under `numbers` on a machine with `memory`, where `folder` keeps packed
+    """The memory that `gguf`, a checked model, needs under `numbers` on a machine with `memory`. `folder` keeps packed
     weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
@@ -57,12 +57,12 @@ def make_plan(
         MemoryRow(
             "work buffers",
             _work_bytes(spec, numbers),
-            f"a step of {numbers.step_tokens} tokens, at most",
+            f"for steps of up to {numbers.step_tokens} tokens",
             numbers.step_option,
         ),
         MemoryRow("tables", _table_bytes(spec, num_slots - numbers.block_tokens), "positions and norms"),
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes, numbers.block_tokens),
-        MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an allowance"),
+        MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
     without_cache = sum(use.num_bytes for use in uses) - num_slots * kv_row_bytes
     num_blocks = (memory.available_bytes - without_cache) // (kv_row_bytes * numbers.block_tokens) - 1
@@ -83,15 +83,15 @@ def _on_cpu(_module: str) -> str:
 
 
 class _Attention(NamedTuple):
-    """What a layer's attention keeps of a step."""
+    """Sizes of a layer's attention in a step."""
 
     token_floats: int
-    """Of each token, between two operations."""
+    """Floats per token between two operations."""
     num_kv_heads: int
     value_dim: int
     """Width of a head's average while it is computed."""
     widest_input: int
-    """Of its products, beside those that are as wide as the model."""
+    """Widest input of its products, apart from inputs as wide as the model."""
 
 
 def _attention_of(mixer: Mixer) -> _Attention:
@@ -109,8 +109,8 @@ def _attention_of(mixer: Mixer) -> _Attention:
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
-    """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and what products make of them, attention's
-    states, and the logits of a full batch."""
+    """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and their packed form in products, the
+    states of attention, and the logits of a full batch."""
     attention_floats = max(_attention_of(mixer).token_floats for mixer in spec.mixers)
     step = 4 * spec.hidden + attention_floats + spec.routing.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
@@ -121,7 +121,7 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
 
 
 def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
-    """The states of attention and of the selection of positions."""
+    """Memory for the states of attention and of the selection of positions."""
     attention = _attention_of(mixer)
     index = mixer.index if isinstance(mixer, LatentSpec) else None
     num_threads = sum(numbers.threads_per_node)
@@ -145,7 +145,7 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
 
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
-    """Of the widest input, and of the experts that compute together: routed and shared ones, or a dense layer's."""
+    """Scratch for the widest input, and for experts computed together: routed and shared ones, or a dense layer's."""
     widest = max(spec.hidden, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
     routed = max(spec.widest_dense, spec.routing.num_experts_used * spec.widest_expert)
     experts = hidden_bytes(routed + spec.widest_shared)
@@ -153,6 +153,6 @@ def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
-    positions = min(spec.context_length, num_cached_tokens) * spec.rope.dim
+    positions = min(spec.context_length, num_cached_tokens) * sum(rope.dim for rope in spec.ropes)
     norms = sum(tensor.shape[0] for tensor in expected_tensors(spec).values() if len(tensor.shape) == 1)
     return (positions + norms) * FLOAT_BYTES

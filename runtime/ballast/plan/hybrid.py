@@ -1,5 +1,5 @@
-"""The memory plan of a model with a GPU, which holds what every token needs and as many routed experts as fit. Nothing
-is loaded."""
+"""The memory plan of a model with a GPU, which holds everything but routed experts, and as many of those as fit.
+Nothing is loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
 
 NO_EXPERTS = GpuExpertOptions()
-"""None in a GPU's memory, and none over PCIe."""
+"""No experts in a GPU's memory, and none read across PCIe."""
 
 
 def make_hybrid_plan(
@@ -45,7 +45,7 @@ def make_hybrid_plan(
     folder: PackedFolder | None = None,
     placement: Placement = NO_RULES,
 ) -> MemoryPlan:
-    """As `host.make_plan`, for a model of which a GPU computes all but the routed experts. Pure."""
+    """As `host.make_plan`, for a model whose routed experts run on the CPU and the rest on a GPU. Pure."""
     tensors = used_tensors(spec)
     pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in pieces}
@@ -70,11 +70,11 @@ def make_hybrid_plan(
             "work buffers",
             staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
-            f"activations of {numbers.step_tokens} tokens on their way; while loading, what goes to {device.name} next",
+            f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {device.name}",
             numbers.step_option,
         ),
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),
-        MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an allowance"),
+        MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an estimate"),
     )
     return MemoryPlan(
         model=spec.name,
@@ -108,7 +108,7 @@ def _device_plan(
         return rows, plan_gpu_experts(spec, sizes, placement, expert_options, free_bytes)
 
     num_threads = sum(numbers.threads_per_node)
-    # Where all experts fit without the buffers, none is left to be streamed.
+    # If all experts fit without the buffers, no expert needs to be streamed.
     rows, gpu_experts = with_gpu_experts(streams=False)
     has_host_experts = gpu_experts.num_experts < spec.routing.num_experts * len(spec.routed_layers)
     streams = numbers.streams_experts and has_host_experts
@@ -121,7 +121,7 @@ def _device_plan(
     whole = whole_modules(spec, gpu_experts.experts)
     tensors = used_tensors(spec)
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
-    # A larger cache displaces experts, which are then streamed.
+    # A larger cache may displace experts, which are then streamed.
     gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (
         sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and gives_way)))
@@ -144,7 +144,7 @@ def _device_plan(
 
 
 def whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
-    """Modules of routed experts of which the host keeps no copy, since their whole layer lies on the device."""
+    """Modules of routed experts without a copy in host memory, because the device holds their whole layer."""
     return frozenset(
         expert_module(layer)
         for layer, ids in zip(spec.routed_layers, gpu_experts, strict=True)

@@ -1,8 +1,8 @@
-"""How long replies may be and how many tokens the KV cache holds, where options leave that open.
+"""Chooses the longest reply and the size of the KV cache if options leave them open. Pure.
 
-A model that reasons needs thousands of tokens before it answers, and a server that cuts it off there is of no use. So
-both follow from the model's context and from the memory that is there, and keep the rule that a full batch of
-full-length replies fits. What is given is kept, and the other one follows from it. Pure.
+A reasoning model needs thousands of tokens before it answers, and a server that cuts them off is useless. So both
+follow from the model's context and the available memory, under the rule that a full batch of full-length replies fits.
+A given value is kept, and the other one follows from it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from ballast.config.options import MAX_TOKENS, SchedulingConfig
 
 LONGEST_REPLY = 32768
-"""What DeepSeek lets R1 write when it is measured. Longer replies are for those who ask for them."""
+"""The limit of DeepSeek's own evaluations of R1. Longer replies must be configured."""
 USEFUL_REPLY = 8192
-"""What R1 needs for most problems: memory for so much comes before longer steps and experts in a GPU's memory."""
+"""Enough for most problems with R1. This takes precedence over longer steps and experts in GPU memory."""
 SHORTEST_REPLY = 1024
-"""Memory that does not hold a full batch of these is too small for the model."""
+"""If memory does not hold a full batch of these, it is too small for the model."""
 _SPARE_SHARE = 4
-"""A cache beyond USEFUL_REPLY takes one part in so many of the memory that is spare: the rest is for experts in a GPU's
-memory, and for what else the machine does."""
+"""A cache beyond USEFUL_REPLY takes 1/_SPARE_SHARE of the free memory. The rest is for experts in a GPU's memory, and
+for other programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """Sizes of the cache in tokens, whole blocks, among which memory decides. All are the same if it is given."""
+    """Sizes of the cache in tokens (whole blocks) from which memory selects. All are the same if cache_lens is set."""
 
     least: int
     useful: int
@@ -33,27 +33,27 @@ class CacheSizes:
     block_tokens: int
 
     def fitting(self, largest: int) -> int:
-        """The size where `useful` does not fit, and `largest` is the largest that does; `least` if not even that."""
+        """The size if `useful` does not fit: at most `largest`, the largest that fits; at least `least`."""
         return max(self.least, min(self.useful, largest // self.block_tokens * self.block_tokens))
 
     def grown(self, largest: int) -> int:
-        """The size where `useful` fits, and so would `largest`."""
+        """The size if `useful` fits, and `largest` is the largest that fits."""
         spare = max(0, largest - self.useful) // _SPARE_SHARE
         return min(self.most, self.useful + spare // self.block_tokens * self.block_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The two options, complete."""
+    """The values of the two options."""
 
     max_new_tokens: int
     cache_lens: int
     derived: Mapping[str, str]
-    """Options that were left out → what their value follows from, for people."""
+    """Options that were not set → the reason for their value, for people."""
 
 
 def cache_sizes(scheduling: SchedulingConfig, context_length: int) -> CacheSizes:
-    """The sizes that suit a resolved configuration and a model with a context of so many tokens."""
+    """The sizes that suit a resolved configuration and a model with this context length in tokens."""
     block, batch, given = scheduling.block_tokens, scheduling.max_batch_size, scheduling.cache_lens
 
     def whole_blocks(num_tokens: int) -> int:
@@ -72,7 +72,7 @@ def cache_sizes(scheduling: SchedulingConfig, context_length: int) -> CacheSizes
 
 
 def lengths_of(scheduling: SchedulingConfig, context_length: int, cache_lens: int, sizes: CacheSizes) -> Lengths:
-    """Both options where `cache_lens` was chosen among `sizes`."""
+    """Both options, after `cache_lens` was chosen from `sizes`."""
     batch, derived = scheduling.max_batch_size, {}
     if scheduling.cache_lens is None:
         derived["cache_lens"] = _why_cache(scheduling, context_length, cache_lens, sizes)
@@ -80,9 +80,9 @@ def lengths_of(scheduling: SchedulingConfig, context_length: int, cache_lens: in
     if max_new_tokens is None:
         full_batch = (cache_lens - 1) // batch
         max_new_tokens, derived["max_new_tokens"] = min(
-            (full_batch, f"a full batch of {batch} such replies fits into cache_lens = {cache_lens}"),
+            (full_batch, f"a full batch of {batch} such replies fits in cache_lens = {cache_lens}"),
             (context_length, "the model's context"),
-            (LONGEST_REPLY, "the longest reply that is not asked for by name"),
+            (LONGEST_REPLY, "the longest reply by default"),
             key=lambda choice: choice[0],
         )
     return Lengths(max_new_tokens, cache_lens, derived)
@@ -94,11 +94,11 @@ def _why_cache(scheduling: SchedulingConfig, context_length: int, cache_lens: in
         longest = max(asked or 0, min(LONGEST_REPLY, context_length))
         return f"the model's context of {context_length} tokens, and a full batch of {batch} replies of {longest}, fit"
     if cache_lens > sizes.useful:
-        return f"one part in {_SPARE_SHARE} of the memory that is spare, beyond what {_useful(scheduling)} take"
+        return f"1/{_SPARE_SHARE} of the free memory, in addition to {_useful(scheduling)}"
     if cache_lens == sizes.useful:
         return f"{_useful(scheduling)} fit"
     if cache_lens > sizes.least:
-        return f"the largest that fits; {_useful(scheduling)} would take {sizes.useful}"
+        return f"the largest that fits; {_useful(scheduling)} would need {sizes.useful}"
     return f"the smallest that holds a full batch of {batch} replies of {asked or min(SHORTEST_REPLY, context_length)}"
 
 

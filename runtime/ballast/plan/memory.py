@@ -1,4 +1,4 @@
-"""Memory plans: what everything takes, where, and whether it fits; and the numbers that a plan is made from."""
+"""Memory plans: each use of memory, its device, and whether the sum fits; and the settings behind a plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The settings that memory depends on."""
+    """The settings that determine memory use."""
 
     cache_lens: int
     block_tokens: int
@@ -29,21 +29,21 @@ class Numbers:
     isa: str = "reference"
     threads_per_node: tuple[int, ...] = (1,)
     streams_experts: bool = False
-    """Through a GPU, in long steps."""
+    """Whether long steps stream experts through a GPU."""
     stream_from_tokens: int | None = None
-    """Fewest tokens of a step that is streamed, where that is set; 0: none is."""
+    """Fewest tokens of a step that streams experts, if set; 0: no step does."""
 
     tiers: KvTierSizes = NO_TIERS
-    """What stands beside the KV cache."""
+    """The tiers of the KV cache."""
 
     @property
     def step_tokens(self) -> int:
-        """Of the longest step."""
+        """Tokens of the longest step."""
         return max(self.chunk_size, self.prefill_chunk_size)
 
     @property
     def has_prefill_lane(self) -> bool:
-        """Whether long prompts have steps of their own on a GPU, beside those that decode."""
+        """Whether long prompts have their own steps on a GPU, concurrent with decode steps."""
         return self.streams_experts or self.prefill_chunk_size > self.chunk_size
 
     @property
@@ -54,13 +54,13 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """A GPU, and how much of its memory may be taken."""
+    """A GPU, and how much of its memory may be used."""
 
     name: str
     available_bytes: int
     limited_by: str
     limit_option: str | None = None
-    """The option whose higher value makes more memory available; None: there is none."""
+    """The option that raises the available memory; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +72,20 @@ class DevicePlan:
     outside_bytes: int
     """Bytes of `uses` that do not pass through torch's allocator."""
     max_cache_lens: int
-    """The largest cache_lens that fits there beside everything else; 0 when not even that does."""
+    """The largest cache_lens that fits with everything else; 0 if none fits."""
     streaming: StreamEstimate | None = None
     gpu_experts: GpuExperts = ()
-    """Routed experts that lie there as well, by layer."""
+    """Routed experts that the GPU's memory also holds, by layer."""
     pcie_share: float = 0.0
-    """Share of a decode step's experts in host memory that the device reads, as asked for or estimated."""
+    """Fraction of a decode step's experts in host memory that the device reads, as set or estimated."""
     pcie_share_is_set: bool = False
     has_host_experts: bool = True
-    """Whether any routed expert is left to host memory alone."""
+    """Whether any routed expert is in host memory only."""
     bfloat16_bytes: int = 0
-    """Bytes that the dense weights would take as bfloat16."""
+    """Size of the dense weights as bfloat16."""
     streaming_cache_lens: int = 0
-    """The largest cache_lens that would leave room for the buffers of streamed experts; 0 where it makes no
-    difference."""
+    """The largest cache_lens that would leave room for the buffers of streamed experts; 0 if a smaller cache does not
+    help."""
 
     @property
     def needed_bytes(self) -> int:
@@ -97,13 +97,13 @@ class DevicePlan:
 
     @property
     def limit(self) -> VramLimit:
-        """The limit that a server keeps to."""
+        """The limit that a server enforces."""
         return VramLimit(self.memory.available_bytes, self.outside_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All memory that a model takes under some settings. `uses` and `memory` are the host's."""
+    """All memory that a model needs under some settings. `uses` and `memory` are the host's."""
 
     model: str
     files: tuple[str, ...]
@@ -112,16 +112,16 @@ class MemoryPlan:
     memory: Memory
     placement: Placement
     max_cache_lens: int
-    """The largest cache_lens that fits beside everything else; 0 when not even that does."""
+    """The largest cache_lens that fits with everything else; 0 if none fits."""
     numbers: Numbers
-    """The settings that the plan was made for."""
+    """The settings behind the plan."""
     device: DevicePlan | None = None
     lengths: Lengths | None = None
-    """The lengths of replies and of the cache; None where the plan was made for numbers alone."""
+    """The lengths of replies and of the cache; None if the plan was made from numbers only."""
 
     @property
     def gpu_experts(self) -> GpuExperts:
-        """Routed experts that lie on the device as well, by layer; none without one."""
+        """Routed experts that the device also holds, by layer; none without a device."""
         return () if self.device is None else self.device.gpu_experts
 
     @property
@@ -134,10 +134,10 @@ class MemoryPlan:
 
     @property
     def cache_fits(self) -> bool:
-        """Whether what holds the cache, the GPU if there is one, has memory for it."""
+        """Whether the cache fits on its device: the GPU if there is one, otherwise the host."""
         return self.fits if self.device is None else self.device.fits
 
     @property
     def largest_cache(self) -> int:
-        """The largest cache_lens that what holds the cache has memory for; 0 when it has for none."""
+        """The largest cache_lens that fits on the cache's device; 0 if none fits."""
         return self.max_cache_lens if self.device is None else self.device.max_cache_lens

@@ -1,4 +1,4 @@
-"""A memory plan for people and for programs."""
+"""Formats a memory plan for people and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ballast.plan.rows import MemoryRow
 
 
 def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
-    """The plan for people. `speed`, `missing`: lines on these, for plans that are printed."""
+    """The plan for people. `speed`, `missing`: lines about the expected speed and about missing memory."""
     lines = [plan.model, *(f"  {file}" for file in plan.files), "", "Weights"]
     lines += _table(
         ("group", "device", "type", "tensors", "bytes"),
@@ -60,7 +60,7 @@ def _length_lines(lengths: Lengths) -> list[str]:
 
 
 def device_line(config: Config) -> str:
-    """Where a resolved configuration computes and why, for people; empty if the device was set by hand."""
+    """The device of a resolved configuration and the reason, for people; empty if the device was set explicitly."""
     if not config.device_is_open:
         return ""
     unused = f" Not used: {', '.join(config.unused_options)}." if config.unused_options else ""
@@ -68,7 +68,7 @@ def device_line(config: Config) -> str:
 
 
 def device_choice(config: Config) -> dict[str, Any]:
-    """Where a resolved configuration computes and why, for programs."""
+    """The device of a resolved configuration and the reason, for programs."""
     return {
         "computes_on": config.machine.device,
         "device_reason": config.device_reason,
@@ -79,45 +79,43 @@ def device_choice(config: Config) -> dict[str, Any]:
 def _dense_lines(device: DevicePlan) -> list[str]:
     as_bfloat16 = human(device.bfloat16_bytes)
     return [
-        f"  Dense weights keep the file's types, however much is free: as bfloat16 they would be {as_bfloat16} to hold",
-        "  and to read in every step, and less exact than results may be.",
+        f"  Dense weights keep the file's types, even if memory is free: bfloat16 would take {as_bfloat16}, all",
+        "  read in every step, and results would be less exact.",
     ]
 
 
 def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
-    longest = f"  have up to {numbers.step_tokens} tokens of prompts, while other requests decode."
+    longest = f"  have up to {numbers.step_tokens} prompt tokens, while other requests decode."
     stream, set_from = device.streaming, numbers.stream_from_tokens
     if not device.has_host_experts:
-        return [longest, "  No expert is streamed: all lie in the GPU's memory."]
+        return [longest, "  No expert is streamed: all are in the GPU's memory."]
     if stream is None:
         why = "stream_from_tokens is 0" if set_from == 0 else "their buffers do not fit"
-        lines = [longest, f"  The CPU computes their experts; none is streamed, since {why}."]
+        lines = [longest, f"  The CPU computes their experts; none is streamed, because {why}."]
         if device.streaming_cache_lens:
             lines.append(f"  They would fit with cache_lens = {device.streaming_cache_lens}.")
         return lines
-    told = "start measures it" if set_from is None else f"stream_from_tokens sets {set_from}, unmeasured"
+    basis = "measured at start" if set_from is None else f"stream_from_tokens is set to {set_from}"
     return [
         longest,
         f"  The experts, {human(stream.pass_bytes)}, pass through the GPU in about {stream.pass_s:.2g} s, which "
-        f"pays from about {stream.from_tokens} tokens on:",
-        f"  an estimate by {stream.assumed}; {told}.",
+        f"pays off from about {stream.from_tokens} tokens:",
+        f"  an estimate by {stream.assumed}; {basis}.",
     ]
 
 
 def _pcie_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
     by = share_is_estimated_by(sum(numbers.threads_per_node))
-    told = (
-        "As pcie_share sets it, unmeasured." if device.pcie_share_is_set else f"An estimate by {by}; start measures it."
-    )
+    share_basis = "Set by pcie_share." if device.pcie_share_is_set else f"An estimate by {by}; measured at start."
     return [
-        f"  Of a step's experts in host memory, the GPU reads {device.pcie_share:.2g} across PCIe; the CPU computes "
+        f"  The GPU reads {device.pcie_share:.2g} of a step's experts in host memory across PCIe; the CPU computes "
         "the others.",
-        f"  {told}",
+        f"  {share_basis}",
     ]
 
 
 def rule_lines(placement: Placement) -> list[str]:
-    """What each placement rule did, then the notes, one line each: for the plan and for the log."""
+    """The effect of each placement rule, then the notes, one line each: for the plan and for the log."""
     lines = []
     for report in placement.rules:
         others = ", ".join(map(str, report.hidden_by))
@@ -174,13 +172,13 @@ def _lengths(lengths: Lengths) -> dict[str, Any]:
 
 
 def sums(plan: MemoryPlan) -> dict[str, int]:
-    """The bytes that the plan needs, by where: `host`, and `device` where there is one."""
+    """The bytes that the plan needs on the `host`, and on the `device` if there is one."""
     device = {} if plan.device is None else {"device": plan.device.needed_bytes}
     return {"host": plan.needed_bytes, **device}
 
 
 def _memory(plan: MemoryPlan | DevicePlan) -> dict[str, Any]:
-    """What a plan needs and has: of the host, or of a device."""
+    """The needed and available memory of the host or of a device."""
     return {
         "memory": _by_name(plan.uses),
         "needed_bytes": plan.needed_bytes,
@@ -219,7 +217,7 @@ def _limit(memory: Memory) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """Aligned columns, indented; those in `right` end together."""
+    """Aligned columns, indented; those in `right` are right-aligned."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     return [
         "  "

@@ -30,54 +30,54 @@ class WeightRow:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """One use of memory. `detail` says what it follows from."""
+    """One use of memory. `detail` explains the number."""
 
     name: str
     num_bytes: int
     detail: str
     option: str | None = None
-    """The option, beside cache_lens, whose lower value makes it smaller."""
+    """The option, other than cache_lens, whose lower value reduces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFolder:
-    """The folder that keeps packed weights, and what is there now."""
+    """The folder that keeps packed weights, and its current content."""
 
     path: Path
     files: FileSystem
     unused_bytes: int
-    """What sets there take that no process uses; a start uses or removes them."""
+    """Bytes of sets that no process uses; a start uses or removes them."""
     keys_in_use: frozenset[str] = frozenset()
-    """Of finished sets that processes use; a start that wants one of these shares it."""
+    """Keys of finished sets that processes use; a start that needs one of them shares it."""
     model_digest: bytes = b""
-    """`files_digest` of the model, where any keys are in use."""
+    """`files_digest` of the model, if any keys are in use."""
 
 
 def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: PackedFolder | None) -> list[MemoryRow]:
-    """The rows of weights in host memory, of which a folder may keep some. One in memory has them there alone."""
+    """The rows of weights in host memory, some of which a folder may keep. A folder in memory holds the only copy."""
     if folder is None or not kept.sizes:
         return [MemoryRow("weights", num_bytes, detail)]
     in_files = kept.file_bytes(folder.files.unit_bytes)
     key = key_of(folder.model_digest, kept.isa, kept.threads_per_node, kept.tensors)
     if key in folder.keys_in_use and folder.files.is_in_memory:
         return [
-            MemoryRow("weights", num_bytes - sum(kept.sizes), "what is not kept there; embedding in page cache"),
-            MemoryRow("packed weights", 0, f"{human(in_files)} in {folder.path} are shared with a server that runs"),
+            MemoryRow("weights", num_bytes - sum(kept.sizes), "not kept in the folder; embedding in page cache"),
+            MemoryRow("packed weights", 0, f"{human(in_files)} in {folder.path} are shared with a running server"),
         ]
     if in_files > folder.files.free_bytes + folder.unused_bytes:
         return [MemoryRow("weights", num_bytes, f"{detail}; {folder.path} has no room for {human(in_files)} of them")]
     if not folder.files.is_in_memory:
         return [MemoryRow("weights", num_bytes, f"{detail}; {folder.path} keeps a copy of {human(in_files)}")]
     return [
-        MemoryRow("weights", num_bytes - sum(kept.sizes), "what is not kept there; embedding in page cache"),
-        MemoryRow("packed weights", in_files, f"in {folder.path}, which is memory; stay when the server ends"),
+        MemoryRow("weights", num_bytes - sum(kept.sizes), "not kept in the folder; embedding in page cache"),
+        MemoryRow("packed weights", in_files, f"in {folder.path}, a folder in memory; remain when the server ends"),
     ]
 
 
 def weight_rows(
     gguf: GgufModel, spec: ModelSpec, device_of: Callable[[str], str], weights: Mapping[str, tuple[str, int]]
 ) -> Iterator[WeightRow]:
-    """`device_of`: the device of a module; `weights`: name → (tensor that it is made of, bytes)."""
+    """`device_of`: the device of a module; `weights`: name → (source tensor, bytes)."""
     declared = used_tensors(spec)
     tensors: Counter[tuple[Group, str, str]] = Counter()
     sizes: Counter[tuple[Group, str, str]] = Counter()

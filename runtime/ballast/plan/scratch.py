@@ -1,14 +1,13 @@
-"""Bytes that products on the CPU take for each token, and keep for the next call (`csrc/base/scratch.h`)."""
+"""Bytes per token that products on the CPU allocate and keep for the next call (`csrc/base/scratch.h`)."""
 
 from __future__ import annotations
 
 from ballast.plan.memory import FLOAT_BYTES
 
 _ROUNDED_BYTES = 4
-"""Bytes of an activation rounded to two bytes: a block of 32 has a scale and sums besides, on a cache line of its
-own."""
+"""Bytes of an activation rounded to two bytes; each block of 32 also has a scale and sums, on its own cache line."""
 _ARRANGED_BYTES = 3
-"""Bytes of an activation in the order of AMX tiles, which comes on top, with what finishes the tiles' sums."""
+"""Additional bytes of an activation in the order of AMX tiles, including the correction of the tiles' sums."""
 
 
 def input_bytes(cols: int) -> int:
@@ -22,5 +21,5 @@ def hidden_bytes(cols: int) -> int:
 
 
 def sums_bytes(hidden: int, num_calls: int, num_nodes: int) -> int:
-    """Each NUMA node's share of the results, where there are several nodes."""
+    """Each NUMA node's partial results, if there are several nodes."""
     return num_calls * num_nodes * hidden * FLOAT_BYTES if num_nodes > 1 else 0

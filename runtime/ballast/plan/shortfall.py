@@ -1,4 +1,4 @@
-"""What a plan that does not fit lacks, and which quantisation would do. Pure."""
+"""Explains how much memory is missing for a plan, and which quantisation would fit. Pure."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _BITS = dict(
         *(("Q3_K_M", 3.9), ("IQ3_XXS", 3.1), ("Q2_K", 3.0), ("IQ2_XXS", 2.1), ("IQ1_S", 1.6)),
     )
 )
-"""Bits a weight that files of these quantisations have, about, the most exact first."""
+"""Approximate bits per weight of files with these quantisations, the most exact first."""
 
 
 def shortfall_lines(
     gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan, others: Sequence[tuple[str, int]] = ()
 ) -> list[str]:
-    """Sentences about what is missing; none where the plan fits. `others`: the same model in other quantisations, each
-    by name and bytes; where there are none, common ones are named."""
-    told = []
+    """Sentences about missing memory; none if the plan fits. `others`: the same model in other quantisations, by name
+    and bytes; if empty, common quantisations are named."""
+    lines = []
     lacking = plan.needed_bytes - plan.memory.available_bytes
     if lacking > 0:
-        told.append(f"{human(lacking)} more memory of the host is needed.")
-        if not plan.max_cache_lens:  # else a smaller cache would do, which the refusal says
+        lines.append(f"{human(lacking)} more host memory is needed.")
+        if not plan.max_cache_lens:  # otherwise a smaller cache fits, as the error says
             share = 1 - lacking / max(1, _weights(plan))
             expected = expected_tensors(spec)
             file_bytes = sum(gguf.tensors[name].num_bytes for name in expected)
             num_weights = sum(math.prod(tensor.shape) for tensor in expected.values())
-            told.append(_would_fit(int(share * file_bytes), num_weights, others))
+            lines.append(_would_fit(int(share * file_bytes), num_weights, others))
     if plan.device is not None and not plan.device.fits:
         more = human(plan.device.needed_bytes - plan.device.memory.available_bytes)
-        told.append(f"{more} more memory of {plan.device.memory.name} is needed.")
-    return told
+        lines.append(f"{more} more memory of {plan.device.memory.name} is needed.")
+    return lines
 
 
 def _weights(plan: MemoryPlan) -> int:
-    """Bytes of those that the host holds."""
+    """Bytes of the weights in host memory."""
     return sum(row.num_bytes for row in plan.weights if row.device == "cpu")
 
 
@@ -52,9 +52,9 @@ def _would_fit(budget: int, num_weights: int, others: Sequence[tuple[str, int]])
         if not fitting:
             return "None of the repository's models would fit."
         name, num_bytes = max(fitting, key=lambda other: other[1])
-        return f"Of the repository's models, {name} with {human(num_bytes)} would fit, about."
+        return f"Of the repository's models, {name} ({human(num_bytes)}) would probably fit."
     bits = 8 * budget / max(1, num_weights)
     common = next((name for name, needed in _BITS.items() if needed <= bits), None)
     if common is None:
         return "No common quantisation of this model would fit."
-    return f"A file of about {bits:.1f} bits a weight would fit, such as {common}."
+    return f"A file of about {bits:.1f} bits per weight would fit, such as {common}."

@@ -1,9 +1,9 @@
-"""How many tokens a second a plan may be expected to bring, and what bounds it. Pure arithmetic.
+"""Estimates tokens per second of a plan, and the resource that limits them. Pure arithmetic.
 
-A decode step of B tokens reads the dense weights once, and of the routed experts those that B tokens choose: as many
-different ones as are expected where all are chosen alike. Reading and arithmetic overlap in part, so that a side takes
-the root of the sum of their squares. A GPU has a layer's fixed time beside its reading. Constants follow the records
-in benchmarks/results; tests hold the outcome to these. Contexts are taken as short: reading a long cache comes on top.
+A decode step of B tokens reads the dense weights once, and the routed experts that B tokens select: the expected number
+of different ones if all are equally likely. Reading and arithmetic overlap partly, so a side takes the root of the sum
+of their squares. A GPU adds a fixed time per layer. The constants follow the records in benchmarks/results; tests
+compare the estimates with these. Contexts are assumed to be short: reading a long cache takes additional time.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from dataclasses import dataclass
 from ballast.host.sizes import human
 
 _MEMORY_SHARE = 0.82
-"""Of the speed at which threads can read host memory, what a step's reads reach."""
+"""Fraction of the host memory bandwidth that a step reaches."""
 _THREAD_FLOPS: Mapping[str, float] = {"amx": 250e9, "avx512": 250e9, "avx2": 130e9, "reference": 1e9}
-"""Operations a second of one thread, by instruction set, with activations of two bytes."""
+"""Operations per second of one thread, by instruction set, with activations of two bytes."""
 _FASTER_WITH_A_BYTE = 1.6
-"""The same with activations of one byte, as a multiple."""
+"""Factor for activations of one byte."""
 _GPU_SHARE = 0.5
-"""The same of a GPU's memory."""
+"""Fraction of a GPU's memory bandwidth that a step reaches."""
 _STEP_S = 0.6e-3
-"""What a decode step on a CPU takes beside the model, which only the smallest notice: deciding what it computes,
-handing it over. Beside a GPU that is not seen."""
+"""Time of a decode step on a CPU outside the model (planning, delivery); only noticeable for the smallest models. With
+a GPU it overlaps."""
 _REQUEST_S = 0.2e-3
-"""What each request in a step adds to it: its token, its text, its stream."""
+"""Additional time per request in a step: its token, text and stream."""
 _GPU_LAYER_S = 140e-6
-"""What a layer takes on a GPU beside reading its weights: kernels that are small, and waits between them."""
+"""Time per layer on a GPU in addition to reading its weights: small kernels and gaps between them."""
 _GPU_FLOPS_PER_BYTE = 31.0
-"""Operations of long steps for each byte that the GPU's memory could bring meanwhile: 150 TFLOP/s of an H200."""
+"""Operations of long steps per byte of the GPU's memory bandwidth: 150 TFLOP/s on an H200."""
 _PREFILL_NORM = 1.5
-"""How far streaming experts and computing with them overlap on a GPU: 1 would be not at all."""
+"""Overlap of streaming experts and computing with them on a GPU: 1 means none."""
 _CPU_NORM = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a machine reads and computes, in bytes a second."""
+    """Memory and bus rates of a machine, in bytes per second."""
 
     memory: float
-    """At which all threads together read host memory."""
+    """Rate at which all threads together read host memory."""
     num_threads: int
     isa: str
     activation_bytes: int = 2
@@ -50,13 +50,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a forward pass goes through: weights as bytes and as numbers."""
+    """The work of a forward pass: weights in bytes and in numbers."""
 
     dense_bytes: int
-    """All that every token takes."""
+    """Weights that every token needs."""
     dense_weights: int
     expert_bytes: int
-    """Routed experts, all of them."""
+    """All routed experts."""
     expert_weights: int
     num_layers: int
     num_experts: int
@@ -64,12 +64,12 @@ class Work:
     on_gpu: bool = False
     """Whether a GPU computes all but the routed experts in host memory."""
     gpu_expert_share: float = 0.0
-    """Share of the routed experts that a GPU's memory holds."""
+    """Fraction of the routed experts in a GPU's memory."""
     streams: bool = False
-    """Whether long steps send the other experts through the GPU."""
+    """Whether long steps stream the other experts through the GPU."""
 
     def used_share(self, num_tokens: int) -> float:
-        """The share of the routed experts that a step of so many tokens is expected to choose."""
+        """The expected fraction of the routed experts that a step of `num_tokens` tokens selects."""
         if not self.num_experts:
             return 0.0
         return 1.0 - (1.0 - self.num_experts_used / self.num_experts) ** num_tokens
@@ -81,14 +81,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An expected speed, and the limit that it comes from."""
+    """An expected speed, and the resource that limits it."""
 
     tokens_per_s: float
     limit: str
 
 
 def decode(work: Work, rates: Rates, batch: int) -> Expected:
-    """A decode step of `batch` requests: tokens a second of all of them together."""
+    """A decode step of `batch` requests: tokens per second of all requests together."""
     chosen = work.used_share(batch)
     host_share = 1.0 - work.gpu_expert_share if work.on_gpu else 1.0
     host_bytes = work.expert_bytes * chosen * host_share
@@ -143,13 +143,13 @@ def _host_flops(rates: Rates) -> float:
 
 
 def _together(a: float, b: float, norm: float) -> float:
-    """Seconds of two things that overlap in part."""
+    """Seconds of two activities that overlap partly."""
     return float((a**norm + b**norm) ** (1.0 / norm))
 
 
 def _expected(num_tokens: int, parts: Mapping[str, float], host_bytes: float = 0.0) -> Expected:
-    """`parts`: seconds, one after the other, by what they wait for."""
+    """`parts`: seconds of consecutive phases, by the resource that limits each."""
     name = max(parts, key=lambda part: parts[part])
     total = sum(parts.values())
-    told = f"{name}, {human(int(host_bytes))} per step" if name == "host memory" and host_bytes else name
-    return Expected(num_tokens / total if total > 0 else 0.0, told)
+    limit = f"{name}, {human(int(host_bytes))} per step" if name == "host memory" and host_bytes else name
+    return Expected(num_tokens / total if total > 0 else 0.0, limit)

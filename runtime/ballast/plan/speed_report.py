@@ -19,33 +19,33 @@ from ballast.weights.gguf import GgufModel
 
 BATCHES = (1, 4, 16)
 ASSUMED_GPU_BYTES_PER_S = 1000e9
-"""Of a GPU that is not here, or not known: a consumer's."""
+"""Memory bandwidth of an unknown GPU: that of a consumer card."""
 ASSUMED_PCIE_BYTES_PER_S = 25e9
 """PCIe 4.0 with 16 lanes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedReport:
-    """Decode speeds by number of requests, and that of long prompts."""
+    """Decode speeds by number of requests, and the speed of long prompts."""
 
     decode: dict[int, Expected]
     prefill: Expected
     prefill_tokens: int
-    """Of the step that it is for."""
+    """Tokens of the step that `prefill` estimates."""
     rates: Rates
     sources: tuple[str, ...]
-    """Each rate with where it comes from, for people."""
+    """Each rate with its source, for people."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report for people."""
         rows = [(f"{batch} request{'s' if batch > 1 else ''}", found) for batch, found in self.decode.items()]
         rows.append(("prompts", self.prefill))
         width = max(len(name) for name, _ in rows)
-        told = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
-        return [f"  {'':{width}}  tokens/s, and the limit", *told, f"  By {', '.join(self.sources)}."]
+        speeds = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
+        return [f"  {'':{width}}  tokens/s and limit", *speeds, f"  Based on {', '.join(self.sources)}."]
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The report for programs."""
 
         def entry(found: Expected) -> dict[str, Any]:
             return {"tokens_per_s": round(found.tokens_per_s, 2), "limit": found.limit}
@@ -62,7 +62,7 @@ class SpeedReport:
 
 
 def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
-    """What a forward pass goes through under a plan."""
+    """The work of a forward pass under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
     for name, tensor in expected_tensors(spec).items():
         if name != EMBEDDING or spec.tied_output:
@@ -86,7 +86,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
 
 
 def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
-    """What activations are rounded to by default for most of the model's weights; floats count as two bytes."""
+    """Bytes that activations are rounded to by default for most of the model's weights; floats count as two."""
     of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
     num_weights: Counter[int] = Counter()
     for name, tensor in expected_tensors(spec).items():
@@ -103,9 +103,9 @@ def speed_report(
     gpu_name: str | None,
     activation_bytes: int | None,
 ) -> SpeedReport | None:
-    """The report; None where memory cannot be measured and is not described. `here`: this machine's memory, of which a
-    measurement takes some for a second. `gpu_name`: the model of the GPU, None where it is not here.
-    `activation_bytes`: None where each type has its own."""
+    """The report; None if memory cannot be measured and is not described. `here`: this machine's memory; a measurement
+    uses some of it for a second. `gpu_name`: the GPU's model, None if there is none. `activation_bytes`: None if each
+    type has its own."""
     threads, isa = sum(plan.numbers.threads_per_node), plan.numbers.isa
     measured = described.memory_bandwidth is None
     memory = memory_bytes_per_s(threads, here) if measured else described.memory_bandwidth

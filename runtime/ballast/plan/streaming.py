@@ -1,4 +1,4 @@
-"""How long steps may be where experts can be streamed through a GPU, and what streaming costs and gains. Pure
+"""Chooses the longest step when experts can be streamed through a GPU, and estimates the time of streaming. Pure
 arithmetic."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import routed_bytes
 
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
-"""Tokens of a step in which nothing decodes; the first that fits is used, since a pass over the experts takes as long
-for each."""
+"""Tokens of a step in which no request decodes; the first size that fits is used, because a pass over the experts takes
+the same time for each."""
 LONGEST_WITHOUT_STREAMING = 4096
-"""The same where no experts are streamed, since the GPU has them all."""
+"""The longest step if no experts are streamed because the GPU holds all."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -25,7 +25,7 @@ _PCIE_BYTES_PER_S = 25e9
 
 @dataclass(frozen=True, slots=True)
 class StreamEstimate:
-    """An estimate of a pass over all routed experts, and of when it pays; start measures it."""
+    """An estimate of a pass over all routed experts, and of when it pays off. The start measures both."""
 
     pass_bytes: int
     pass_s: float
@@ -38,7 +38,7 @@ def step_choices(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None
 ) -> list[tuple[int, bool]]:
     """(tokens of the longest step, whether buffers for streamed experts are planned), the best choice first. None means
-    "auto": then the longest steps, and no streaming at all, are choices too. Raises ConfigError where no step is long
+    "auto": the longest steps, and steps without streaming, are then choices too. Raises ConfigError if no step is long
     enough to be streamed."""
     sizes = [prefill_chunk_size or chunk_size]
     if prefill_chunk_size is None and stream_from_tokens != 0:
@@ -47,8 +47,8 @@ def step_choices(
         raise ConfigError(
             "stream_from_tokens",
             stream_from_tokens,
-            f"no step is so long: the longest has {sizes[0]} tokens; lower it, raise prefill_chunk_size, or set 0 to "
-            "stream never",
+            f"no step is that long: the longest has {sizes[0]} tokens; lower it, raise prefill_chunk_size, or set 0 to "
+            "disable streaming",
         )
     sizes = [size for size in sizes if size >= (stream_from_tokens or 0)]
     streamed = [(size, True) for size in sizes] if stream_from_tokens != 0 else []
@@ -56,13 +56,13 @@ def step_choices(
 
 
 def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
-    """Most bytes of the buffers for streamed experts; `weights`: bytes as packed, by name."""
+    """Most bytes of the buffers for streamed experts; `weights`: packed bytes by name."""
     largest = max(routed_bytes(spec, weights).values())
     return NUM_BUFFERS * chunk_bytes(largest, -(-largest // spec.routing.num_experts))
 
 
 def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:
-    """An estimate by common figures, not this machine's; None where `weights` has no experts."""
+    """An estimate by typical rates, not measurements of this machine; None if `weights` has no experts."""
     layers = [size for size in routed_bytes(spec, weights).values() if size]
     if not layers:
         return None

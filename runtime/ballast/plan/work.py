@@ -1,5 +1,5 @@
-"""Most bytes that a step has alive at once on a GPU: activations of all its tokens, and what is wider of the slices in
-which they are computed. Pure arithmetic."""
+"""Most bytes that a step uses at the same time on a GPU: activations of all its tokens, and the wider activations of
+the slices in which it is computed. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
-"""A slice of a matrix decoded to memory, as model/hybrid/panels/matmul.py bounds it."""
+"""Limit of a slice of a matrix decoded to memory; see model/hybrid/panels/matmul.py."""
 _TERM_BYTES = 6
-"""Bytes of an activation in the terms that a slice of a matrix is multiplied with."""
+"""Bytes of an activation in the terms for multiplication with a slice of a matrix."""
 _HALF_BYTES = 2
 _POSITION_BYTES = 4
 _ROWS_OF_TOKENS = 6
-"""Rows as wide as the model that a step has of each token: the stream, its norm, and two sums of each of two parts of
-the experts."""
+"""Rows as wide as the model per token of a step: the residual stream, its norm, and two sums for each of two groups of
+experts."""
 _FEWEST_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
-"""As model/hybrid/experts/pair_sums.py has them."""
+"""The same as in model/hybrid/experts/pair_sums.py."""
 _ATTENTION_TMP_BYTES = 32 << 20
-"""flashinfer's, for a request by itself."""
+"""Temporary memory of flashinfer for a single request."""
 
 
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
-    """A step of `num_tokens` tokens, however many requests they are of, experts included; and the logits."""
+    """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
         *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.mixers),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
@@ -39,7 +39,7 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """The choice of a whole step, kept for layers above that share it, so that it is there beside experts as well."""
+    """The selected positions of a whole step, kept for later layers that share them, so also while experts compute."""
     if not _is_choice_shared(spec):
         return 0
     return num_tokens * max(index.top_k for index in spec.choices) * _POSITION_BYTES
@@ -50,7 +50,7 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
 
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
-    """Most slices of a step that are planned: in latent attention, those that are computed in the latent space."""
+    """Most planned slices of a step; in latent attention, those computed in the latent space."""
     return max(_num_slices(slice_sizes_of(mixer), num_tokens) for mixer in spec.mixers)
 
 
@@ -77,9 +77,8 @@ def _attention_bytes(spec: ModelSpec, mixer: Mixer, num_tokens: int) -> int:
 
 
 def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
-    """Grouped-query attention: queries, keys and values, queries rotated, in half precision as well, and what attention
-    makes of them, as its kernels round it and as floats; before these the terms of the products' input, after them
-    those of the output's."""
+    """Grouped-query attention: queries, keys and values, rotated queries (also in half precision), the output of
+    attention, rounded and as floats; before these the terms of the products' input, after them those of the output."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
     if grouped.norms_all_heads:  # queries and keys are copied
@@ -90,8 +89,8 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
 
 
 def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
-    """Attention in the latent space: queries, their parts, both forms of them there, and what attention makes of
-    them."""
+    """Attention in the latent space: queries, their two parts, both forms of them in the latent space, the output of
+    attention."""
     head = mixer.query_dim
     floats = mixer.num_heads * (3 * head + 2 * mixer.kv_lora_rank + 2 * mixer.latent_dim + mixer.v_dim)
     terms = max(spec.hidden, mixer.num_heads * mixer.v_dim) * _TERM_BYTES
@@ -99,8 +98,8 @@ def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
 
 
 def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_tokens: int) -> int:
-    """What an indexer makes of tokens: their products, twice as floats and once as the cache keeps them, and the scores
-    of as many as are scored at a time, with what rounds keep of them."""
+    """An indexer's memory: the products of tokens, twice as floats and once as the cache keeps them, and the scores of
+    the tokens that are scored together, with the state of the selection."""
     products = index.num_heads * (index.key_dim + 1) + index.key_dim + (mixer.q_lora_rank or 0)
     products += mixer.latent_dim
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
@@ -109,17 +108,17 @@ def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_toke
 
 
 def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
-    """Attention of one request outside the latent space: all queries, and the widest of what comes before, what comes
-    with the averages and what comes after."""
+    """Attention of one request outside the latent space: all queries, and the widest of three phases: before the
+    averages, with them, and after them."""
     heads, head, values = mixer.num_heads, mixer.query_dim, mixer.num_heads * mixer.v_dim
     products = min(num_tokens, PRODUCT_TOKENS)
     query = num_tokens * heads * head * _HALF_BYTES
     rank = mixer.q_lora_rank or 0
     first = products * (2 * heads * head + 2 * rank + mixer.latent_dim) * FLOAT_BYTES
     first += products * max(spec.hidden, rank) * _TERM_BYTES
-    # Two terms of both matrices, and what one of them is made of.
+    # Two terms of both matrices, and the source of one of them.
     matrices = mixer.kv_lora_rank * heads * (2 * (mixer.nope_dim + mixer.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
-    # Keys and values of a piece, keys once more on their way, latents twice; averages of the piece, and of all.
+    # Per chunk: keys and values, keys again in transit, latents twice, averages; and the averages of all chunks.
     piece = num_tokens * (heads * (head + mixer.nope_dim) + values + 3 * mixer.latent_dim + values) * _HALF_BYTES
     attended = num_tokens * values * FLOAT_BYTES
     last = products * (values * _TERM_BYTES + _product_floats(values, spec.hidden) * FLOAT_BYTES)
@@ -127,15 +126,15 @@ def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
 
 
 def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """A dense layer's network or the shared experts: gate, up, their product and the terms that it is multiplied as."""
+    """A dense layer's network or the shared experts: gate, up, their product, and its terms for multiplication."""
     width = max(spec.widest_dense, spec.widest_shared)
     floats = 3 * width + max(_product_floats(spec.hidden, 2 * width), _product_floats(width, spec.hidden))
     return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, width) * _TERM_BYTES)
 
 
 def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """The routed experts' hidden values, as floats and as terms, and their results by pair; or where experts are
-    decoded to memory, these and the hidden values of a few at a time."""
+    """The routed experts' hidden values, as floats and as terms, and their results by pair; or, if experts are decoded
+    to memory, the decoded weights and the hidden values of a few experts at a time."""
     routing, width = spec.routing, spec.widest_expert
     terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
@@ -144,10 +143,10 @@ def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
         return by_pair + terms
     decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)
     hidden = max(_HIDDEN_BYTES, 2 * num_tokens * width * _HALF_BYTES)
-    # Experts of floats are not decoded, whatever the number of tokens.
+    # Experts of floats are never decoded.
     return terms + max(decoded + hidden, by_pair)
 
 
 def _product_floats(cols: int, rows: int) -> int:
-    """Floats a token of a product on its way: of the rows of a quantised matrix that are decoded at a time."""
+    """Floats per token of a product in progress, for the rows of a quantised matrix that are decoded at a time."""
     return min(rows, SCRATCH_BYTES // max(1, cols * _TERM_BYTES))

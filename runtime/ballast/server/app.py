@@ -37,11 +37,11 @@ from ballast.wire.errors import RequestTimeoutError
 EXPECTED_ERRORS = (RequestError, CapacityError, EngineDeadError, RequestTimeoutError, HTTPException)
 
 KEYLESS_PATHS = frozenset(chat_page.FILES)
-"""A browser has no key before it shows the page on which the key is entered."""
+"""A browser needs the page to enter a key."""
 
 
 def api_routers(*, with_admin: bool) -> tuple[APIRouter, ...]:
-    """The routes of the API's port. `with_admin`: metrics and debugging too, which have no port of their own then."""
+    """The routes of the API's port. `with_admin`: includes metrics and debugging, if there is no admin port."""
     return (
         openai.router,
         anthropic.router,
@@ -64,7 +64,7 @@ def admin_routers() -> tuple[APIRouter, ...]:
 def create_app(
     routers: Sequence[APIRouter], service: Service, access: Access, max_body_bytes: int, tracer: Tracer | None = None
 ) -> ASGIApp:
-    """The application of one port, with its middleware. `tracer`: makes spans of its requests."""
+    """The application of one port, with its middleware. `tracer`: creates spans of its requests."""
     app = api_app(routers, access.root_path)
     app.state.service = service
     limits = service.limits
@@ -101,6 +101,6 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _record_client_gone(request: Request, _: Exception) -> Response:
-    """The client left before it could be answered. Nobody reads this response."""
+    """The client disconnected before the reply. This response is never sent."""
     request.state.record.outcome = "client_gone"
     return Response(status_code=499)

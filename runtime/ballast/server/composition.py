@@ -1,4 +1,4 @@
-"""Composes a server: what each part is made of, and how the parts are connected."""
+"""Builds the components of a server and connects them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from ballast.wire.body_size import default_body_bytes
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The parts of one server that live longer than its applications."""
+    """The components of one server that live longer than its applications."""
 
     model: PreparedModel
     engine: Engine
     threads: TextThreads
     shutting_down: asyncio.Future[None]
-    """Done once the server must fail the requests that still run."""
+    """Completed when the server must fail the requests that still run."""
     address: str
     """The IP address of the listening sockets."""
     metrics: Metrics = field(default_factory=Metrics)
     """Metrics of the engine and its requests."""
     probe: NumaProbe = field(default_factory=NumaProbe)
-    """Reports where the weights are."""
+    """Reports the NUMA nodes of the weights."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     tracer: Tracer | None = None
-    """Makes spans of requests; None: there are none."""
+    """Creates spans of requests; None: no tracing."""
 
     def apps(self) -> Apps:
         """The applications of the API's port and of the admin port."""

@@ -1,5 +1,5 @@
-"""The server's process: listens at once, reports when the engine is ready, drains on a signal, and ends with an exit
-code that says why."""
+"""The server's process: listens immediately, reports when the engine is ready, drains on a signal, and ends with an
+exit code that identifies the reason."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 5
-"""How long connections may take to read their last bytes once no request runs."""
+"""How long connections may take to read their last bytes after the last request."""
 
 LEAVE_LOOK_S = 0.02
-"""Between two looks whether every client has left."""
+"""Interval for checking whether every client has disconnected."""
 
 MAX_OPEN_FILES = 65536
 
 
-# Errors of the address itself: it is not this machine's, or its family is not supported.
+# The address is not one of this machine, or its family is not supported.
 _HOST_ERRORS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def listen(host: str, port: int, option: str = "port") -> socket.socket:
-    """A listening socket, opened before anything is loaded, so that a taken port is reported at once.
+    """A listening socket, opened before anything is loaded, so that a port in use is reported immediately.
 
-    Raises ConfigError for the host, or for the port under the name `option`.
+    Raises ConfigError for the host, or for the port, named `option`.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -59,7 +59,7 @@ def listen(host: str, port: int, option: str = "port") -> socket.socket:
     except socket.gaierror as error:
         raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
     except UnicodeError:
-        raise ConfigError("host", host, "not an address to listen on: no host name can be spelled like this") from None
+        raise ConfigError("host", host, "not an address to listen on: invalid host name") from None
     try:
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
@@ -72,9 +72,7 @@ def listen(host: str, port: int, option: str = "port") -> socket.socket:
         listener.close()
         if error.errno in _HOST_ERRORS:
             raise ConfigError("host", host, f"not an address to listen on: {error.strerror}") from None
-        reason = (
-            "another process listens there; choose another port" if error.errno == errno.EADDRINUSE else error.strerror
-        )
+        reason = "another process uses this port; choose another" if error.errno == errno.EADDRINUSE else error.strerror
         raise ConfigError(option, port, f"cannot listen on {host}: {reason}") from None
     listener.setblocking(False)
     return listener
@@ -95,7 +93,7 @@ class Listeners:
 
 
 def open_listeners(config: ServerConfig) -> Listeners:
-    """Open the sockets that `config` asks for. Raises ConfigError."""
+    """Open the sockets of `config`. Raises ConfigError."""
     api = listen(config.host, config.port)
     if config.admin_port is None:
         return Listeners(api, None)
@@ -117,14 +115,14 @@ class Apps:
 
 Build = Callable[[Callable[[], None], asyncio.Future[None]], tuple[Engine, Apps]]
 """(on_death, shutting_down) → an engine and the applications around it. The engine calls `on_death` when it dies;
-`shutting_down` is done once the server must fail the requests that still run."""
+`shutting_down` completes when the server must fail the requests that still run."""
 
 
 def run_server(build: Build, listeners: Listeners, tls: Tls | None, config: ServerConfig, limits: ServerLimits) -> None:
     """Serve until a signal or the engine's death. Returns after a clean stop.
 
     If the engine dies or hangs, its requests fail and the process ends: with the exit code of the BallastError that
-    killed it, or with the code for our own faults.
+    killed it, or with the code for internal errors.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(build, listeners, tls, config, limits))
@@ -175,16 +173,16 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
         exit_now(failure_reason(engine.failure))
     log.info("stopped")
     if not stopped:
-        # The engine's thread cannot be stopped from here. The interpreter would wait for threads that wait for it, and
-        # for threads that compile kernels for it.
+        # The engine's thread cannot be stopped from here. The interpreter would wait for threads that wait for it or
+        # compile kernels for it.
         logging.shutdown()
         os._exit(0)
 
 
 def _freeze_long_lived_objects() -> None:
-    """Exclude the objects of start-up, which live as long as the server, from garbage collection.
+    """Exclude the objects of the start, which live as long as the server, from garbage collection.
 
-    A full collection with them takes up to half a second, in which nothing else runs, and is triggered by requests.
+    Requests trigger full collections, which would otherwise pause the process for up to half a second.
     """
     gc.collect()
     gc.freeze()
@@ -192,21 +190,21 @@ def _freeze_long_lived_objects() -> None:
 
 def _on_signal(number: int, stopping: asyncio.Event) -> None:
     if stopping.is_set():
-        log.warning("stopping at once", extra={"signal": signal.Signals(number).name})
+        log.warning("stopping immediately", extra={"signal": signal.Signals(number).name})
         os._exit(128 + number)
     log.info("stopping", extra={"signal": signal.Signals(number).name})
     stopping.set()
 
 
 def _url(config: ServerConfig, port: int) -> str:
-    """Where the API is, as somebody on this machine writes it."""
+    """The URL of the API on this machine."""
     host = "localhost" if config.host in ("0.0.0.0", "::") else config.host  # noqa: S104  compared, not bound
     scheme = "http" if config.tls_cert_file is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{config.root_path or ''}"
 
 
 async def _log_when_ready(engine: Engine, url: str) -> None:
-    """Log when the engine is ready, and where its page and its API are."""
+    """Log when the engine is ready, with the URLs of its page and its API."""
     await until_loaded(engine)
     if engine.state is EngineState.READY:
         log.info("ready", extra={"page": f"{url}/", "api": f"{url}/v1"})
@@ -222,7 +220,7 @@ def _raise_open_file_limit() -> int:
 
 
 class PortServer:
-    """One port and the application behind it."""
+    """A server for one port and its application."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits, tls: Tls | None) -> None:
         self.port: int = listener.getsockname()[1]
@@ -236,7 +234,7 @@ class PortServer:
                 log_config=None,
                 log_level=logging.WARNING,
                 access_log=False,
-                proxy_headers=False,  # else whoever is on this machine could choose its address, and its turns by it
+                proxy_headers=False,  # otherwise a local client could forge its address and get more fair-share rounds
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=math.ceil(limits.head_timeout_s),
@@ -254,11 +252,11 @@ class _HttpServer(uvicorn.Server):
         self._stop_requested = asyncio.Event()
 
     async def let_clients_go(self, within_s: float, idle_s: float) -> None:
-        """Wait until every connection has ended, `within_s` at most: with the next reply that can announce it, or
-        after `idle_s` without a request.
+        """Wait up to `within_s` until every connection has ended: with the next reply that can announce it, or after
+        `idle_s` without a request.
 
-        A client that keeps its connection learns from nothing else that the server stops. It may have sent its next
-        request when the present reply ends, so that one that has begun without the announcement is not the last.
+        A client that keeps its connection gets no other notice that the server stops. It may have sent its next request
+        when the current reply ends, so a reply that has begun without the announcement does not end the connection.
         """
         cast(HttpConfig, self.config).is_leaving = True
         connections = cast("set[Connection]", self.server_state.connections)

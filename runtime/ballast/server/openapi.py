@@ -1,5 +1,5 @@
-"""Generates /openapi.json: what FastAPI finds in the routes, plus what it cannot see there, namely bodies that are read
-off the event loop, and errors that any route may return."""
+"""Generates /openapi.json: the document that FastAPI generates from the routes, plus bodies that are read off the event
+loop and errors that any route may return."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ EVENT = {
 """One event of a stream. Only Anthropic's API and the Responses API name their events."""
 
 EVERY_ERROR = {
-    401: "no valid API key, where the server asks for one",
-    403: "a page of another origin, which --cors_origins does not name",
-    421: "a host that is not this server's, see --allowed_hosts",
-    500: "an error of the server's own",
-    503: "not ready yet, or about to stop",
+    401: "no valid API key, if the server requires one",
+    403: "a page of another origin that is not in --cors_origins",
+    421: "a host that is not allowed; see --allowed_hosts",
+    500: "an internal error",
+    503: "not ready, or stopping",
 }
 BODY_ERRORS = {
-    400: "a body that is wrong",
+    400: "an invalid body",
     404: "no such model",
     408: "the body arrived too slowly",
     413: "the body is too large",
     415: "the body's Content-Type is not JSON, or it is compressed",
-    429: "the queue is full; Retry-After and Retry-After-Ms say when to come back",
-    504: "the request took longer than the server lets one take",
+    429: "the queue is full; Retry-After and Retry-After-Ms specify when to retry",
+    504: "the request exceeded the server's time limit",
 }
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """Details of the error."""
 
     message: str
     type: str
@@ -49,7 +49,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorEnvelope(BaseModel):
-    """Every error."""
+    """The reply of every error."""
 
     error: ErrorDetail
 
@@ -66,8 +66,8 @@ def describes(
 ) -> dict[str, Any]:
     """Arguments of a route that answers with `reply` and reads `body` itself.
 
-    `streams`: it can stream events, or objects if `stream_type` says so. `error`: its errors, if they are not those of
-    OpenAI's API. `unready`: its answer with status 503 if that is no error. `is_open`: it needs no key.
+    `streams`: it can stream events, or objects if `stream_type` says so. `error`: the type of its errors, if not that
+    of OpenAI's API. `unready`: its reply with status 503 if that is not an error. `is_open`: it needs no key.
     """
     part = EVENT if stream_type == "text/event-stream" else {"type": "object"}
     content: dict[str, Any] = {stream_type: {"schema": part}} if streams else {}
@@ -107,7 +107,7 @@ def document(app: FastAPI) -> dict[str, Any]:
                 for status in ("401", "403", "421"):
                     del operation["responses"][status]
             if operation.get("parameters"):
-                _add_errors(operation, {404: "no such thing"})
+                _add_errors(operation, {404: "not found"})
     schemas.update(ErrorEnvelope=_schema(ErrorEnvelope, schemas))
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -127,7 +127,7 @@ def _hoist_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
 
 def _add_errors(operation: dict[str, Any], errors: Mapping[int, str]) -> None:
     responses = operation["responses"]
-    responses.pop("422", None)  # FastAPI's own, which this server never sends
+    responses.pop("422", None)  # added by FastAPI; this server never sends it
     for status, description in errors.items():
         content = {"application/json": {"schema": {"$ref": SCHEMAS + "ErrorEnvelope"}}}
         responses.setdefault(str(status), {"description": description, "content": content})

@@ -1,4 +1,4 @@
-"""`ballast serve`: checks everything that can be checked, then listens, loads the model, and answers."""
+"""`ballast serve`: checks everything first, then listens, loads the model, and serves requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(config: Config) -> int:
 
 
 def run(model: PreparedModel, probe: NumaProbe, limits: ServerLimits = DEFAULT_LIMITS) -> None:
-    """Serve the model until the process gets a signal to stop. `probe` reports where its weights are."""
+    """Serve the model until a signal stops the process. `probe` reports the NUMA nodes of its weights."""
     config = model.config
     tracing = make_tracer(config.tracing, config.machine.device)
     with text_threads(model.text, config.model) as threads, tracing as tracer:
@@ -59,7 +59,7 @@ def run(model: PreparedModel, probe: NumaProbe, limits: ServerLimits = DEFAULT_L
 
 @contextmanager
 def make_tracer(config: TracingConfig, device: str) -> Iterator[Tracer | None]:
-    """Makes spans and sends them, the last ones at the end; None without a collector."""
+    """Creates and sends spans, and flushes them at the end; None without a collector."""
     if config.otlp_endpoint is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""What the routes share: the model, the engine, and the steps from a body to a reply."""
+"""The state that routes share: the model, the engine, and the steps from a body to a reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ballast.wire.ignored_log import IgnoredFieldsLog
 
 Result = TypeVar("Result")
 Work = Callable[[bytes, IgnoredFields], Result]
-"""Works on a body, off the event loop, and notes the fields of the body that have no effect."""
+"""Processes a body off the event loop, and records fields that have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Service:
     numa: NumaProbe
     limits: ServerLimits
     shutting_down: asyncio.Future[None]
-    """Done once the server must fail the requests that still run."""
+    """Completed when the server must fail the requests that still run."""
     created: int = field(default_factory=lambda: int(time.time()))
     ignored_log: IgnoredFieldsLog = field(default_factory=IgnoredFieldsLog)
 
     def ended(self, record: Record) -> None:
-        """Count a request that has ended, and what was ignored of it."""
+        """Count a request that has ended, and its ignored fields."""
         if record.is_counted:
             self.metrics.count_request(record.endpoint, record.outcome)
         if record.ignored:
@@ -54,26 +54,26 @@ class Service:
             self.ignored_log.note(record.ignored)
 
     async def prepare(self, request: Request, record: Record, work: Work[Result], *, is_chat: bool) -> Result:
-        """Read the body of a request for a reply, check it and tokenise it. `is_chat`: `work` may render a template.
+        """Read, check and tokenise the body of a generation request. `is_chat`: `work` may render a template.
 
-        A request that the engine would refuse anyway is not tokenised. Raises as `on_body` does.
+        A request that the engine would reject is not tokenised. Raises as `on_body` does.
         """
         async with self.tokenize_queue.entered(request, record) as queued:
             body = await queued.read()
             return await queued.work(is_chat, self._prepare, record, work, body)
 
     async def on_body(self, request: Request, record: Record, work: Work[Result], *, is_chat: bool = False) -> Result:
-        """Read the body of another request, and return what `work` makes of it.
+        """Read the body of another request, and return the result of `work`.
 
-        Raises as the methods of `TokenizeQueue` and `QueuedRequest` do, and what `work` raises.
+        Raises the errors of `TokenizeQueue`, `QueuedRequest` and `work`.
         """
         async with self.tokenize_queue.entered(request, record) as queued:
             body = await queued.read()
             return await queued.work(is_chat, work, body, record.ignored)
 
     def respond(self, record: Record, prepared: Prepared) -> GenerationResponse:
-        """The response that runs the job and writes its result. Raises RequestError for a priority that the client may
-        not ask for."""
+        """The response that runs the job and writes its result. Raises RequestError for a priority outside the client's
+        range."""
         job = granted(prepared, record.ignored, self._allowed_priorities(record), self._client_of(record))
         if job.lowered_max_tokens is not None:
             record.lowered_max_tokens = job.lowered_max_tokens
@@ -93,11 +93,11 @@ class Service:
         return work(body, record.ignored)
 
     def _allowed_priorities(self, record: Record) -> WholeRange | None:
-        """The priorities that the client may ask for: those of its key, else the server's; None: the field is
+        """The priorities that the client may request: those of its key, or the server's; None: the field is
         ignored."""
         return record.client_priority or self.model.config.scheduling.client_priority
 
     def _client_of(self, record: Record) -> int:
-        """The number under which the request's client gets its fair share; 0 for all where requests are served in the
-        order of their arrival."""
+        """The number that identifies the request's client for fair-share rounds; 0 for all clients if the queue is
+        first come, first served."""
         return record.client if self.model.config.scheduling.queue_policy == "fair" else 0

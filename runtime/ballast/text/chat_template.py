@@ -9,6 +9,7 @@ from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
 from ballast.families.registry import is_own
 from ballast.guarded import LimitExceededError, TaskFailedError
+from ballast.text.channels.messages import for_channels
 from ballast.text.foreign.template import ForeignTemplate
 from ballast.text.messages import (
     has_calls,
@@ -46,7 +47,8 @@ class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
     `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
-    results get names of the form `functions.NAME:N`, whatever ids the client gives.
+    results get names of the form `functions.NAME:N` instead of the client's ids. `has_channels`: messages are written
+    on channels, as `for_channels` says. `today` is the date that the template reads, as YYYY-MM-DD; None: the clock's.
     """
 
     def __init__(
@@ -58,16 +60,20 @@ class ChatTemplate:
         name: str = "chat template",
         release: Release | None = None,
         numbers_calls: bool = False,
+        has_channels: bool = False,
         tags: ThinkTags = DEFAULT_TAGS,
+        today: str | None = None,
     ) -> None:
         self.source = source
         self.name = name
         self.release = release
         self.tags = tags
+        self.today = today
         self.is_guarded = not is_own(source)
         """Whether it is rendered in another process, for which requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
         self._numbers_calls = numbers_calls
+        self.has_channels = has_channels
         self._keeps_late: bool | None = None
         self._takes_text: bool | None = None
         if len(source) > MAX_SOURCE_CHARS:
@@ -125,6 +131,8 @@ class ChatTemplate:
             chat = with_numbered_calls(chat)
         if has_calls(chat) and not self._takes_text_arguments():
             chat = with_object_arguments(chat)
+        if self.has_channels:
+            chat = for_channels(chat, takes_both=self.release is not None)
         values = {
             **(self.release.options or {} if self.release else {}),
             **protect(dict(options or {})),
@@ -198,7 +206,7 @@ class ChatTemplate:
 
     def _rendered(self, values: Mapping[str, Any]) -> str:
         try:
-            return self._template.render(values)
+            return self._template.render(values, self.today)
         except LimitExceededError as error:
             raise RequestError(
                 f"the model's chat template ({self.name}) was stopped: {error}", param="messages"
@@ -218,7 +226,7 @@ def _no_process(error: OSError) -> CapacityError:
 
 
 def force_think(prompt: str, tags: ThinkTags = DEFAULT_TAGS) -> str:
-    """`prompt` with exactly one open `<think>` and a newline at its end, whatever the template wrote there."""
+    """`prompt` with exactly one open `<think>` and a newline at its end, replacing what the template wrote."""
     opened = prompt.removesuffix("\n")
     if opened.endswith(tags.begin):
         return f"{opened}\n"
@@ -226,8 +234,8 @@ def force_think(prompt: str, tags: ThinkTags = DEFAULT_TAGS) -> str:
 
 
 def close_thinking(prompt: str, tags: ThinkTags = DEFAULT_TAGS, *, is_forced: bool) -> str:
-    """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced` says that it is to: a
-    model that always reasons then answers at once. One that the template has closed already is left alone."""
+    """`prompt` with an empty `<think></think>` at its end, if it opens one there or `is_forced`: a model that always
+    reasons then answers immediately. A tag that the template has already closed is not changed."""
     if prompt.rstrip("\n").endswith(tags.end):
         return prompt
     opened = (force_think(prompt, tags) if is_forced else prompt).removesuffix("\n")

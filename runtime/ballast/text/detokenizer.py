@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from ballast.errors import RequestError
 from ballast.families.marks import CLOSES_CALLS, OPENS_CALLS, Mark
+from ballast.text.channels.tracker import ChannelTracker, Place
 from ballast.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
+_MARKS = frozenset(Mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Detokenizer:
     length of the text. Raises RequestError for an empty stop string.
 
     `marks` maps tokens to the noncharacters that stand for them in the text; noncharacters in other tokens' text are
-    replaced by U+FFFD.
+    replaced by U+FFFD. `tracker` follows a reply on channels; no stop string matches inside its headers and calls.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Detokenizer:
         skip_control: bool = True,
         keep_stop: bool = False,
         marks: Mapping[int, str] | None = None,
+        tracker: ChannelTracker | None = None,
     ) -> None:
         if "" in stop:
             raise RequestError("a stop string must not be empty", param="stop")
@@ -52,6 +55,7 @@ class Detokenizer:
         self._skip_control = skip_control
         self._keep_stop = keep_stop
         self._marks = marks or {}
+        self._tracker = tracker
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
@@ -107,7 +111,7 @@ class Detokenizer:
         held_before = len(self._held)
         text = self._held + text
         for at in range(held_before, len(text)):
-            if self._is_in_calls(text[at]):
+            if self._is_in_calls(text[at]) if self._tracker is None else self._is_framing(self._tracker, text[at]):
                 continue
             complete, self.stop = max((matcher.feed(text[at]), matcher.stop) for matcher in self._matchers)
             if complete:
@@ -131,6 +135,16 @@ class Detokenizer:
         for matcher in self._matchers:
             matcher.num_matched = 0
         return True
+
+    def _is_framing(self, tracker: ChannelTracker, char: str) -> bool:
+        """Whether the next character of a reply on channels is a mark, or belongs to a header or a call."""
+        if char in _MARKS:
+            tracker.mark(Mark(char))
+            for matcher in self._matchers:
+                matcher.num_matched = 0
+            return True
+        tracker.text(char)
+        return tracker.place in (Place.HEADER, Place.CALL)
 
 
 class _StopMatcher:

@@ -131,7 +131,7 @@ SPLITS: Mapping[str, Sequence[str]] = {
 }
 
 _WHOLE_FIRST = frozenset({"glm4", "glm5"})
-"""Splits whose pieces are one token where the vocabulary has it, whatever the merges make of them."""
+"""Pre-tokenizers whose words become one token if the vocabulary has it, before any merges."""
 
 COMPOSED_FIRST = frozenset({"qwen2"})
 """Splits whose text is brought into Unicode's composed form (NFC) first."""

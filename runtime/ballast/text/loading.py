@@ -18,7 +18,7 @@ from ballast.text.foreign.tokenizer import load_tokenizer_json
 from ballast.text.gguf_vocab import optional_id, tokenizer_from_gguf
 from ballast.text.ids_only import IdsOnly, no_vocabulary
 from ballast.text.model_directory import ModelDirectory, read_template
-from ballast.text.think_tags import ThinkTags
+from ballast.text.think_tags import tags_of
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -59,12 +59,13 @@ def load_text(
     gguf_name: str,
     chat_template: str | None = None,
     num_ids: int | None = None,
+    today: str | None = None,
 ) -> Text:
     """Tokenizer and template from the directory `model_path` if it has them, else from the GGUF's `metadata`.
 
     `chat_template` replaces the model's own template: the name of one of Ballast's, or a file. `gguf_name` is for
     messages. `num_ids` is the number of tokens that the model knows; if given, a model without a vocabulary is served
-    with token ids alone.
+    with token ids alone. `today` is the date that the template reads, as YYYY-MM-DD; None: the clock's.
     Raises ModelError when neither place has a tokenizer or a file cannot be used, ConfigError for `chat_template`.
     """
     directory = ModelDirectory.read(model_path)
@@ -72,7 +73,7 @@ def load_text(
     if not tokenizer.has_vocabulary:
         return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
     found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
-    template, template_source = _make_template(found, tokenizer)
+    template, template_source = _make_template(found, tokenizer, today)
     return Text(tokenizer, template, tokenizer_source, template_source, fim_tokens(tokenizer, metadata))
 
 
@@ -143,7 +144,9 @@ def _special_ids(
     return [*found, *(more or [])]
 
 
-def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple[ChatTemplate | None, str]:
+def _make_template(
+    found: tuple[str, str] | None, tokenizer: Tokenizer, today: str | None
+) -> tuple[ChatTemplate | None, str]:
     """The template, and where it came from."""
     if found is None and (own := without_template(tokenizer.reply)) is not None:
         found = source_of(RELEASES[own][1]), own
@@ -166,7 +169,9 @@ def _make_template(found: tuple[str, str] | None, tokenizer: Tokenizer) -> tuple
         name=name,
         release=release,
         numbers_calls=tokenizer.reply.numbers_calls,
-        tags=ThinkTags(*tokenizer.reply.thinking.values()),
+        has_channels=tokenizer.reply.has_channels,
+        tags=tags_of(tokenizer.reply),
+        today=today,
     )
     return template, name
 

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ballast.families.family import REASONING_CHANNEL
 from ballast.families.marks import THINKING, Mark
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.separated import SeparatedCalls
+from ballast.text.think_tags import ThinkTags
 from ballast.text.tokenizer import Tokenizer
 
 _ENDS_REASONING = frozenset({Mark.END_THINK, Mark.CALLS, Mark.CALL, Mark.TAG})
@@ -27,6 +29,18 @@ class Start(Enum):
     """Content, unless the reply begins with <think>."""
     EITHER_REASONING = "either, reasoning first"
     """Reasoning, whether or not the reply begins with <think>."""
+    HEADER = "header"
+    """The header of a message, whose channel decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRules:
+    """How one request's replies on channels are read."""
+
+    functions: frozenset[str] | None = None
+    """Names of the declared functions; None: calls are not read."""
+    tags: ThinkTags | None = None
+    """Set if the reasoning stays in the content, between these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,8 @@ class Layout:
     marks: Mapping[int, Mark] = field(default_factory=dict)
     start: Start = Start.CONTENT
     read_calls: ReadCalls = SeparatedCalls
+    channels: ChannelRules | None = None
+    """Set if the messages of a reply are on channels; `read_calls` is not used then."""
 
 
 def marks_of(tokenizer: Tokenizer, spellings: Mapping[Mark, str]) -> dict[int, Mark]:
@@ -61,6 +77,24 @@ def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozens
         if token_id in ends:
             break
     return Start.EITHER_REASONING if thinks else Start.EITHER
+
+
+def channel_start(prompt_ids: Iterable[int], marks: Mapping[int, Mark], tokenizer: Tokenizer) -> Start:
+    """As `start_of`, if the messages are on channels: inside a message that the prompt leaves open, or in a header."""
+    header: list[int] = []
+    is_open = False
+    for token_id in prompt_ids:
+        match marks.get(token_id):
+            case Mark.MESSAGE:
+                is_open, header = True, []
+            case Mark.CHANNEL if is_open:
+                name = tokenizer.decode(reversed(header)).split()[:1]
+                return Start.REASONING if name == [REASONING_CHANNEL] else Start.CONTENT
+            case Mark.START | Mark.END:
+                break
+            case None:
+                header.append(token_id)
+    return Start.CONTENT if is_open else Start.HEADER
 
 
 class ReasoningCount:

@@ -60,7 +60,7 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
     """The normalised `chat` with its late system messages as marked parts of the user's turns, where they are: a server
     that wrote them in front would change the beginning of the prompt, which its cache has.
 
-    One joins the user's messages beside it, and is a message of its own where there are none. One that stands among the
+    It is merged with adjacent user messages, or becomes a message of its own if there are none. One among the
     results of tools comes after them.
     """
     num_leading = _num_leading(chat)
@@ -192,7 +192,13 @@ def _split_reasoning(message: dict[str, Any], divide: _Divide, tags: ThinkTags) 
     """Move reasoning that a client sends back inside the content to its own field. Reasoning without an end is one that
     was cut short: it has no answer."""
     content = message["content"]
-    if tags.end in content:
+    if tags.are_paired:
+        between = re.compile(f"{re.escape(tags.begin)}(.*?)(?:{re.escape(tags.end)}|\\Z)", re.DOTALL)
+        found = between.findall(content)
+        if not found:
+            return
+        reasoning, message["content"] = "\n\n".join(found), between.sub("", content)
+    elif tags.end in content:
         reasoning, message["content"] = divide(content, tags)
     elif content.lstrip().startswith(tags.begin):
         reasoning, message["content"] = content.lstrip().removeprefix(tags.begin).strip("\n"), ""

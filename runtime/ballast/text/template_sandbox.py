@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
+from functools import partial
 from typing import Any, NoReturn
 
 import jinja2
@@ -28,8 +29,13 @@ class CompiledTemplate:
         self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         self._template = environment.from_string(source)
 
-    def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises whatever the template does; ValueError when it writes without end."""
+    def render(self, values: Mapping[str, Any], today: str | None = None) -> str:
+        """Render the template. Raises the template's errors, and ValueError if the text is too long.
+
+        `today` is the date that the template reads, as YYYY-MM-DD; None: the clock's.
+        """
+        if today is not None:
+            values = {**values, "strftime_now": partial(_strftime_of, today)}
         pieces: list[str] = []
         size = 0
         for piece in self._template.generate(values):
@@ -82,3 +88,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(format_: str) -> str:
     return datetime.now().astimezone().strftime(format_)
+
+
+def _strftime_of(today: str, format_: str) -> str:
+    return date.fromisoformat(today).strftime(format_)

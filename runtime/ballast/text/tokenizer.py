@@ -124,12 +124,12 @@ class Tokenizer:
         self.vocab_size = len(self._bytes)
         self.bos_id = bos_id
         self.add_bos = add_bos and bos_id is not None
-        self.eos_id = eos_ids[0] if eos_ids else None
         family = family_of_vocabulary({token.content for token in added.values()})
         self.reply = DEFAULT_FORM if family is None else family.reply
-        ends = () if family is None else family.ends
+        ends, never = ((), ()) if family is None else (family.ends, family.never_ends)
         spelled = self.added_ids.intersection(backend.token_to_id(text) for text in (*END_SPELLINGS, *ends))
-        self.eos_ids = frozenset(eos_ids) | spelled
+        self.eos_ids = (frozenset(eos_ids) | spelled) - {backend.token_to_id(text) for text in never}
+        self.eos_id = next((token_id for token_id in eos_ids if token_id in self.eos_ids), None)
         # Some files declare the end of a turn as a user-defined token, whose text would be part of replies.
         self._control = spelled | {token_id for token_id, token in added.items() if token.special}
         for token_id in self.eos_ids | ({bos_id} if bos_id is not None else set()):

@@ -187,7 +187,7 @@ def _referred(reference: str, names: _Names) -> str:
 
 
 def _enumerated(schema: Mapping[str, Any]) -> str:
-    """The values, which must be of the type that the schema names beside null."""
+    """The values, which must be of the schema's type other than null."""
     kind = schema.get("type")
     if isinstance(kind, list):
         if len(kind) > 2 or (len(kind) == 2 and "null" not in kind):

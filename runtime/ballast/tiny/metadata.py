@@ -43,6 +43,8 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
+    if shape.architecture == "gpt-oss":
+        return {}  # its files say nothing of it
     if not shape.counts_layers:
         return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
     return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
@@ -52,7 +54,8 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
         head_dim = shape.heads.head_dim
         kv = {"head_count_kv": shape.heads.num_kv_heads, "key_length": head_dim, "value_length": head_dim}
-        return {"head_count": shape.num_heads, **kv}
+        window = {} if shape.heads.window is None else {"sliding_window": shape.heads.window}
+        return {"head_count": shape.num_heads, **kv, **window}
     latent = shape.kv_lora_rank
     head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
     attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
@@ -79,7 +82,7 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture == "qwen3moe":
+    if shape.architecture in ("qwen3moe", "gpt-oss"):
         return  # its files say nothing of it
     if shape.architecture == "minimax-m2":  # its files say this alone
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
@@ -99,6 +102,8 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_string(f"{scaling}.type", "yarn")
     writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
     writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
+    if shape.yarn.is_plain:
+        return
     writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
     if not shape.old_keys:
         writer.add_float32(f"{scaling}.yarn_beta_fast", shape.yarn.beta_fast)
@@ -131,6 +136,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "minimax-m2": _minimax_config,
         "hy_v3": _hy3_config,
         "dots1": _dots_config,
+        "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
     }
     own = makers[shape.architecture](shape)
@@ -284,14 +290,30 @@ def _dots_config(shape: TinyShape) -> dict[str, Any]:
     }
 
 
+def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    windowed = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(shape.num_layers)]
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "attention_bias": True,
+        "head_dim": shape.heads.head_dim,
+        "layer_types": windowed,
+        "model_type": "gpt_oss",
+        "num_local_experts": shape.num_experts,
+        "sliding_window": shape.heads.window,
+        "swiglu_limit": 7.0,
+    }
+
+
 def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
     assert shape.yarn is not None
-    return {
+    own: dict[str, Any] = {"mscale": shape.yarn.mscale, "mscale_all_dim": shape.yarn.mscale_all_dim}
+    if shape.yarn.is_plain:
+        own = {"truncate": False}
+    return own | {
         "beta_fast": shape.yarn.beta_fast,
         "beta_slow": shape.yarn.beta_slow,
         "factor": shape.yarn.factor,
-        "mscale": shape.yarn.mscale,
-        "mscale_all_dim": shape.yarn.mscale_all_dim,
         "original_max_position_embeddings": shape.yarn.original_context,
         "type": "yarn",
     }

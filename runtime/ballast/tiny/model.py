@@ -90,7 +90,7 @@ def write_model(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError("directory", directory, f"cannot be made: {error.strerror}; name another") from None
-    # Written aside and moved, so that nobody sees half a file; a server may have the old one mapped.
+    # Written to a temporary folder and moved, so that no reader sees half a file; a server may map the old one.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(
             Path(scratch) / f"{_STEM}.gguf", shape.architecture, split_max_tensors=_per_shard(written, num_shards)

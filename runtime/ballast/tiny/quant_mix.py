@@ -65,10 +65,10 @@ _FALLBACK = {
 def type_for(tensor: Tensor, quant: str) -> GGMLQuantizationType:
     """The type of a tensor under `quant`, one of QUANTS.
 
-    Vectors, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and the
-    output are Q6_K and the rest is Q4_K; tensors whose rows do not fit these are Q8_0.
+    Vectors, biases, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and
+    the output are Q6_K and the rest is Q4_K; tensors whose rows do not fit these are Q8_0.
     """
-    if len(tensor.shape) == 1 or tensor.is_exact:
+    if len(tensor.shape) == 1 or tensor.is_exact or tensor.is_added:
         return _T.F32
     if quant == _MIX:
         is_down = tensor.part_of is not None and "down" in tensor.part_of.parts

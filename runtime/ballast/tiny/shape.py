@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ballast.model.layers.feed_forward import ROUTER_BIAS
-from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
+from ballast.model.layers.grouped import OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,9 @@ class TinyYarn:
     beta_slow: float = 1.0
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
+    is_plain: bool = False
+    """Whether the GGUF has factor and original context alone, and config.json no mscale and a ramp that is not
+    rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class TinyHeads:
     head_dim: int = 128
     options: frozenset[str] = frozenset({QK_NORM})
     """Of the declaration, see `GroupedSpec`."""
+    window: int | None = None
+    """The window of the layers that have one. The architecture says which they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class TinyShape:
     normalize_weights: bool = False
     weights_scale: float = 1.0
     rms_eps: float = 1e-6
-    """transformers normalises the latents with 1e-6 whatever config.json says, so another value here would differ."""
+    """transformers normalises the latents with 1e-6 and ignores config.json, so another value would differ."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     architecture: str = "deepseek2"
@@ -259,6 +264,24 @@ DOTS1 = TinyShape(
     yarn=None,
 )
 
+GPT_OSS = TinyShape(
+    name="Tiny gpt-oss",
+    family="gpt-oss",
+    gating="softmax",
+    architecture="gpt-oss",
+    num_dense_layers=0,
+    hidden=288,  # like the real 2880, an odd multiple of 32 and none of 256
+    ffn_dim=352,  # its files have the experts' width here
+    expert_dim=352,
+    num_heads=8,
+    heads=TinyHeads(head_dim=64, options=frozenset({QKV_BIAS, OUTPUT_BIAS, SINKS}), window=16),
+    num_shared_experts=0,
+    normalize_weights=True,
+    rms_eps=1e-5,
+    rope_theta=150000.0,
+    yarn=TinyYarn(factor=32.0, original_context=64, is_plain=True),
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -295,4 +318,5 @@ PRESETS = {
     "minimaxm2": MINIMAX_M2,
     "hy3": HY3,
     "dots1": DOTS1,
+    "gptoss": GPT_OSS,
 }

@@ -34,7 +34,13 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
     )
     dense = DenseSpec(shape.ffn_dim)
     experts = ExpertsSpec(
-        routing, shape.expert_dim, shape.num_shared_experts, is_fused=False, router_bias_name=shape.router_bias_name
+        routing,
+        shape.expert_dim,
+        shape.num_shared_experts,
+        is_fused=False,
+        router_bias_name=shape.router_bias_name,
+        unit=architecture.unit,
+        has_biases=architecture.expert_biases,
     )
     return ModelSpec(
         name=shape.name,
@@ -54,7 +60,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
 def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
     rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     if shape.heads is not None:
-        head_dim = shape.heads.head_dim
+        head_dim, period = shape.heads.head_dim, ARCHITECTURES[shape.architecture].window_period
         return GroupedSpec(
             shape.num_heads,
             shape.heads.num_kv_heads,
@@ -62,6 +68,7 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
             head_dim,
             rope,
             options=shape.heads.options,
+            window=shape.heads.window if period is not None and layer % period < period - 1 else None,
             norms_all_heads=ARCHITECTURES[shape.architecture].norms_all_heads,
         )
     return LatentSpec(

@@ -91,12 +91,12 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss"]
 
 
 @dataclass(frozen=True, slots=True)
 class _OfFamily:
-    """What the text of a family beside DeepSeek's takes. Its models add no BOS."""
+    """The tokens of a family other than DeepSeek. Its models add no BOS."""
 
     release: str
     """The release whose template the file has."""
@@ -104,7 +104,7 @@ class _OfFamily:
     bos: str
     eos: str
     roles: tuple[str, ...]
-    """Tokens around messages, beside those that divide replies."""
+    """Tokens around messages, in addition to those that divide replies."""
 
 
 _OTHERS: dict[str, _OfFamily] = {
@@ -133,6 +133,7 @@ _OTHERS: dict[str, _OfFamily] = {
             *("<tool_response:opensource>", "</tool_response:opensource>"),
         ),
     ),
+    "gpt-oss": _OfFamily("gpt-oss", "gpt-4o", "<|startoftext|>", "<|endoftext|>", ()),
 }
 
 
@@ -251,7 +252,7 @@ def _train(
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    assert backend.get_vocab_size() == num_learnt, "the texts are too short for so many tokens"
+    assert backend.get_vocab_size() == num_learnt, "the texts are too short for this many tokens"
     return backend
 
 

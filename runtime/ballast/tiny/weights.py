@@ -20,6 +20,8 @@ _BRANCH_GAIN = 0.6
 """Size of what one attention or feed-forward adds to the residual stream, whose rows start at about 1."""
 _SILU_RMS = 0.6
 """Root mean square of silu(g)·u for normal g and u of variance 1."""
+_CLAMPED_RMS = 8.0
+"""The same of a clamped unit whose products have the biases below."""
 _LOGIT_STD = 3.0
 """Over a thousand tokens: about 2.5 nats of entropy, the best token about 1 above the next."""
 _PADDING_GAIN = 2.0
@@ -35,7 +37,7 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
             values[num_tokens:] *= _PADDING_GAIN
         elif tensor.group == "embedding":
             values = _matrix(seed, tensor, math.sqrt(shape.hidden))
-        elif len(tensor.shape) > 1:
+        elif len(tensor.shape) > 1 and not tensor.is_added:
             values = _matrix(seed, tensor, _gain(shape, tensor))
         else:
             values = _vector(seed, tensor)
@@ -51,17 +53,24 @@ def _gain(shape: TinyShape, tensor: Tensor) -> float:
         "output": 2 * _BRANCH_GAIN,  # attention averages over tokens, which shrinks its output
         "router": 1.5,
         "down": _BRANCH_GAIN / _SILU_RMS,
-        "experts_down": _BRANCH_GAIN / _SILU_RMS / _routed_gain(shape),
+        "experts_down": _BRANCH_GAIN / _unit_rms(tensor) / _routed_gain(shape),
     }
     return gains.get(tensor.role, 1.0)
 
 
 def _vector(seed: int, tensor: Tensor) -> Floats:
-    """Factors near 1, or small numbers to be added."""
-    spread = {"router_bias": 0.15, "index_key_shift": 0.1}.get(tensor.role, 0.3)
-    if tensor.is_added:
+    """Factors near 1, or numbers to be added: of gate and up so large that a unit's limit is often reached."""
+    spreads = {"router_bias": 0.15, "index_key_shift": 0.1, "sinks": 2.0}
+    spread = (spreads | {"experts_gate_bias": 4.0, "experts_up_bias": 3.0}).get(tensor.role, 0.3)
+    if tensor.is_added or tensor.role == "sinks":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(spread)
     return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
+
+
+def _unit_rms(tensor: Tensor) -> float:
+    """Root mean square of what the unit of a tensor's experts gives."""
+    is_clamped = tensor.part_of is not None and tensor.part_of.unit is not None
+    return _CLAMPED_RMS if is_clamped else _SILU_RMS
 
 
 def _routed_gain(shape: TinyShape) -> float:

@@ -1,4 +1,4 @@
-"""Numbers as the fields of GGUF's blocks hold them."""
+"""Converts numbers to the fields of GGUF blocks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def half(values: Floats) -> Bytes:
 
 
 def words(values: NDArray[Any], bits: int) -> Bytes:
-    """Whole numbers of `bits` bits, a multiple of eight, as bytes along the last axis, the lowest first."""
+    """Integers of `bits` bits (a multiple of eight) as little-endian bytes along the last axis."""
     return np.ascontiguousarray(values).astype(f"<u{bits // 8}").view(np.uint8)
 
 
 def join(*parts: NDArray[Any]) -> Bytes:
-    """The fields of every block, uint8 [blocks, …] each, joined to uint8 [blocks, bytes]."""
+    """Joins the fields of every block, uint8 [blocks, …] each, to uint8 [blocks, bytes]."""
     return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1, dtype=np.uint8, casting="no")

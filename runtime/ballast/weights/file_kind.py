@@ -1,4 +1,4 @@
-"""Recognizes files that look like a model's and hold none, from their first bytes."""
+"""Recognizes files that look like a model but contain none, from their first bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_KINDS: Mapping[str, str] = MappingProxyType(
         "controlvector": "a control vector, which is not supported; name the file of a model",
     }
 )
-"""What a GGUF file holds instead of a model, by its `general.type`, and what to do."""
+"""Content of GGUF files that are not models, by their `general.type`, and what to do."""
 
 VOCABULARY = "a vocabulary without weights; name the file of a model"
 
@@ -30,7 +30,7 @@ _FOREIGN = (
     (b"<!DOCTYPE", "a web page, not the file behind it"),
     (b"<html", "a web page, not the file behind it"),
 )
-"""How files begin that are no GGUF, and what they are."""
+"""First bytes of known files that are not GGUF, and descriptions."""
 
 
 def other_type(metadata: Mapping[str, object]) -> str | None:
@@ -43,14 +43,14 @@ def other_type(metadata: Mapping[str, object]) -> str | None:
 
 
 def foreign_kind(head: bytes) -> str | None:
-    """A description of a file other than a GGUF that begins with these bytes; None if it is not known."""
+    """A description of a file other than a GGUF that begins with these bytes; None if it is unknown."""
     return next((kind for begin, kind in _FOREIGN if head[: len(begin)].lower() == begin.lower()), None)
 
 
 def kind_instead_of_model(file: Path, *, is_shard: bool) -> str | None:
     """A description of a file that holds no model; None for a model, and for a file that must be opened to find out.
 
-    `is_shard`: it is one of several files, of which the first may hold no tensors.
+    `is_shard`: it is one of several files; the first one may contain no tensors.
     """
     if file.is_symlink() and not file.exists():
         return f"a link to {file.readlink()}, which does not exist"

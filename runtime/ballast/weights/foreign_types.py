@@ -1,4 +1,4 @@
-"""Tensor types of GGUF files that Ballast does not read, by number, so that a refusal can name them."""
+"""Tensor types of GGUF files that Ballast does not support, by number, for error messages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ IK_LLAMA_TYPES: Mapping[int, str] = {
     157: "IQ2_KL",
     158: "IQ1_KT",
 }
-"""Those that ik_llama.cpp's quantiser writes."""
+"""Types of ik_llama.cpp's quantiser."""
 
 _NEWEST: Mapping[int, tuple[str, str]] = {42: ("Q2_0", "TQ2_0 or Q2_K"), 43: ("F8_E4M3", "Q8_0 or BF16")}
-"""Types of llama.cpp that cannot be read here yet, and the types to take in their place."""
+"""Types of llama.cpp that cannot be read here yet, and the types to use instead."""
 
 _REPACKED = range(200, 400)
-"""ik_llama.cpp's numbers of types whose rows it has interleaved."""
+"""ik_llama.cpp's numbers for types with interleaved rows."""
 
 
 _GIVEN_UP: Mapping[int, tuple[str, str]] = {
@@ -44,21 +44,21 @@ _GIVEN_UP: Mapping[int, tuple[str, str]] = {
     37: ("IQ4_NL_4_8", "IQ4_NL"),
     38: ("IQ4_NL_8_8", "IQ4_NL"),
 }
-"""Those that llama.cpp wrote once, most of them with rows interleaved for Arm, and the type to take in their place."""
+"""Removed types of llama.cpp, most of them with rows interleaved for Arm, and the type to use instead."""
 
 
 def why_unknown(number: int) -> str:
-    """Why a tensor whose type has this number is refused, and what to do."""
+    """Why a tensor with this type number is rejected, and what to do."""
     if number in _GIVEN_UP:
         name, other = _GIVEN_UP[number]
-        return f"type {name} (number {number}) is one that llama.cpp itself has given up; take a file of {other}"
+        return f"type {name} (number {number}) was removed from llama.cpp; use a file of {other}"
     if number in _NEWEST:
         name, other = _NEWEST[number]
-        return f"type {name} (number {number}) of llama.cpp cannot be read yet; take a file of {other}"
+        return f"type {name} (number {number}) of llama.cpp is not supported yet; use a file of {other}"
     if number in IK_LLAMA_TYPES:
         whose = f"type {IK_LLAMA_TYPES[number]} (number {number}) is ik_llama.cpp's own"
     elif number in _REPACKED:
         whose = f"type number {number} is one of ik_llama.cpp's own, of interleaved rows"
     else:
         return f"unknown type number {number}; it may be newer than this version of Ballast, or the file is damaged"
-    return f"{whose}, which only that program reads; take a file of llama.cpp's types"
+    return f"{whose}, which only that program reads; use a file with llama.cpp's types"

@@ -1,7 +1,7 @@
 """Opens GGUF models: metadata as plain values, tensors as read-only views of the mapped files.
 
-All headers are checked on opening, so every offset in a `GgufModel` can be trusted, also that of a damaged or foreign
-file. Opening reads headers only; weights stay on disk until they are touched.
+All headers are checked on opening, so every offset in a `GgufModel` is valid, even for a damaged or malicious file.
+Opening reads only headers; weights stay on disk until they are accessed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GgufModel:
 
     @property
     def path(self) -> Path:
-        """The first file, which stands for the model in messages."""
+        """The first file, which identifies the model in messages."""
         return self.files[0]
 
     def data(self, name: str) -> NDArray[np.uint8]:
@@ -46,13 +46,13 @@ class GgufModel:
         return self._maps[info.file][info.offset : info.offset + info.num_bytes]
 
     def header(self, file: Path) -> NDArray[np.uint8]:
-        """The bytes of one of its files that come before the first tensor's: a read-only view, no copy."""
+        """The bytes of a file before its first tensor: a read-only view, no copy."""
         mapped = self._maps[file]
         return mapped[: min((info.offset for info in self.tensors.values() if info.file == file), default=mapped.size)]
 
     def release(self, name: str) -> None:
-        """Drop a tensor's whole pages from this process's memory, since they will not be read again soon. A later read
-        brings them back from the file."""
+        """Drop a tensor's whole pages from this process's memory, because they will not be read again soon. A later
+        read loads them from the file."""
         info = self.tensors[name]
         begin = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (info.offset + info.num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -66,8 +66,8 @@ class GgufModel:
 def open_gguf(path: Path) -> GgufModel:
     """Open the model at `path`: a file, any one of its shards, or a folder that holds one model.
 
-    Raises ConfigError when the path does not name exactly one model, ModelError when a file is missing, damaged, or
-    not a GGUF that can be read here, OutOfMemoryError when the system refuses to map one.
+    Raises ConfigError if the path does not specify exactly one model, ModelError if a file is missing, damaged, or not
+    a supported GGUF file, OutOfMemoryError if the system refuses to map one.
     """
     files = model_files(path)
     shards = [read_file(file) for file in files]
@@ -87,7 +87,7 @@ def open_gguf(path: Path) -> GgufModel:
 
 
 def block_of(tensor: str) -> int | None:
-    """The block that a tensor belongs to by its name, `blk.N.…`; None for one that belongs to none."""
+    """The block that a tensor belongs to by its name, `blk.N.…`; None if it belongs to none."""
     found = _BLOCK.fullmatch(tensor)
     return None if found is None else int(found[1])
 

@@ -1,7 +1,7 @@
-"""Reads the header of one GGUF file, with bounds: whatever the file holds, it is read or refused soon.
+"""Reads the header of one GGUF file, with limits: any file is read or rejected quickly.
 
-The gguf package knows the format. Here it is kept from what a damaged file would lead it to: reading past the end,
-arrays without an end, tensors where there is no data.
+The gguf package parses the format. This module prevents the effects of damaged files: reads past the end, endless
+arrays, tensors outside the file.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MIN_ALIGNMENT = 8
 _MAX_NAME_BYTES = 63
 """ggml's own limit."""
 
-# Bounds many times what the largest models have: 1,100 tensors, 60 keys, 164,000 tokens, 12 MB in all.
+# Limits far above the largest models, which have 1,100 tensors, 60 keys, 164,000 tokens, 12 MB in total.
 _MAX_TENSORS = 20_000
 _MAX_KEYS = 2_000
 _MAX_ITEMS = 4_000_000
-"""Of all arrays together. The largest models have 0.7 million: tokens, their types, merges."""
+"""Most items of all arrays together. The largest models have 0.7 million: tokens, their types, merges."""
 _MAX_HEADER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """The place of one tensor. `shape` is row-major: its last entry is the length of a row."""
+    """The location of one tensor. `shape` is row-major: its last entry is the length of a row."""
 
     name: str
     ggml_type: GGMLQuantizationType
@@ -60,7 +60,7 @@ class GgufFile:
 
 
 def read_file(file: Path) -> GgufFile:
-    """Raises ModelError for a file that is damaged or cannot be read here, OutOfMemoryError when the system refuses to
+    """Raises ModelError for a file that is damaged or cannot be read here, OutOfMemoryError if the system refuses to
     map it."""
     try:
         if not file.is_file():
@@ -86,7 +86,7 @@ def read_file(file: Path) -> GgufFile:
 
 
 def _check_head(file: Path, head: bytes) -> None:
-    """Magic, version, and the counts that say how much follows."""
+    """Check the magic number, the version, and the counts of tensors and keys."""
     if len(head) < 8 or head[:4] != b"GGUF":
         kind = foreign_kind(head) or f"it begins with {_printed(head[:4])}" if head else "it is empty"
         raise ModelError(file, f"not a GGUF file: {kind}; name a file that begins with GGUF, or a folder of one")
@@ -104,14 +104,14 @@ def _check_head(file: Path, head: bytes) -> None:
 
 
 def _printed(head: bytes) -> str:
-    """The first bytes of a file for a message: as text if they are, else as hexadecimal digits."""
+    """The first bytes of a file for a message: as text if possible, otherwise as hexadecimal digits."""
     text = head.decode("ascii", errors="replace")
     return f'"{text}"' if text.isprintable() and text.isascii() else f"the bytes {head.hex(' ')}"
 
 
 class _Reader(GGUFReader):
     """A safe and fast `GGUFReader`: reads past the end of the file fail instead of yielding empty data, arrays are read
-    at once instead of element by element, and tensors become checked `TensorInfo`s.
+    in one operation instead of element by element, and tensors become checked `TensorInfo`s.
     """
 
     infos: dict[str, TensorInfo]
@@ -146,14 +146,14 @@ class _Reader(GGUFReader):
         if item_type == GGUFValueType.STRING:
             values, end = self._strings(start, count)
         elif item_type == GGUFValueType.ARRAY:
-            raise ValueError("an array of arrays, which no model uses")
+            raise ValueError("an array of arrays, which is not supported")
         else:
             values = self._get(start, self.gguf_scalar_to_np[item_type], count)
             end = start + values.nbytes
         return end - orig_offs, [values], [0], [GGUFValueType.ARRAY, item_type]
 
     def _strings(self, start: int, count: int) -> tuple[NDArray[Any], int]:
-        self._check_end(start + 8 * count)  # the least that so many take
+        self._check_end(start + 8 * count)  # the least size of `count` strings
         buffer = self.data.data
         size = len(buffer)
         strings: list[str] = []
@@ -225,5 +225,5 @@ def _value(field: ReaderField) -> Any:
 
 
 def _sentence(error: Exception) -> str:
-    """The error's message, shortened; str() would put quotes around that of a KeyError."""
+    """The error's message, shortened; str() would quote the message of a KeyError."""
     return shown(str(error.args[0]), 300) if error.args else type(error).__name__

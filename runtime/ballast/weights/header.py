@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 
 _ITEM_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Of GGUF's types of values. 8 is a string, 9 an array."""
+"""Sizes of GGUF's value types. 8 is a string, 9 an array."""
 _STRING, _ARRAY = 8, 9
 
 
 def is_whole(head: bytes) -> bool:
-    """Whether the first bytes of a file hold all of its GGUF header. Also true of what is none: more bytes of it would
-    not help, and whoever reads it refuses it."""
+    """Whether the first bytes of a file contain its whole GGUF header. Also true for other files, because more bytes
+    would not help; the reader rejects them."""
     if not head.startswith(b"GGUF") and len(head) >= 4:
         return True
     try:
@@ -31,7 +31,7 @@ def is_whole(head: bytes) -> bool:
 
 
 def texts(head: bytes, *keys: str) -> dict[str, str]:
-    """The values of those `keys` that are texts and lie within the first bytes of a file."""
+    """The values of `keys` that are strings and within the first bytes of a file."""
     found: dict[str, str] = {}
     wanted = {key.encode(): key for key in keys}
     try:
@@ -46,7 +46,7 @@ def texts(head: bytes, *keys: str) -> dict[str, str]:
             if len(found) == len(keys):
                 break
     except (struct.error, KeyError):
-        pass  # cut, or damaged: what was found before holds
+        pass  # truncated or damaged: the values found so far are valid
     return found
 
 

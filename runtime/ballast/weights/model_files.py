@@ -10,18 +10,18 @@ from ballast.weights.file_kind import kind_instead_of_model
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
 _EXTRA = re.compile(r"\.|mtp-|(.*[-._])?mmproj([-._].*)?$", re.IGNORECASE)
-"""Names of files that repositories hold in addition to a model: hidden files, the block that predicts several tokens,
-and the part that sees images."""
+"""Names of other files in model repositories: hidden files, blocks for multi-token prediction, and projectors for
+images."""
 
 
 def is_extra_file(name: str) -> bool:
-    """Whether a file of this name belongs to a model and is none itself."""
+    """Whether a file with this name belongs to a model but is not one itself."""
     return _EXTRA.match(name) is not None
 
 
 def model_files(path: Path) -> list[Path]:
-    """The files of the model, in shard order. Raises ConfigError when the path does not name exactly one model,
-    ModelError when a shard is missing."""
+    """The files of the model, in shard order. Raises ConfigError if the path does not specify exactly one model,
+    ModelError if a shard is missing."""
     if path.is_dir():
         return _files_in(path)
     if path.is_symlink() and not path.exists():
@@ -46,18 +46,18 @@ def _files_in(folder: Path) -> list[Path]:
     models = {key: files for key, files in found.items() if key not in others}
     models = {key: files for key, files in models.items() if not is_extra_file(key)} or models
     if len(models) > 1:
-        raise ConfigError("gguf_path", folder, f"holds {len(models)} models, name one: {', '.join(models)}")
+        raise ConfigError("gguf_path", folder, f"contains {len(models)} models; pass one of them: {', '.join(models)}")
     if not models:
         kinds = ", ".join(f"{key} is {kind.partition(';')[0]}" for key, kind in others.items())
         problem = f"no model in this folder: {kinds}" if kinds else "no *.gguf file in this folder"
-        hint = f"; there are some in its folders {', '.join(below)}: name one of these" if below else ""
+        hint = f"; its subfolders {', '.join(below)} contain some: pass one of these" if below else ""
         raise ConfigError("gguf_path", folder, f"{problem}{hint}")
     [files] = models.values()
     return model_files(files[0])
 
 
 def _kind_instead(files: list[Path]) -> str | None:
-    """A description of a file, or a set of shards, that is no model; None for a model."""
+    """A description of a file, or a set of shards, that is not a model; None for a model."""
     kind = kind_instead_of_model(files[0], is_shard=_SHARD.fullmatch(files[0].name) is not None)
     return kind or ("a hidden file" if files[0].name.startswith(".") else None)
 

@@ -1,4 +1,4 @@
-"""Opens a folder of packed weights for one model: those that it has, or a new set, with room for it."""
+"""Opens a folder of packed weights for one model: an existing set, or a new one if there is space."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ballast.weights.packed_set import Manifest, PackedError, PackedSet, reason,
 log = logging.getLogger(__name__)
 
 MOST_UNIT_BYTES = 2 << 20
-"""Every matrix has a file of its own, so larger pages would be mostly empty."""
+"""Every matrix has its own file, so larger pages would be mostly empty."""
 _LOOK_S, _LOOK_AGAIN_S = 1.0, 0.02
-"""How long to ask for a lock, since a plan has each for a moment, to see whether it is free."""
+"""Timeout and interval for acquiring a lock: a plan briefly takes each lock to see whether it is free."""
 
 
 def open_packed_dir(
@@ -31,9 +31,9 @@ def open_packed_dir(
     tensors: Collection[str],
     needed_bytes: Callable[[int], int],
 ) -> PackedPanels | None:
-    """The packed weights of these `tensors` of the model in `folder`, or files for them. `needed_bytes` is asked what
-    these take in multiples of so many bytes. None,
-    with a warning that says why, where they can be neither used nor kept. Sets that nobody uses are removed."""
+    """The packed weights of these `tensors` of the model in `folder`, or files for new ones. `needed_bytes` returns
+    their size, rounded up to multiples of its argument. Returns None, and logs a warning with the reason, if they can
+    be neither used nor kept. Sets that no process uses are removed."""
     if isa == "reference":
         why = "the instruction set reference computes from the model's file, and packs nothing"
         log.warning("packed_dir is not used", extra={"folder": str(folder), "why": why})
@@ -66,11 +66,11 @@ def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedP
 
 
 def _locked(kept: PackedSet, needed_bytes: int) -> Manifest | None:
-    """Lock the set: for reading where it is finished, else for writing, emptied."""
+    """Lock the set: for reading if it is finished, otherwise for writing after clearing it."""
     give_up_s = time.monotonic() + _LOOK_S
     while True:
         if kept.lock(shared=True):
-            with suppress(PackedError):  # of two that find it damaged, one comes to write
+            with suppress(PackedError):  # if two processes find it damaged, one gets to write
                 manifest = kept.manifest()
                 if manifest is not None:
                     return manifest
@@ -85,7 +85,7 @@ def _locked(kept: PackedSet, needed_bytes: int) -> Manifest | None:
             kept.lock(shared=True)
             return manifest
     except PackedError as error:
-        log.warning("packed weights cannot be used", extra={"why": str(error), "instead": "packed and kept anew"})
+        log.warning("packed weights cannot be used", extra={"why": str(error), "instead": "packed again"})
     kept.clear()
     free_bytes = read_file_system(kept.path).free_bytes
     if free_bytes < needed_bytes:

@@ -1,4 +1,4 @@
-"""Names a set of packed weights by all that its bytes follow from, so that a set of another name is never used."""
+"""Computes the name of a set of packed weights from everything that determines its content."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _READERS = 16
 
 
 def packed_key(gguf: GgufModel, isa: str, threads_per_node: Sequence[int], tensors: Collection[str]) -> str:
-    """32 hexadecimal digits. They follow from the files (size, time of change, header, and a sample of every tensor),
-    from how panels lie and for which instruction set, from how rows are divided among nodes, and from which `tensors`
-    are kept. Raises OSError when a file has gone."""
+    """32 hexadecimal digits. They depend on the files (size, modification time, header, and a sample of every tensor),
+    on the layout and instruction set, on the division of rows among nodes, and on the kept `tensors`. Raises OSError if
+    a file has vanished."""
     return key_of(files_digest(gguf), isa, threads_per_node, tensors)
 
 
 def key_of(digest: bytes, isa: str, threads_per_node: Sequence[int], tensors: Collection[str]) -> str:
-    """The same from the `files_digest` of a model. Pure."""
+    """The same, from the `files_digest` of a model. Pure."""
     facts = {
         "layout": kernels.PANEL_LAYOUT_VERSION,
         "isa": isa,
@@ -36,28 +36,28 @@ def key_of(digest: bytes, isa: str, threads_per_node: Sequence[int], tensors: Co
 
 
 def files_digest(gguf: GgufModel) -> bytes:
-    """32 bytes that follow from a model's files: size, time of change, header, and a sample of every tensor. Raises
-    OSError when a file has gone."""
+    """A 32-byte digest of a model's files: size, modification time, header, and a sample of every tensor. Raises
+    OSError if a file has vanished."""
     digest = hashlib.sha256()
     for file in gguf.files:
         status = file.stat()
         digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
         digest.update(gguf.header(file).tobytes())
-    # Two releases of a model may differ in nothing but their weights, and images give every file the same time.
+    # Two releases of a model may differ only in their weights, and images set the same time for all files.
     for sample in _samples(gguf):
         digest.update(sample)
     return digest.digest()
 
 
 def _samples(gguf: GgufModel) -> Iterator[bytes]:
-    """From the middle of every tensor, by name. Several are read at a time: a thousand, one after the other, took two
-    seconds of a start, most of it for what the system reads around them."""
+    """Samples from the middle of every tensor, by name. They are read concurrently: a thousand sequential reads took
+    two seconds of a start, mostly for the readahead of the system."""
     with ExitStack() as opened, ThreadPoolExecutor(_READERS, "ballast-sample") as readers:
         files: dict[Path, int] = {}
         for file in gguf.files:
             files[file] = os.open(file, os.O_RDONLY)
             opened.callback(os.close, files[file])
-            os.posix_fadvise(files[file], 0, 0, os.POSIX_FADV_RANDOM)  # what lies around a sample is not wanted
+            os.posix_fadvise(files[file], 0, 0, os.POSIX_FADV_RANDOM)  # no readahead around a sample
 
         def sample(name: str) -> bytes:
             info = gguf.tensors[name]

@@ -1,8 +1,8 @@
-"""The packed weights of one model, kept in a folder: the next start maps or reads them instead of packing anew.
+"""The packed weights of one model, kept in a folder: the next start maps or reads them instead of packing again.
 
-In a folder in memory, panels are packed into the files themselves and used there. On a disk they are written once the
-model is loaded, on a thread of its own, and read into memory at the next start. Whatever cannot be used or kept is
-packed as without a folder, and one warning says why: a folder never keeps a server from starting.
+In a folder in memory, weights are packed into the files and used there. On a disk, a thread writes them once the model
+is loaded, and the next start reads them into memory. If they cannot be used or kept, the model is packed as without a
+folder, and one warning gives the reason: a folder never prevents a server from starting.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from typing import TypeVar
 from ballast._core import kernels
 from ballast.host.filesystem import FileSystem
 from ballast.weights.packed_set import KeptMatrix, Manifest, PackedError, PackedSet, file_name, reason
+from ballast.weights.panel_packing import OpenFile
 
 log = logging.getLogger(__name__)
-
-FileOf = Callable[[str, int], kernels.PanelFile | None]
-"""Asked with what panels are and how many bytes they take."""
 
 Packed = TypeVar("Packed")
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Panels that are to be kept."""
+    """Panels to keep."""
 
     what: str
     num_bytes: int
@@ -37,11 +35,11 @@ class _Made:
 
 
 class PackedPanels:
-    """Gives each matrix its file while a model is loaded, by one thread; then `finish`. `close` when the model is not
-    used any more."""
+    """Provides a file for each matrix while one thread loads a model; then call `finish`. Call `close` when the model
+    is no longer used."""
 
     def __init__(self, kept: PackedSet, files: FileSystem, manifest: Manifest | None) -> None:
-        """`kept`: locked for reading where it has a manifest, else for writing."""
+        """`kept`: locked for reading if it has a manifest, otherwise for writing."""
         self._set = kept
         self._is_mapped = files.is_in_memory
         self._unit_bytes = files.unit_bytes
@@ -54,20 +52,20 @@ class PackedPanels:
         self._problem: str | None = None
         self._num_bytes = 0
         self._seconds = 0.0
-        self._ending = threading.RLock()  # reentrant: `close` may be called by whatever frees the model
+        self._ending = threading.RLock()  # reentrant: freeing the model may call `close`
         self._is_writing = False
         self._is_closed = False
 
     @property
     def is_filled(self) -> bool:
-        """Whether panels come from here, so that the model's own tensors are not read."""
+        """Whether the packed weights come from the folder, so that the model's tensors are not read."""
         return self._found is not None
 
-    def pack(self, pack: Callable[[FileOf | None], Packed]) -> Packed:
-        """What `pack` makes with `file_of`, or without it where a file turns out to be damaged or to have no room."""
+    def pack(self, pack: Callable[[OpenFile | None], Packed]) -> Packed:
+        """Calls `pack` with `open_file`. If a file is damaged or has no room, calls it again without."""
         begin, bytes_before = time.perf_counter(), self._num_bytes
         try:
-            return pack(self.file_of)
+            return pack(self.open_file)
         except RuntimeError as error:
             if not self._open:
                 raise
@@ -81,8 +79,8 @@ class PackedPanels:
                 os.close(file)
             self._open.clear()
 
-    def file_of(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
-        """The file for the panels that `what` describes, of `num_bytes`; None where they are not kept."""
+    def open_file(self, what: str, num_bytes: int) -> kernels.PanelFile | None:
+        """The file for the panels that `what` describes, of `num_bytes`; None: they are not kept."""
         try:
             return self._from_file(what, num_bytes) if self._found is not None else self._to_file(what, num_bytes)
         except (OSError, PackedError) as error:
@@ -90,7 +88,7 @@ class PackedPanels:
             return None
 
     def finish(self) -> threading.Thread | None:
-        """After the last matrix. On a disk, what is to be kept is written by the thread that is returned."""
+        """Call after the last matrix. On a disk, returns the thread that writes the packed weights."""
         told = {"folder": str(self._set.path), "bytes": self._num_bytes, "seconds": round(self._seconds, 3)}
         if self._found is not None:
             log.info("packed weights mapped" if self._is_mapped else "packed weights read", extra=told)
@@ -105,7 +103,7 @@ class PackedPanels:
         return None
 
     def close(self) -> None:
-        """Let the set be removed. What is still to be written is not; the thread that writes ends soon."""
+        """Allow removal of the set. Pending writes are dropped, and the writing thread ends soon."""
         with self._ending:
             self._is_closed = True
             if self._is_writing:
@@ -116,7 +114,7 @@ class PackedPanels:
         assert self._found is not None
         index, matrix = self._found.get(what, (-1, None))
         if matrix is None:
-            raise PackedError(f"{self._set.path}: holds no {what}")
+            raise PackedError(f"{self._set.path}: contains no {what}")
         name = file_name(index)
         if matrix.num_bytes != num_bytes:
             raise PackedError(f"{self._set.path / name}: {matrix.num_bytes} bytes of panels; expected {num_bytes}")

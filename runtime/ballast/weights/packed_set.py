@@ -1,8 +1,8 @@
 """A set of packed weights on a file system: a folder with a file for each matrix, a lock, and a manifest.
 
-The manifest comes last, under its name in one step, so a set without one was never finished. Files are made anew,
-never written over: a process that has mapped one keeps what it has mapped. What others could have put there is refused:
-a set and its files belong to this user, and nobody else may write into them.
+The manifest is written last and atomically, so a set without one is unfinished. Files are created, never overwritten: a
+process keeps the content that it has mapped. A set and its files must belong to this user, and only this user may write
+to them, so that other users cannot replace weights.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WRITTEN_AT_ONCE = 8 << 20
 
 
 class PackedError(Exception):
-    """Why packed weights cannot be used or kept, with the name of the file or folder."""
+    """Packed weights cannot be used or kept; the message contains the file or folder."""
 
 
 class KeptMatrix(BaseModel):
-    """One file of a set. Its place in the manifest is its name; `what` says which panels they are, `checksum` is that
+    """One file of a set. Its index in the manifest determines its name; `what` describes its panels, `checksum` is that
     of kernels.PanelFile."""
 
     what: str
@@ -44,13 +44,13 @@ class KeptMatrix(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a finished set holds."""
+    """The content of a finished set."""
 
     files: list[KeptMatrix]
 
 
 def file_name(index: int) -> str:
-    """Of the file for the manifest's entry `index`."""
+    """Name of the file for the manifest's entry `index`."""
     return f"{index:05d}.panels"
 
 
@@ -58,7 +58,7 @@ class PackedSet:
     """An open set. Used by one thread at a time. It counts as in use while it has its lock."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        """Opens the set `key` (see `packed_key`) in `folder`, and makes it where there is none. Raises PackedError and
+        """Open the set `key` (see `packed_key`) in `folder`, or create it. Raises PackedError and
         OSError."""
         self.path = folder / f"{_PREFIX}{key}"
         with suppress(FileExistsError):
@@ -66,7 +66,7 @@ class PackedSet:
         self._fd = _open_own_folder(self.path)
         try:
             if os.fstat(self._fd).st_mode & _OTHERS_MAY_WRITE:
-                # As a volume is when its pod's node starts again. What it holds may be anybody's.
+                # A volume is like this after its node restarts. Other users may have written its content.
                 self.forget()
                 os.fchmod(self._fd, 0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -76,18 +76,18 @@ class PackedSet:
             raise PackedError(reason(error, self.path)) from error
 
     def lock(self, *, shared: bool) -> bool:
-        """Take the lock, for reading or for writing, if nobody has it who forbids that, else have none.
-        `close` gives it back."""
+        """Try to take the lock, for reading or for writing. On failure, no lock is held.
+        `close` releases it."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # of two that read and want to write, one must get it
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # if two readers want to write, one must get the lock
             fcntl.flock(self._lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Whoever removes a set does it under the lock.
+        # A set is only removed under the lock.
         return os.fstat(self._lock).st_nlink > 0
 
     def manifest(self) -> Manifest | None:
-        """What the set holds; None if it was not finished. Raises PackedError where that is damaged, and OSError."""
+        """The set's manifest; None if it is unfinished. Raises PackedError if it is damaged, and OSError."""
         try:
             with self._open_own(MANIFEST, os.O_RDONLY) as file:
                 data = os.read(file, _MAX_MANIFEST_BYTES)
@@ -112,11 +112,11 @@ class PackedSet:
         os.fsync(self._fd)
 
     def forget(self) -> None:
-        """Make the set one that was never finished, so that the next start packs anew."""
+        """Mark the set as unfinished, so that the next start packs again."""
         self.discard(MANIFEST)
 
     def new_file(self, name: str, length: int) -> int:
-        """A descriptor of a new file of `length` bytes, which take no room yet. Raises OSError."""
+        """A descriptor of a new sparse file of `length` bytes. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         file = os.open(name, flags, mode=0o600, dir_fd=self._fd)
         try:
@@ -127,20 +127,20 @@ class PackedSet:
         return file
 
     def open_file(self, name: str, length: int, *, mapped: bool) -> int:
-        """A descriptor of a file that must be `length` bytes long; without `mapped` it bypasses the page cache where it
-        can. Raises PackedError and OSError."""
+        """A descriptor of a file that must be `length` bytes long; without `mapped` it bypasses the page cache if
+        possible. Raises PackedError and OSError."""
         if not mapped:
             with suppress(OSError):
                 return self._checked(name, length, os.O_RDONLY | os.O_DIRECT)
         file = self._checked(name, length, os.O_RDWR if mapped else os.O_RDONLY)
-        # A hole would be given memory as it is read, for which there may be no room.
+        # Reading a hole would allocate memory that may not be available.
         if mapped and os.fstat(file).st_blocks * _STAT_UNIT < length:
             os.close(file)
             raise PackedError(f"{self.path / name}: has holes")
         return file
 
     def write_file(self, name: str, memory: NDArray[np.uint8]) -> None:
-        """A new file of whole pages, written past the page cache where that can be. Raises OSError."""
+        """Write a new file of whole pages, bypassing the page cache if possible. Raises OSError."""
         file = self.new_file(name, memory.nbytes)
         try:
             with suppress(OSError):
@@ -152,36 +152,36 @@ class PackedSet:
             os.close(file)
 
     def discard(self, name: str) -> None:
-        """Remove a file, whose memory or disk is given back once nobody has it open or mapped."""
+        """Remove a file. Its memory or disk space is freed when no process has it open or mapped."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._fd)
 
     def clear(self) -> None:
-        """Remove all that the set holds but its lock. Raises OSError."""
+        """Remove the content of the set except its lock. Raises OSError."""
         for name in sorted(self._names(), key=lambda name: name != MANIFEST):
             if name != _LOCK:
                 os.unlink(name, dir_fd=self._fd)
 
     def remove(self) -> None:
-        """Remove the set, whose lock for writing this process has. Raises OSError."""
+        """Remove the set. This process must hold its lock for writing. Raises OSError."""
         self.clear()
         os.unlink(_LOCK, dir_fd=self._fd)
         self.path.rmdir()
 
     def num_bytes(self) -> int:
-        """What its files take. Raises OSError."""
+        """Size of its files on disk. Raises OSError."""
         files = (os.stat(name, dir_fd=self._fd, follow_symlinks=False) for name in self._names())
         return sum(file.st_blocks * _STAT_UNIT for file in files)
 
     def close(self) -> None:
-        """Give back the lock. Panels that are mapped stay."""
+        """Release the lock. Mapped panels stay valid."""
         for file in (self._lock, self._fd):
             with suppress(OSError):
                 os.close(file)
         self._lock = self._fd = -1
 
     def _names(self) -> list[str]:
-        return os.listdir(self._fd)  # noqa: PTH208  a Path may lead elsewhere by now
+        return os.listdir(self._fd)  # noqa: PTH208  a Path may now lead elsewhere
 
     def _checked(self, name: str, length: int, flags: int) -> int:
         with self._open_own(name, flags) as file:
@@ -207,7 +207,7 @@ class PackedSet:
 
 
 def remove_unused(folder: Path, key: str) -> list[str]:
-    """Remove the sets in `folder`, but for `key`, that no process uses. Returns why some of them stay. Raises
+    """Remove the sets in `folder`, except `key`, that no process uses. Returns the reasons for those that stay. Raises
     OSError."""
     problems: list[str] = []
     for other in _others(folder, key):
@@ -219,8 +219,8 @@ def remove_unused(folder: Path, key: str) -> list[str]:
 
 
 def reason(error: OSError | PackedError, where: Path) -> str:
-    """What to say of an error at `where`, a set or the folder of all. The system names a file of a set without its
-    folder, and a descriptor not at all."""
+    """The message for an error at `where`, a set or the folder of all sets. The system reports a file of a set without
+    its folder, and a descriptor without a name."""
     if isinstance(error, PackedError):
         return str(error)
     name = error.filename if isinstance(error.filename, str) else ""
@@ -228,7 +228,7 @@ def reason(error: OSError | PackedError, where: Path) -> str:
 
 
 def unused_bytes(folder: Path) -> int:
-    """What the sets in `folder` take that no process uses: the next start uses or removes them."""
+    """Size of the sets in `folder` that no process uses: the next start uses or removes them."""
     try:
         return sum(found.num_bytes() for found in _others(folder, ""))
     except OSError:
@@ -236,7 +236,7 @@ def unused_bytes(folder: Path) -> int:
 
 
 def keys_in_use(folder: Path) -> frozenset[str]:
-    """The keys of the finished sets in `folder` that processes use: another one that wants such a set shares it."""
+    """The keys of the finished sets in `folder` that processes use: another process that needs such a set shares it."""
     found: set[str] = set()
     with suppress(OSError):
         for key, other in _sets(folder):
@@ -247,21 +247,21 @@ def keys_in_use(folder: Path) -> frozenset[str]:
 
 
 def _others(folder: Path, key: str) -> Iterator[PackedSet]:
-    """The sets, but for `key`, that no process uses, each locked while the caller has it."""
+    """The sets, except `key`, that no process uses; each is locked while the caller handles it."""
     for other, found in _sets(folder):
         if other != key and found.lock(shared=False):
             yield found
 
 
 def _sets(folder: Path) -> Iterator[tuple[str, PackedSet]]:
-    """The sets and their keys, each open while the caller has it."""
+    """The sets and their keys, each open while the caller handles it."""
     for entry in sorted(folder.iterdir()):
         if not _SET_NAME.fullmatch(entry.name):
             continue
         key = entry.name.removeprefix(_PREFIX)
         try:
             found = PackedSet(folder, key)
-        except (OSError, PackedError):  # somebody else's, or gone by now
+        except (OSError, PackedError):  # another user's, or removed meanwhile
             continue
         try:
             yield key, found
@@ -290,7 +290,7 @@ def _check_own(found: os.stat_result, path: Path, *, is_folder: bool) -> None:
     if found.st_uid != os.geteuid():
         raise PackedError(f"{path}: belongs to user {found.st_uid}; expected {os.geteuid()}")
     if not is_folder and found.st_mode & _OTHERS_MAY_WRITE:
-        raise PackedError(f"{path}: mode {stat.S_IMODE(found.st_mode):o}; nobody else may write there")
+        raise PackedError(f"{path}: mode {stat.S_IMODE(found.st_mode):o}; only the owner may have write permission")
 
 
 def _write(file: int, data: memoryview, begin: int) -> None:
@@ -300,7 +300,7 @@ def _write(file: int, data: memoryview, begin: int) -> None:
 
 
 def _write_text(file: int, data: bytes) -> None:
-    """The same of an empty file, also where only mapped memory can be written."""
+    """The same for an empty file, also if the file system only supports mapped writes."""
     try:
         _write(file, memoryview(data), 0)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Quantises floats to GGUF blocks, in NumPy. For tests and tiny models, not for good quantisations of real
-models.
+"""Quantises floats to GGUF blocks, in NumPy. For tests and tiny models; real models need a better
+quantiser.
 
 Block layouts: ggml's `ggml-common.h`. Each sub-block gets the scale that spans its values, and each value the nearest
 step. Types that the gguf package can quantise are left to it; those with few points are in quantize_points.py.
@@ -19,7 +19,7 @@ from ballast.weights.quantize_points import QUANTIZERS
 _HALF_MAX = float(np.finfo(np.float16).max)
 _NO_SCALES = frozenset({GGMLQuantizationType.F32, GGMLQuantizationType.BF16})
 _FLUSH_BELOW = np.float32(1e-12)
-"""Far below what a half-precision scale can tell from zero; its reciprocal would overflow."""
+"""Far below the smallest half-precision scale; the reciprocal of a smaller value would overflow."""
 _IQ4_VALUES = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
 _IQ4_MIDPOINTS = (_IQ4_VALUES[1:] + _IQ4_VALUES[:-1]) / 2
 _E2M1_VALUES = np.array(gguf.quants.NVFP4.kvalues[:8], np.float32)
@@ -30,7 +30,7 @@ _E2M1_MAX, _E4M3_MAX = 6.0, 448.0
 def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
     """The rows of `values`, float32 [..., cols], as blocks: uint8 [..., row_bytes].
 
-    Raises ValueError when cols is not a multiple of the type's block, when Ballast does not read the type, and for
+    Raises ValueError if cols is not a multiple of the type's block, if Ballast does not support the type, and for
     values that are not finite or exceed the range of the type's scales (±65504 in half precision).
     """
     block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
@@ -55,17 +55,17 @@ def quantize(values: Floats, ggml_type: GGMLQuantizationType) -> Bytes:
 
 
 def matrix_scales(values: Floats, num_experts: int, ggml_type: GGMLQuantizationType) -> Floats:
-    """What to divide `values` by before they are quantised to a type with scales in small floats, and products with
-    them have to be multiplied by: float32 [num_experts], for each of as many equal parts. The largest value of a part
-    gets the largest scale that there is."""
+    """Factors for types with small float scales: divide `values` by them before quantising, and multiply products by
+    them. float32 [num_experts], for each of as many equal blocks of rows. The largest value of a block gets the largest
+    scale of the type."""
     largest = np.abs(values).reshape(num_experts, -1).max(axis=1, initial=0)
-    # The next float: a quotient that was rounded down would leave the value beyond the limit.
+    # The next float, because a quotient rounded down would exceed the limit.
     scales = np.nextafter(largest / np.float32(_limit(ggml_type)), np.float32(np.inf))
     return np.where(largest > 0, scales, np.float32(1))
 
 
 def _limit(ggml_type: GGMLQuantizationType) -> float:
-    """The largest weight that a type holds."""
+    """The largest weight that a type can represent."""
     if ggml_type in _NO_SCALES:
         return float(np.finfo(np.float32).max)
     return _E2M1_MAX * _E4M3_MAX if ggml_type == GGMLQuantizationType.NVFP4 else _HALF_MAX

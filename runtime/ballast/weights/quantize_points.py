@@ -1,4 +1,4 @@
-"""Quantises floats to GGUF blocks whose codes are the points of a grid, or have three values. For tests and tiny
+"""Quantises floats to GGUF blocks whose codes are points of a grid, or have three values. For tests and tiny
 models.
 
 A weight is d · (2 n + 1) · unit · level: n is a sub-block's, and levels are those of the nearest point, found as that
@@ -21,9 +21,9 @@ from ballast.weights.block_fields import Bytes, Floats, half, inverse, join, rou
 
 Numbers = NDArray[np.int64]
 _SHIFT = 1 / 8
-"""How far points of IQ1 are moved, up or down."""
+"""Offset of IQ1's points, up or down."""
 _TERNARY_STEP = 1.2
-"""Of the root mean square of a block of normal weights: the step of three values that leaves the least error."""
+"""Step of three values with the least error, relative to the root mean square of normally distributed weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class _Kind:
     """How a type scales its points."""
 
     grid: Any
-    """The class of the gguf package that has it."""
+    """The class of the gguf package with the grid."""
     sub_block: int
     """Weights that share n."""
     top: int
     """The largest n."""
     unit: float
     reach: float
-    """The largest level, as a share of the sub-block's largest weight: what leaves little error of normal weights."""
+    """Scale of the largest level relative to the sub-block's largest weight, tuned for normal weights."""
 
 
 _IQ2_XXS = _Kind(gguf.quants.IQ2_XXS, 32, 15, 1 / 8, 0.75)
@@ -97,8 +97,8 @@ def _iq1_s(blocks: Floats) -> Bytes:
 
 
 def _iq1_m(blocks: Floats) -> Bytes:
-    """As IQ1_S with a nibble a point: 3 bits and whether it is moved down; n of 16 weights in 3 bits. The block's scale
-    is the top nibbles of those words."""
+    """As IQ1_S with a nibble per point: 3 bits and whether it is moved down; n of 16 weights in 3 bits. The block's
+    scale is the top nibbles of those words."""
     d, n, scaled = _scaled(blocks, _IQ1_M)
     numbers, is_down = _shifted_points(scaled.reshape(-1, 32, 8), _IQ1_M)
     nibbles = numbers >> 8 | is_down << 3
@@ -128,7 +128,7 @@ QUANTIZERS: dict[GGMLQuantizationType, Callable[[Floats], Bytes]] = {
     GGMLQuantizationType.TQ1_0: _ternary(GGMLQuantizationType.TQ1_0),
     GGMLQuantizationType.TQ2_0: _ternary(GGMLQuantizationType.TQ2_0),
 }
-"""Of blocks [blocks, 256], to uint8 [blocks, bytes]."""
+"""Functions from blocks [blocks, 256] to uint8 [blocks, bytes]."""
 
 
 def _scaled(blocks: Floats, kind: _Kind) -> tuple[Floats, Numbers, Floats]:
@@ -144,7 +144,7 @@ def _scaled(blocks: Floats, kind: _Kind) -> tuple[Floats, Numbers, Floats]:
 
 @cache
 def _points_of(grid: Any) -> Floats:
-    """Their levels, [points, weights]."""
+    """The levels of a grid's points, [points, weights]."""
     grid.init_grid()
     return np.asarray(grid.grid, np.float32).reshape(grid.grid_shape)
 
@@ -187,7 +187,7 @@ def _shifted_points(parts: Floats, kind: _Kind) -> tuple[Numbers, Numbers]:
 
 
 def _negative(scaled: Floats) -> Numbers:
-    """A bit a weight, eight together: [blocks, 32]."""
+    """One sign bit per weight, eight per byte: [blocks, 32]."""
     return _bits_of((scaled < 0).astype(np.int64).reshape(len(scaled), 32, 8), 1)
 
 
@@ -203,7 +203,7 @@ def _even_signs(scaled: Floats) -> tuple[Numbers, Floats]:
 
 
 def _bits_of(numbers: Numbers, bits: int) -> Numbers:
-    """Numbers of `bits` bits along the last axis, joined to one, the first lowest."""
+    """Joins numbers of `bits` bits along the last axis into one, the first in the lowest bits."""
     joined: Numbers = (numbers << bits * np.arange(numbers.shape[-1])).sum(axis=-1)
     return joined
 

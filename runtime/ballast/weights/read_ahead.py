@@ -1,9 +1,9 @@
-"""Has the system read a model's tensors shortly before they are packed, while others are packed.
+"""Makes the system read a model's tensors shortly before they are packed, while others are packed.
 
-Threads that pack wait at the first byte that is not there yet, a few at a time: no disk is busy by that. The system
-reads into its page cache, from which tensors are packed in place, so nothing is copied twice. Where memory has no room
-for file and panels, what was packed leaves the cache at once: the system would look for free memory when all is taken,
-and would find no huge pages for panels.
+Packing threads wait for page faults, a few at a time, which does not keep a disk busy. The system reads into its page
+cache, from which tensors are packed in place, so nothing is copied twice. If memory has no room for both the file and
+the packed weights, packed tensors leave the cache immediately; otherwise the system would run out of free memory and
+find no huge pages.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 from ballast.weights.gguf import GgufModel, block_of
 
 LEAD_BYTES = 512 << 20
-"""How much beyond the tensor that is packed may be read: it takes page cache, and fast disks fill it in a moment."""
+"""Bytes to read beyond the tensor that is being packed: they occupy page cache, and fast disks read them quickly."""
 _PIECE_BYTES = 8 << 20
 _DROPS_A_READ = 2
 _LEAVE_S = 10.0
-"""Longest wait at the end for a disk that does not answer."""
+"""Longest wait at the end for a hanging disk."""
 
 
 class ReadAhead(AbstractContextManager["ReadAhead"]):
-    """Reads while it is entered, on a thread of its own. A hint: what it cannot read is read as it is packed."""
+    """Reads on its own thread while it is entered. A hint: packing reads the rest itself."""
 
     def __init__(
         self, gguf: GgufModel, names: Iterable[str], lead_bytes: int = LEAD_BYTES, *, drops_packed: bool = False
     ) -> None:
-        """`names`: the tensors that will be packed, layer by layer, in about this order. With `drops_packed` the page
-        cache keeps nothing of the layers before the one that is packed."""
+        """`names`: the tensors that will be packed, layer by layer, in about this order. With `drops_packed`, the page
+        cache keeps nothing of the layers before the current one."""
         self._pieces: list[tuple[Path, int, int, int]] = []
-        """File, offset, bytes, and how many bytes come before in all."""
+        """File, offset, bytes, and total bytes before."""
         self._ends: dict[str, int] = {}
         self._layer_begins: dict[str, int] = {}
         self._drops_packed = drops_packed
@@ -66,7 +66,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         self._thread.join(_LEAVE_S)
 
     def begin(self, name: str) -> None:
-        """Say that a tensor is packed now."""
+        """Report that packing of a tensor begins."""
         with self._changed:
             self._packed_to = max(self._packed_to, self._ends.get(name, 0))
             self._layer_begin = max(self._layer_begin, self._layer_begins.get(name, 0))
@@ -86,7 +86,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
                 if not is_late:
                     with suppress(OSError):
                         os.posix_fadvise(files[file], offset, count, os.POSIX_FADV_WILLNEED)
-                # Reading is not held up by a whole layer at once.
+                # Drop a few chunks at a time, so that reading is not delayed by a whole layer.
                 for old_file, old_offset, old_count, old_before in self._pieces[dropped : dropped + _DROPS_A_READ]:
                     if old_before + old_count > drop_to:
                         break
@@ -96,7 +96,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
 
 
 class _OpenFiles(dict[Path, int], AbstractContextManager["_OpenFiles"]):
-    """Descriptors by file, opened as they are asked for."""
+    """Descriptors by file, opened on first use."""
 
     def __missing__(self, file: Path) -> int:
         self[file] = os.open(file, os.O_RDONLY)

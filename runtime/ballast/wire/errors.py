@@ -45,7 +45,7 @@ def error_reply(error: Exception) -> ErrorReply:
             body = error_body(error.message, error_type="overloaded_error", code=error.code)
             headers = {
                 "Retry-After": str(math.ceil(error.retry_after_s)),
-                # The clients of OpenAI and Anthropic prefer it: whole seconds would bring many back at once.
+                # The clients of OpenAI and Anthropic prefer it: with whole seconds, many would retry at the same time.
                 "Retry-After-Ms": str(math.ceil(1000 * error.retry_after_s)),
                 "X-Should-Retry": "true",
             }

@@ -1,8 +1,8 @@
 """What happens to each field of a request's body: honoured, without effect here, refused by name, or not known.
 
-A field that a type of `ballast.wire` declares is honoured, unless its annotation holds a `NoEffect`. The rules
-beside the type say what happens to those that other programs know; a field that is neither is not known. All of
-docs/reference/request-fields.md is made from this.
+A field that a type of `ballast.wire` declares is supported, unless its annotation contains a `NoEffect`. The rules of
+the type specify what happens to known fields of other programs; all other fields are unknown.
+docs/reference/request-fields.md is generated from this.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Shape:
     """Honoured ones; with the shape of the objects in them, or None where they are not looked into."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     drops_unknown: bool = False
-    """Whether fields that are not known are taken out of the object, since it goes on as it is."""
+    """Whether unknown fields are removed from the object, because it is passed on unchanged."""
     only_types: frozenset[str] | None = None
     """Objects of another `type` are not looked into: they are skipped or refused as a whole where they are read."""
 

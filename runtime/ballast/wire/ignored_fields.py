@@ -14,7 +14,7 @@ _INDEX = re.compile(r"\.\d+(?=\.)")
 
 
 class IgnoredFields:
-    """Names and their number, bounded. The names are safe in a header and in a log, whatever the client wrote."""
+    """Names of ignored fields, up to a limit, and their number. The names are safe in a header and in a log."""
 
     def __init__(self, *, refuse_unknown: bool = False) -> None:
         self.refuse_unknown = refuse_unknown

@@ -84,7 +84,7 @@ def _objects(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def shape_of(kind: type[StrictModel]) -> Shape:
-    """The fields that a type declares, with the rules beside it. A rule goes before a field that is inherited."""
+    """The fields that a type declares, with its rules. A rule takes precedence over an inherited field."""
     return Shape(
         {
             info.alias or name: _inside(info)

@@ -69,7 +69,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
 
     other_fields: ClassVar[Mapping[str, Rule]] = {}
-    """What happens to fields that it does not have; one that is neither here nor there is not known."""
+    """Rules for fields that the type does not declare; a field without a rule is unknown."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def check_size(data: bytes, what: str, param: str | None = None) -> None:
 def _holds_more(data: bytes, signs: bytes, most: int) -> bool:
     """Whether more than `most` of these signs stand outside of strings."""
     if sum(map(data.count, signs)) <= most:
-        return False  # as a rule, whatever stands in strings
+        return False  # the usual case: few signs even if strings are counted
     found = re.finditer(rb'"(?:[^"\\]++|\\.)*+"|[%b]' % re.escape(signs), data, re.DOTALL)
     outside = (True for each in found if data[each.start()] != ord('"'))
     return next(islice(outside, most, None), False)

@@ -200,11 +200,11 @@ class Version(BaseModel):
 
 
 class EngineView(_Open):
-    """The engine's numbers, the requests that run and the first of those that wait."""
+    """The engine's numbers, the running requests and the first waiting ones."""
 
     state: str
     device: str
-    """Where the model is computed: cpu, cuda or cuda:N."""
+    """The device of the model: cpu, cuda or cuda:N."""
     planned_bytes: dict[str, int]
     """What `ballast plan` says that is needed, by where: host, and device where there is one."""
     load_progress: float
@@ -212,7 +212,7 @@ class EngineView(_Open):
     switched_off: dict[str, str]
     """Ways of computing on a GPU that start has switched off, and why."""
     kv_tiers: list[dict[str, Any]]
-    """What host memory and disk hold beside the KV cache, the fastest first."""
+    """The tiers of the KV cache in host memory and on disk, the fastest first."""
     step_costs: dict[str, list[dict[str, float]]]
     """Costs of steps by lane, each with its number of `tokens` and its `seconds`: decode, decode_in_pass while a pass
     runs, prefill, and prefill_during_decode while the decode lane computes."""
@@ -221,7 +221,7 @@ class EngineView(_Open):
 
 
 class NumaView(_Open):
-    """Where threads and memory are."""
+    """CPUs of the threads and NUMA nodes of the memory."""
 
     cpus: str
     nodes: list[dict[str, Any]]

@@ -14,7 +14,7 @@ _SHOWN_CHARS = 40
 
 
 def file_prompt(name: Any, text: str) -> str:
-    """What the model reads of a file. Its `name` is left out where it is no text."""
+    """The text of a file for the model. Its `name` is omitted if it is not a string."""
     head = f"[file name]: {name}\n" if isinstance(name, str) and name else ""
     return f"{head}[file content begin]\n{text}\n[file content end]"
 

@@ -50,7 +50,8 @@ def program(folder: Path, *patterns: str) -> Path:
 
 
 def check(agent: Agent, template: str, num_tasks: int = 2) -> str:
-    """Have it do so many tasks in one conversation with a model of that template. Returns what was seen, in words."""
+    """Lets the agent do `tasks` tasks in one conversation with a model of that template. Returns a description of what
+    was seen."""
     with tempfile.TemporaryDirectory(prefix="agent-") as directory, _server(template, Path(directory)) as server:
         home = Path(directory) / "home"
         home.mkdir()

@@ -17,7 +17,7 @@ def check(folder: Path, script: str, ignored: Collection[str] = ()) -> None:
     """Run `script` with the packages of `folder`. Its arguments are the URLs of a server with the built-in model, which
     a grammar can force but which cannot act, and of one whose model follows a script. No fields but `ignored` may be
     ignored."""
-    copy = folder / script  # packages are looked for beside the file
+    copy = folder / script  # packages are looked up next to the file
     shutil.copyfile(HERE / script, copy)
     with (
         ServerProcess(*TEMPLATE, "--max_batch_size", "8") as built_in,

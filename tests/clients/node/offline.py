@@ -1,6 +1,6 @@
 """Runs a check in the network namespace that it is in, where loopback is still down: offline.py NAME FOLDER
 
-NAME is a module beside this one, whose `check(folder)` gets the folder with the client's packages.
+NAME is a module in this folder, whose `check(folder)` gets the folder with the client's packages.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """An image with CUDA's libraries on a real node that has no GPU, as a namespace runs it that enforces `restricted`.
 
-The node reaches no other machine, so whatever is compiled here is compiled with what the image holds.
+The node reaches no other machine, so all compilation here uses only the image.
 """
 
 from __future__ import annotations

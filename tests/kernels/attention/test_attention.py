@@ -14,7 +14,7 @@ from support.kernels.isas import FAST_ISAS, isa_params
 class Paged:
     """Sequences of given lengths whose last `num_queries` positions are asked, in scattered blocks of a full cache."""
 
-    cache: NDArray[np.float32]  # [slots, L]; blocks of nobody hold NaN, so reading one shows
+    cache: NDArray[np.float32]  # [slots, L]; unused blocks hold NaN, so that a read of them shows
     rows: list[NDArray[np.float64]]  # per sequence [length, L]
     query_indptr: NDArray[np.int32]
     positions: NDArray[np.int32]
@@ -146,7 +146,7 @@ def test_long_contexts_on_any_number_of_threads(rng, isa, num_threads, lengths, 
 
 
 def test_a_weight_too_small_for_float32_is_none(rng, pool, isa):
-    """e to the power of -87 and less counts as zero, in whatever lane it comes."""
+    """Exponentials of -87 and less count as zero, in every SIMD lane."""
     p = paged(rng, [100], [1], 4, 16)
     p.cache[np.isfinite(p.cache[:, 0])] = 0
     first, last = (p.kv_indices[at // 16] * 16 + at % 16 for at in (0, 99))

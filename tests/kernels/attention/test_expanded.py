@@ -38,7 +38,7 @@ def both(
     device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(outside the latent space, inside it) for the last `tokens` of a request of so many; float32 [T, H, v_dim]."""
+    """(outside the latent space, inside it) for the last `tokens` of a request; float32 [T, H, v_dim]."""
     rng = torch.Generator(device).manual_seed(1)
     k_up, v_up = (
         torch.randn(sizes.num_heads, *shape, generator=rng, device=device) / math.sqrt(shape[1])

@@ -147,7 +147,7 @@ def test_heads_of_other_widths_are_computed_by_our_own_kernels(sizes: GroupedSiz
 def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     assert compiled_flashinfer(R1, CPU, off := SwitchedOff()) is None
-    assert "ballast-serve[cuda]" in off.reasons["flashinfer"]
+    assert "extra [cuda]" in off.reasons["flashinfer"]
 
 
 def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -> None:

@@ -19,7 +19,7 @@ TOLERANCE = {"rtol": 0, "atol": 2e-5}  # as latent attention's: scores below 10,
 
 @dataclass
 class Cache:
-    """Sequences in scattered blocks; blocks of nobody hold NaN, so reading one shows."""
+    """Sequences in scattered blocks. Unused blocks hold NaN, so that a read of them shows."""
 
     keys: NDArray[np.float32]  # [slots, kv heads, KEY]
     values: NDArray[np.float32]  # [slots, kv heads, VALUE]
@@ -46,24 +46,38 @@ def cache_of(rng: np.random.Generator, lengths: list[int], num_queries: list[int
 
 
 def attend(
-    pool: kernels.ThreadPool, query: NDArray[np.float32], cache: Cache, scale: float, isa: str
+    pool: kernels.ThreadPool,
+    query: NDArray[np.float32],
+    cache: Cache,
+    scale: float,
+    isa: str,
+    window: int = 0,
+    sinks: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     out = np.full((*query.shape[:2], VALUE), np.nan, np.float32)
-    kernels.gqa_attention(pool, query, cache.keys, cache.values, BLOCK_TOKENS, *cache.tables, scale, out, isa=isa)
+    tables, more = cache.tables, {"isa": isa, "window": window, "sinks": sinks}
+    kernels.gqa_attention(pool, query, cache.keys, cache.values, BLOCK_TOKENS, *tables, scale, out, **more)
     return out
 
 
-def reference(query: NDArray[np.float32], cache: Cache, scale: float) -> NDArray[np.float64]:
+def reference(
+    query: NDArray[np.float32],
+    cache: Cache,
+    scale: float,
+    window: int = 0,
+    sinks: NDArray[np.float32] | None = None,
+) -> NDArray[np.float64]:
     out = np.empty((*query.shape[:2], VALUE))
     group = query.shape[1] // cache.keys.shape[1]
     query_indptr, positions = cache.tables[:2]
     for request, slots in enumerate(cache.slots):
         for token in range(query_indptr[request], query_indptr[request + 1]):
-            seen = slots[: positions[token] + 1]
+            seen = slots[: positions[token] + 1][-window:]
             for head in range(query.shape[1]):
                 scores = cache.keys[seen, head // group].astype(np.float64) @ query[token, head] * scale
                 weights = np.exp(scores - scores.max())
-                out[token, head] = weights / weights.sum() @ cache.values[seen, head // group]
+                sink = 0.0 if sinks is None else np.exp(sinks[head] - scores.max())
+                out[token, head] = weights / (weights.sum() + sink) @ cache.values[seen, head // group]
     return out
 
 
@@ -87,17 +101,41 @@ def test_each_head_attends_to_the_keys_of_its_group(rng, pool, isa, heads, kv_he
     np.testing.assert_allclose(out, reference(query, cache, 0.3), **TOLERANCE)
 
 
-def test_a_row_has_the_same_bits_whatever_is_computed_beside_it(rng, isa):
+@pytest.mark.parametrize("window", [1, 7, 48, 128, 200, 1000])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (5, 5), (40, 2)])
+def test_with_a_window_a_token_sees_the_last_positions_alone(rng, pool, isa, heads, kv_heads, window):
+    cache = cache_of(rng, [700, 1, 450, 33], [90, 1, 1, 33], kv_heads)
+    query = rng.standard_normal((125, heads, KEY), dtype=np.float32)
+
+    out = attend(pool, query, cache, 0.3, isa, window)
+
+    np.testing.assert_allclose(out, reference(query, cache, 0.3, window), **TOLERANCE)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_a_sink_takes_its_share_of_a_heads_weights(rng, pool, isa, window):
+    cache = cache_of(rng, [300, 2, 60], [5, 2, 1], 2)
+    query = rng.standard_normal((8, 6, KEY), dtype=np.float32)
+    sinks = np.array([-1e4, -2.0, 0.0, 2.0, 8.0, 1e4], np.float32)
+
+    out = attend(pool, query, cache, 0.3, isa, window, sinks)
+
+    np.testing.assert_allclose(out, reference(query, cache, 0.3, window, np.minimum(sinks, 500)), **TOLERANCE)
+    np.testing.assert_array_equal(out[:, 5], 0.0)
+
+
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_row_has_the_same_bits_whatever_is_computed_beside_it(rng, isa, window):
     cache = cache_of(rng, [300, 40], [30, 4], 2)
     query = rng.standard_normal((34, 6, KEY), dtype=np.float32)
-    whole = attend(kernels.ThreadPool(3), query, cache, 0.3, isa)
+    whole = attend(kernels.ThreadPool(3), query, cache, 0.3, isa, window)
     for token in (0, 13, 29, 33):
         request = int(token >= 30)
         _, positions, kv_indptr, kv_indices = cache.tables
         begin, end = kv_indptr[request : request + 2]
         tables = (np.array([0, 1]), positions[[token]], np.array([0, end - begin]), kv_indices[begin:end])
         alone = Cache(cache.keys, cache.values, [], tuple(table.astype(np.int32) for table in tables))
-        found = attend(kernels.ThreadPool(1), query[[token]], alone, 0.3, isa)
+        found = attend(kernels.ThreadPool(1), query[[token]], alone, 0.3, isa, window)
         np.testing.assert_array_equal(found[0], whole[token])
 
 
@@ -106,3 +144,12 @@ def test_heads_that_make_no_equal_groups_are_refused(rng, pool):
     query = rng.standard_normal((1, 5, KEY), dtype=np.float32)
     with pytest.raises(ValueError, match="keys have 2 heads; expected a part of query's 5"):
         attend(pool, query, cache, 0.3, "reference")
+
+
+def test_senseless_windows_and_sinks_are_refused(rng, pool):
+    cache = cache_of(rng, [4], [1], 2)
+    query = rng.standard_normal((1, 4, KEY), dtype=np.float32)
+    with pytest.raises(ValueError, match="window is -1; expected 0 or more"):
+        attend(pool, query, cache, 0.3, "reference", -1)
+    with pytest.raises(ValueError, match=r"sinks is float32 \[3\]; expected float32 \[H = 4\]"):
+        attend(pool, query, cache, 0.3, "reference", 0, np.zeros(3, np.float32))

@@ -149,7 +149,7 @@ def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(dev
     TritonPositionChoice(INDEX, 1, replace(SMALL_SPANS, group=group)).choose(scores, case.step, 0, chosen)
     for token, found in enumerate(case.seen(chosen)):
         seen = scores[token, : int(case.step.positions[token]) + 1].cpu()
-        # NaN above all, zeros of both signs alike.
+        # NaN ranks highest. Zeros of both signs are equal.
         order = [(-torch.inf if score != score else -score, position) for position, score in enumerate(seen.tolist())]
         nans = [position for position, score in enumerate(seen.tolist()) if score != score]
         rest = [position for _, position in sorted(order) if position not in nans]
@@ -223,7 +223,7 @@ def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processo
     case = make(tokens, lens, device, dtype)
     chosen = PlainPositionChoice(INDEX)(*case.of_choice)
     for row, found in zip(chosen, case.seen(chosen), strict=True):
-        row[len(found) :] = 10**6  # which nobody may read
+        row[len(found) :] = 10**6  # which must not be read
     found = TritonChosenAttention(SIZES, SMALL_TILES, num_processors)(
         case.query, case.cache, chosen, case.owners, case.step
     )

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from ballast.model.hybrid.experts import fused_routing, routing_kernels
-from ballast.model.hybrid.experts.division import Divide, divide, phase_of
+from ballast.model.hybrid.experts.division import Divide, phase_of
 from ballast.model.hybrid.experts.expert_panels import group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FusedRouter
-from ballast.model.hybrid.experts.routing import Router
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from support.kernels.interpreted import interpreted
+from support.kernels.plain_routing import Router, divide
 from support.models.gguf_files import R1_SPEC
 
 CPU = torch.device("cpu")

@@ -95,7 +95,7 @@ def test_experts_that_do_not_fit_at_once_and_widths_that_are_no_step_are_the_sam
 
 
 def test_experts_come_in_chunks_and_nobody_may_have_chosen_one(rng, pool, device, monkeypatch) -> None:
-    """`ExpertSums` takes this way from so many tokens on, and so do `ExpertPanels`."""
+    """`ExpertSums` uses this path from this number of tokens on, and so does `ExpertPanels`."""
     stacks, matrices = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
     x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS, hidden=SMALL)
     ids[ids == 1] = -1

@@ -1,4 +1,4 @@
-"""`ballast batch` answers as the server does, goes on where it was stopped, and loses no reply."""
+"""`ballast batch` gives the same answers as the server, resumes where it was stopped, and loses no reply."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_signal_leaves_whole_lines_and_says_how_to_go_on(tmp_path: Path, capsy
     found = replies(tmp_path)
     assert 0 < len(found) < 201
     assert all(line["response"]["status_code"] == 200 for line in found.values())
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "run the same command again to continue" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

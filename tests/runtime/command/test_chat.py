@@ -119,7 +119,7 @@ def test_commands_and_a_url_without_scheme_and_path(server, tmp_path):
         terminal.type("/model ballast-tiny\n")
         terminal.until("(?s)/model ballast-tiny\r\n.*> ")
         terminal.type("/system Be brief.\n")
-        terminal.until("(?s)told this from now on.*> ")
+        terminal.until("(?s)The system prompt is set.*> ")
         terminal.type("\x1b[200~hello\nthere\x1b[201~\n")
         terminal.until("(?s)a second, first after.*> ")
         terminal.type(f"/save {saved}\n")

@@ -36,13 +36,17 @@ def test_version_prints_the_version():
     assert ballast("--version").stdout == f"{__version__}\n"
 
 
-def test_a_missing_package_is_one_sentence_with_the_command(capsys):
+@pytest.mark.parametrize(
+    ("package", "way_out"),
+    [("orjson", "install the wheel again"), ("torch", "install the wheel with its extra: WHEEL[runtime]")],
+)
+def test_a_missing_package_is_one_sentence_with_the_command(capsys, package, way_out):
     def command():
-        raise ModuleNotFoundError("No module named 'orjson'", name="orjson")
+        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
 
     assert cli.exit_code(command) == 2
     shown = capsys.readouterr().err
-    assert shown == "ballast: the package orjson is not installed; `pip install ballast-serve` brings it\n"
+    assert shown == f"ballast: the package {package} is not installed; run `make setup` in the clone, or {way_out}\n"
 
 
 def test_the_help_of_plan_begins_with_its_own_options():

@@ -65,7 +65,7 @@ def test_what_was_computed_before_the_prompts_does_not_count(tmp_path: Path) -> 
     [
         ([1, 2], "line 1: expected"),
         ({"prompt": "a", "token_ids": [1]}, "line 1: expected"),
-        ({"prompt": 5}, "line 1: prompt must be a text"),
+        ({"prompt": 5}, "line 1: prompt must be a string"),
         ({"prompt": "a", "temperature": 1}, "line 1: has temperature; allowed are prompt, token_ids, max_tokens"),
         ({"token_ids": [1, -1]}, "line 1: token_ids must be a list of whole numbers from 0 to "),
         ({"token_ids": []}, "line 1: the prompt has 0 tokens; expected 1 to "),
@@ -104,4 +104,4 @@ def test_a_profile_that_cannot_be_written_is_refused_before_any_prompt(
 
 def test_a_file_without_prompts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile(tmp_path) == 2
-    assert "has no prompt" in capsys.readouterr().err
+    assert "contains no prompt" in capsys.readouterr().err

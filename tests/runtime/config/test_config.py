@@ -54,6 +54,7 @@ def test_every_option_can_be_set_by_the_environment():
         "URL": "http://127.0.0.1:4318",
         "SHARE": "0.5",
         "LOW..HIGH": "-5..5",
+        "today|DATE": "2025-08-06",
         "": "true",
     }
     for opt in OPTIONS:
@@ -133,6 +134,19 @@ def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
     assert read_config({}, {}, in_file).server.port == 1
 
 
+@pytest.mark.parametrize("value", ["today", "2025-08-06", "2024-02-29"])
+def test_a_date_is_one_of_the_calendar(tmp_path, value):
+    assert read_config({"prompt_date": value}, {}).model.prompt_date == value
+    in_file = options_in_file(file_of(tmp_path, f"prompt_date: {value}"))
+    assert read_config({}, {}, in_file).model.prompt_date == value
+
+
+@pytest.mark.parametrize("value", ["", "tomorrow", "2025-02-29", "2025-8-6", "20250806", "2025-08-06T00"])
+def test_another_date_is_refused(value):
+    with pytest.raises(ConfigError, match="must be today, or a date as YYYY-MM-DD"):
+        read_config({"prompt_date": value}, {})
+
+
 def test_every_option_can_be_set_by_a_file(tmp_path):
     for opt in OPTIONS:
         assert opt.name in options_in_file(file_of(tmp_path, f"{opt.name}: 1"))
@@ -146,7 +160,7 @@ def test_every_option_can_be_set_by_a_file(tmp_path):
         ("port: 1\nport: 2", "port: is set twice"),
         ("chunk_size: 1\nchunk-size: 2", "chunk-size: is set twice"),
         ("port: [1]", "port: \\['1'\\] must be a whole number"),
-        ("- port", "must hold options as NAME: VALUE"),
+        ("- port", "expected options as NAME: VALUE"),
         ("port: {", "is not YAML"),
         ("served_model_name: [a, [b]]", "served_model_name: \\['a', \\['b'\\]\\] must be a name"),
         ("? [a]\n: 1", "line 1: a key that is no text"),
@@ -362,7 +376,7 @@ def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
     assert resolved(device="cuda").scheduling.prefill_chunk_size is None
     assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
     assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
-    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses none"):
+    with pytest.raises(ConfigError, match=r"stream_from_tokens=1: is about experts .* device=cpu uses no GPU"):
         resolved(device="cpu", stream_from_tokens=1)
 
 
@@ -378,9 +392,9 @@ def test_chunks_must_hold_every_decoding_request():
 
 
 def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_path):
-    with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: a local directory is needed"):
+    with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: expected a local directory"):
         resolved(model_path="deepseek-ai/DeepSeek-R1")
-    with pytest.raises(ConfigError, match=r"a local directory .* is needed, and this is not one"):
+    with pytest.raises(ConfigError, match="expected a local directory with"):
         resolved(model_path=tmp_path / "absent" / "deeper")
     assert resolved(model_path=tmp_path).model.model_path == tmp_path
 
@@ -432,7 +446,7 @@ def test_devices_and_the_limit_of_their_memory():
         read_config({"vram_limit": "24GB"})
     for given in ("24GiB", "1.5KiB", "8", "1073741825"):
         limit = read_config({"vram_limit": given}).machine.vram_limit
-        with pytest.raises(ConfigError, match=f"vram_limit={given}: limits a GPU's memory, and device=cpu uses none"):
+        with pytest.raises(ConfigError, match=f"vram_limit={given}: limits a GPU's memory, and device=cpu uses no GPU"):
             resolved(device="cpu", vram_limit=limit)
 
 

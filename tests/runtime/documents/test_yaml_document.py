@@ -1,4 +1,4 @@
-"""YAML of others: plain values, or a refusal that names the place, whatever the file holds."""
+"""YAML from untrusted files: plain values, or an error that names the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Conversations that come back from disk: the same tokens as without, after a restart too, whatever is wrong there."""
+"""Conversations that are restored from disk give the same tokens as without, also after a restart or with damaged
+files."""
 
 from __future__ import annotations
 
@@ -74,14 +75,14 @@ def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
 
 
 class Talk:
-    """Conversations that go on in turns, each with what was said so far."""
+    """Conversations of several turns. Each turn repeats the text so far."""
 
     def __init__(self, count: int = 4, seed: int = 3) -> None:
         self._random = random.Random(seed)
         self._said = [self._tokens(60) for _ in range(count)]
 
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
-        """Each of them once more, one after another or all at once."""
+        """Repeats each of them, one after another or concurrently."""
         requests = [self._request(said) for said in self._said]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
         for said, reply in zip(self._said, replies, strict=True):

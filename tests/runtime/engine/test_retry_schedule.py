@@ -1,4 +1,4 @@
-"""When refused clients are told to come back: one after another, as fast as requests end. Time is made up."""
+"""Retry-After of refused clients: one after another, as fast as requests end. Time is simulated."""
 
 import heapq
 import itertools
@@ -33,7 +33,7 @@ def test_each_refused_client_gets_a_place_of_its_own():
     waits = [schedule.refuse(now=100.0) for _ in range(5)]
     assert waits == pytest.approx([n * waits[0] for n in range(1, 6)])
     assert schedule.refuse(now=100.0 + waits[-1]) == pytest.approx(waits[0]), "the places before have passed"
-    assert measured(20.0).refuse(now=0.0, num_places=3) == pytest.approx(waits[2])
+    assert measured(20.0).refuse(now=0.0, num_slots=3) == pytest.approx(waits[2])
 
 
 def test_before_anything_has_ended_the_wait_grows_with_the_time_that_requests_have_run():
@@ -67,13 +67,13 @@ def test_the_wait_is_one_that_clients_heed(slots, runs, refusals):
     for run_s, num_ended in runs:
         schedule.ran(run_s, num_ended)
     now = 0.0
-    for pause_s, num_places in refusals:
+    for pause_s, num_slots in refusals:
         now += pause_s
-        assert MIN_RETRY_AFTER_S <= schedule.refuse(now, num_places) <= MAX_RETRY_AFTER_S
+        assert MIN_RETRY_AFTER_S <= schedule.refuse(now, num_slots) <= MAX_RETRY_AFTER_S
 
 
 class Server:
-    """A batch and a queue in made-up time, with clients that come back when they are told to."""
+    """A batch and a queue in simulated time, with clients that retry at the requested time."""
 
     def __init__(self, durations):
         self._schedule = RetrySchedule(BATCH)

@@ -1,4 +1,4 @@
-"""What a folder lies in, by the kernel's list of mounts."""
+"""The file system of a folder, from the kernel's list of mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of compiled kernels: kept from start to start, and nobody else's."""
+"""The folder of compiled kernels: kept between starts, and private to its user."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_gpus_on_two_nodes_have_no_common_one(tmp_path: Path) -> None:
 
 
 class CountingReader:
-    """A slow fake reader that records its calls and how many ran at once."""
+    """A slow fake reader that records its calls and how many ran concurrently."""
 
     def __init__(self, root: Path) -> None:
         self._report = read_report(WeightMemory(), root=plant(root, PINNED_POD))

@@ -1,4 +1,4 @@
-"""Models are pulled from a hub whole and checked, whatever the hub and the network do."""
+"""Models are pulled from a hub completely and verified, also if the hub or the network fails."""
 
 from __future__ import annotations
 
@@ -565,7 +565,7 @@ def test_serve_and_plan_take_files_and_names(
         for number, handler in handlers:
             signal.signal(number, handler)
     told = capsys.readouterr().err
-    assert "name two models; name one" in told
+    assert "are two models; pass one" in told
     assert "no such file" in told
 
 

@@ -178,7 +178,7 @@ def test_a_final_message_is_continued(llm: LLM) -> None:
     assert llm.chat(talk, params, continue_final_message=True)[0].outputs == output.outputs
     tokenizer = llm.get_tokenizer()
     assert tokenizer.decode(output.prompt_token_ids).endswith("12 + 7 =")
-    with pytest.raises(RequestError, match="excludes add_generation_prompt"):
+    with pytest.raises(RequestError, match="cannot be combined with add_generation_prompt"):
         llm.chat(talk, params, add_generation_prompt=True, continue_final_message=True)
     (open_ended,) = llm.chat(talk[:1], params, add_generation_prompt=False)
     assert list(open_ended.prompt_token_ids) == tokenizer.apply_chat_template(talk[:1])

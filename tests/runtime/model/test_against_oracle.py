@@ -46,6 +46,7 @@ NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
 GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
+WINDOWED = [("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")]  # whose prompts are five times their window
 QUANTS = [
     "f32",
     "f16",
@@ -173,7 +174,9 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
     return get
 
 
-@pytest.mark.parametrize(("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE))])
+@pytest.mark.parametrize(
+    ("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE, "gptoss"))]
+)
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle
     assert len(near_ties(oracle, make_prompt(), ROUNDING_NOISE)) <= 3
@@ -194,6 +197,15 @@ def test_logits_agree_in_every_architecture_and_layout(
 @pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
 @pytest.mark.parametrize(("arch", "quant"), GROUPED)
 def test_logits_agree_where_heads_share_keys_and_values(
+    subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
+):
+    compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
+@pytest.mark.parametrize(("arch", "quant"), WINDOWED)
+def test_logits_agree_where_attention_has_windows_and_sinks(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)

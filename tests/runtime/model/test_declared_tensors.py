@@ -102,13 +102,6 @@ def test_a_layer_has_the_tensors_of_its_options_only() -> None:
     assert roles(QK_NORM, QKV_BIAS) == roles() | biases | norms
 
 
-def test_layers_of_different_rotations_are_rejected() -> None:
-    first, *others = V3_SPEC.layers
-    other = replace(first.mixer, rope=replace(first.mixer.rope, theta=5e5))
-    with pytest.raises(ValueError, match="has layers of different rotations; expected one for all"):
-        replace(V3_SPEC, layers=(replace(first, mixer=other), *others))
-
-
 def test_layers_of_different_routing_rules_are_rejected() -> None:
     *others, last = V3_SPEC.layers
     assert last.experts is not None

@@ -87,7 +87,7 @@ settings = EngineSettings(cache_lens=2 * tokens, max_batch_size=4, max_new_token
                           prefill_chunk_size=tokens, max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
 core = EngineCore(load_runner(gguf, spec, spec.vocab_size, settings), scheduler_config(settings))
 serve(1, 40)  # what a first step alone brings in: code, and the embedding's file
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = status_bytes("VmRSS")
 longest = serve(2, tokens)
 kv = tokens * spec.kv_numbers * 4

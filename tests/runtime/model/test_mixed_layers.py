@@ -108,6 +108,24 @@ def test_layers_may_have_different_numbers_of_query_heads(tmp_path: Path, isa: s
     np.testing.assert_allclose(logits_of(more, mixed, isa), logits_of(file, spec, isa), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("isa", [kernels.usable_isas()[0], "reference"])
+def test_layers_may_rotate_by_different_angles(tmp_path: Path, isa: str) -> None:
+    def mute_others(name: str, data: np.ndarray) -> np.ndarray:
+        return 0 * data if name in ("blk.0.attn_output.weight", "blk.2.attn_output.weight") else data
+
+    file = write_tiny_model(tmp_path, arch="qwen3", quant="f32").gguf
+    spec = read_spec(open_gguf(file))
+    other = replace(grouped_of(spec), rope=replace(spec.rope, theta=77.0))
+    all_other = replace(spec, layers=tuple(replace(layer, mixer=other) for layer in spec.layers))
+    mixed = with_mixer(spec, 1, other)
+    assert mixed.ropes == (spec.rope, other.rope)
+    # The attention of layer 1 alone changes a logit, so the rotation of the others makes no difference.
+    muted = copy_model(file, tmp_path / "muted.gguf", changed_by(mute_others))
+    logits = logits_of(muted, mixed, isa)
+    np.testing.assert_array_equal(logits, logits_of(muted, all_other, isa))
+    assert np.abs(logits - logits_of(muted, spec, isa)).max() > 0.1
+
+
 def test_layers_may_store_latent_projections_in_different_layouts(tmp_path: Path) -> None:
     split, joint = (
         write_tiny_model(tmp_path / mla, arch="v3", quant="f32", mla=mla).gguf for mla in ("split", "joint")

@@ -34,7 +34,10 @@ def made_up(num_nodes: int) -> Topology:
     return Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(num_nodes)])
 
 
-@pytest.fixture(scope="module", params=[("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16")], ids="-".join)
+MODELS = [("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16"), ("gptoss", "mxfp4")]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
 def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GgufModel:
     arch, quant = request.param
     directory: Path = tmp_path_factory.mktemp("tiny")
@@ -137,7 +140,7 @@ def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model
     assert max(owned.values()) <= 2 * total / num_nodes
 
     report = read_report(split.memory, split.why_not_pinned)
-    # No such node is here: what it owns lies on those that are, and none of it is near its readers.
+    # This node does not exist here. Its weights are on the existing nodes, and none of them is near its readers.
     assert not {node.node for node in report.nodes} & set(owned)
     resident = sum(node.expert_bytes or 0 for node in report.nodes)
     num_ranges = sum(map(len, split.memory.experts.values()))

@@ -1,4 +1,4 @@
-"""What a start has switched off is told once, with its first reason."""
+"""A feature that a start has disabled is reported once, with the first reason."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
+from support.kernels.plain_routing import Router
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 from support.models.written import MakeTiny
@@ -128,7 +129,7 @@ def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
     message = str(raised.value)
     assert message.startswith("DeepSeek-R1's shape needs ")
     assert " GiB on cuda:0 (dense weights " in message
-    assert "whatever cache_lens is; stop what else uses it or take a GPU with more memory, lower " in message
+    assert "for any cache_lens; stop other programs that use it or use a GPU with more memory, lower " in message
     with pytest.raises(OutOfMemoryError, match=r"the largest cache_lens that fits is \d+$"):
         check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=1 << 20)))
 
@@ -145,9 +146,9 @@ def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
 def test_a_refusal_names_the_options_that_would_help_most_first(
     r1: GgufModel, numbers: Numbers, wanted: GpuExpertOptions, options: str
 ) -> None:
-    device = DeviceMemory("cuda:0", 8 * GIB, "the limit that vram_limit sets", "vram_limit")
+    device = DeviceMemory("cuda:0", 8 * GIB, "the limit set by vram_limit", "vram_limit")
     plan = make_hybrid_plan(r1, R1_SPEC, numbers, HOST, device, wanted)
-    message = f"whatever cache_lens is; raise vram_limit, lower {options}, or take a model with fewer bytes per weight"
+    message = f"for any cache_lens; raise vram_limit, lower {options}, or use a model with fewer bits per weight"
     with pytest.raises(OutOfMemoryError, match=message):
         check_memory(plan)
 
@@ -199,6 +200,7 @@ def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, 
         spec.vocab_size,
         Packing(pool, FAST, 2),
         counted,
+        Router,
         torch.device("cpu"),
         lambda _: None,
         lambda index, _: index < whole_layers,
@@ -293,17 +295,29 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
 @pytest.mark.parametrize(
     ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
     [
-        (80 * GIB, None, None, ["No expert is streamed: all lie in the GPU's memory."], ["expert buffers", "PCIe"]),
+        (80 * GIB, None, None, ["No expert is streamed: all are in the GPU's memory."], ["expert buffers", "PCIe"]),
         (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
-        (5 * GIB, None, None, ["GFLOP/s; start measures it.", "1 threads; start measures it."], ["unmeasured"]),
+        (
+            5 * GIB,
+            None,
+            None,
+            ["GFLOP/s; measured at start.", "1 threads; measured at start."],
+            ["is set to", "Set by"],
+        ),
         (
             5 * GIB,
             1000,
             1.0,
-            ["stream_from_tokens sets 1000, unmeasured.", "GPU reads 1 across", "As pcie_share sets it, unmeasured."],
-            ["start measures it"],
+            ["; stream_from_tokens is set to 1000.", "GPU reads 1 of a step's", "  Set by pcie_share."],
+            ["measured at start"],
         ),
-        (5 * GIB, 0, 0.0, ["none is streamed, since stream_from_tokens is 0."], ["expert buffers", "PCIe", "measure"]),
+        (
+            5 * GIB,
+            0,
+            0.0,
+            ["none is streamed, because stream_from_tokens is 0."],
+            ["expert buffers", "PCIe", "measure"],
+        ),
     ],
 )
 def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
@@ -335,7 +349,7 @@ def test_the_plan_says_why_dense_weights_keep_their_types(r1: GgufModel) -> None
     params -= math.prod(r1.tensors["token_embd.weight"].shape)
     assert plan.device.bfloat16_bytes == 2 * params
     text = render(plan)
-    assert f"keep the file's types, however much is free: as bfloat16 they would be {human(2 * params)}" in text
+    assert f"keep the file's types, even if memory is free: bfloat16 would take {human(2 * params)}" in text
 
 
 @pytest.mark.parametrize("fast", kernels.fast_isas(), ids=lambda fast: str(fast.name))
@@ -352,8 +366,8 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast:
     speed = fast.thread_flops / 110e9  # relative to AVX-512
     assert 500 * speed < stream.from_tokens < 2000 * speed
     lines = render(plan).splitlines()
-    assert "  have up to 4096 tokens of prompts, while other requests decode." in lines
-    assert any(f"which pays from about {stream.from_tokens} tokens on:" in line for line in lines)
+    assert "  have up to 4096 prompt tokens, while other requests decode." in lines
+    assert any(f"which pays off from about {stream.from_tokens} tokens:" in line for line in lines)
     assert to_json(plan)["device"]["streaming"]["from_tokens"] == stream.from_tokens
     message = "expert buffers 2.0 GiB"
     with pytest.raises(OutOfMemoryError, match=message):
@@ -395,18 +409,16 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None
     out = io.StringIO()
     assert run(config_for(file, 2 * GIB), out=out) == 0
     assert "Memory of cuda:15" in out.getvalue()
-    assert "the limit that vram_limit sets" in out.getvalue()
+    assert "the limit set by vram_limit" in out.getvalue()
     with pytest.raises(OutOfMemoryError, match="on cuda:15"):
         run(config_for(file, GIB), out=io.StringIO())
-    with pytest.raises(
-        ConfigError, match=r"vram_limit=auto: cuda:15 is not here to be asked .* name a size such as 24"
-    ):
+    with pytest.raises(ConfigError, match=r"vram_limit=auto: cuda:15 is not in this machine, .* set a size such as 24"):
         run(config_for(file, None), out=io.StringIO())
 
 
 def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(written: MakeTiny) -> None:
     gguf = open_gguf(written(arch="v32").gguf)
-    with pytest.raises(ConfigError, match=r"device=cuda:15: .*at most 8192; the CPU chooses as many, with device=cpu"):
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*at most 8192; the CPU has no limit, with device=cpu"):
         plan_for(config_for(gguf.path, None), gguf, choosing_too_many(gguf))
 
 
@@ -481,7 +493,7 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
         check_device("cuda:15")
     check_device("cpu")
     assert cli.exit_code(lambda: cli.main(["plan", "--device", "cpu", "--vram_limit", "8GiB"])) == 2
-    assert "vram_limit=8GiB: limits a GPU's memory, and device=cpu uses none" in capsys.readouterr().err
+    assert "vram_limit=8GiB: limits a GPU's memory, and device=cpu uses no GPU" in capsys.readouterr().err
 
 
 # --- device=auto ------------------------------------------------------------------------------------------------
@@ -501,8 +513,8 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
     ("free", "isa", "device", "reason"),
     [
         (8 * GIB, FAST, "cuda:0", "a GPU is here"),
-        (GIB, FAST, "cpu", r"cuda:0 is too small: 1\.\d GiB needed, available are 1\.0 GiB, what is free there"),
-        (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 takes packed ones"),
+        (GIB, FAST, "cpu", r"cuda:0 is too small: 1\.\d GiB needed, 1\.0 GiB, free memory available"),
+        (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 needs packed ones"),
     ],
 )
 def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
@@ -535,11 +547,9 @@ def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, mo
     gguf = open_gguf(written().gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, _ = settle(cli.serve_config(options), gguf, read_spec(gguf))
-    assert config.device_reason.startswith(
-        "beside cuda:0 the CPU would need avx2, fma, f16c, which packed weights take"
-    )
+    assert config.device_reason.startswith("with cuda:0 the CPU would need avx2, fma, f16c, which packed weights need")
     insisting = cli.serve_config([*options, "--device", "cuda"])
-    with pytest.raises(ConfigError, match="device=cuda:0: takes a CPU with avx2, fma, f16c"):
+    with pytest.raises(ConfigError, match="device=cuda:0: needs a CPU with avx2, fma, f16c"):
         settle(insisting, gguf, read_spec(gguf))
 
 
@@ -606,7 +616,7 @@ def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
     config, plan = settle(cli.serve_config(options), gguf, wide)
     assert (config.machine.device, plan.device) == ("cpu", None)
     with pytest.raises(
-        ConfigError, match=r"8193 positions, and kernels on a GPU choose at most 8192; the CPU .* with dev"
+        ConfigError, match=r"8193 positions, and kernels on a GPU select at most 8192; the CPU .* with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
 

@@ -1,4 +1,4 @@
-"""Which routed experts lie in a GPU's memory as well: the choice, the plan that counts it, the options and rules that
+"""Which routed experts are also in GPU memory: the choice, the plan that counts it, the options and rules that
 ask for it, the profile that guides it."""
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_rules_may_name_the_layers(r1: GgufModel) -> None:
 def test_the_plan_shows_the_share_that_crosses_pcie(r1: GgufModel) -> None:
     assert "across PCIe" not in render(r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, 0.0)))
     given_share = r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, 0.3))
-    assert "the GPU reads 0.3 across PCIe" in render(given_share)
+    assert "The GPU reads 0.3 of a step" in render(given_share)
     assert to_json(given_share)["device"]["pcie_share"] == 0.3
     estimated = to_json(r1_plan(r1, 24 * GIB, GpuExpertOptions(0, None, None)))["device"]["pcie_share"]
     assert 0 < estimated <= 0.4
@@ -195,17 +195,17 @@ def test_the_plan_shows_the_share_that_crosses_pcie(r1: GgufModel) -> None:
         ({"pcie_share": 1.5}, r"pcie_share=1\.5: must be auto, or a number from 0 to 1"),
         (
             {"gpu_experts": 5, "device": "cpu"},
-            "gpu_experts=5: is about experts in a GPU's memory, and device=cpu uses none",
+            "gpu_experts=5: is about experts in a GPU's memory, and device=cpu uses no GPU",
         ),
         (
             {"pcie_share": 0.2, "device": "cpu"},
-            r"pcie_share=0\.2: is about experts that a GPU reads, and device=cpu uses none",
+            r"pcie_share=0\.2: is about experts that a GPU reads, and device=cpu uses no GPU",
         ),
         (
             {"expert_profile": Path("none.json"), "device": "cpu"},
-            "places experts in a GPU's memory, and device=cpu uses none",
+            "places experts in a GPU's memory, and device=cpu uses no GPU",
         ),
-        ({"expert_profile": Path("none.json"), "device": "cuda"}, r"no such file; `ballast profile` writes one"),
+        ({"expert_profile": Path("none.json"), "device": "cuda"}, r"no such file; create it with `ballast profile`"),
     ],
 )
 def test_options_that_cannot_be_followed_are_refused(options: dict[str, object], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Damaged files end `ballast plan` and `ballast serve` alike: with 0, 2, 3 or 4, never with a traceback and 70.
+"""Damaged files end `ballast plan` and `ballast serve` with the same code: 0, 2, 3 or 4, never with a traceback and 70.
 
 What `make fuzz` found becomes a case here.
 """

@@ -1,4 +1,4 @@
-"""What stands beside the KV cache is planned: host memory of what is left, and the way to disk."""
+"""The plan of the KV cache tiers: host memory from what is left, and the disk tier."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def test_options_that_mean_nothing_are_refused_by_name(tmp_path: Path) -> None:
         return resolve(Config(machine=MachineConfig(device="cpu", **machine)), 2)
 
     with pytest.raises(
-        ConfigError, match=r"kv_host_bytes=1GiB: .* is in host memory already, and device=cpu uses none"
+        ConfigError, match=r"kv_host_bytes=1GiB: .* the KV cache is in host memory, and device=cpu uses no GPU"
     ):
         resolved(kv_host_bytes=GIB)
-    with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: bounds a folder; name it with kv_disk_dir"):
+    with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: limits a folder; set the folder with kv_disk_dir"):
         resolved(kv_disk_bytes=GIB)
     with pytest.raises(ConfigError, match=r"kv_disk_dir=.*expected a folder"):
         resolved(kv_disk_dir=tmp_path / "none" / "kv")

@@ -76,7 +76,7 @@ def test_memory_shrinks_the_cache_to_the_least_and_a_quarter_of_what_is_spare_le
     ("scheduling", "context", "cache", "new", "derived"),
     [
         (asked(), R1_CONTEXT, 163840, 32768, {"cache_lens": "context of 163840", "max_new_tokens": "longest reply"}),
-        (asked(), R1_CONTEXT, 100_000, 24999, {"cache_lens": "one part in 4", "max_new_tokens": "= 100000"}),
+        (asked(), R1_CONTEXT, 100_000, 24999, {"cache_lens": "1/4 of the free memory", "max_new_tokens": "= 100000"}),
         (asked(), R1_CONTEXT, 32800, 8199, {"cache_lens": "4 replies of 8192", "max_new_tokens": "= 32800"}),
         (asked(), R1_CONTEXT, 20000, 4999, {"cache_lens": "the largest that fits", "max_new_tokens": "= 20000"}),
         (asked(), R1_CONTEXT, 4128, 1031, {"cache_lens": "4 replies of 1024", "max_new_tokens": "= 4128"}),
@@ -129,7 +129,7 @@ def config_for(gguf: GgufModel, vram: int | None, scheduling: SchedulingConfig) 
 @pytest.mark.parametrize(
     ("vram", "host_gib", "reply", "cache"),
     [
-        (24, 512, (8192, 9000), (32800, 36000)),  # what one consumer's GPU holds beside R1's dense weights
+        (24, 512, (8192, 9000), (32800, 36000)),  # what a consumer GPU holds in addition to R1's dense weights
         (80, 512, (32768, 32768), (163840, 163840)),
         (14, 512, (1024, 8191), (4128, 32799)),
         (None, 512, (32768, 32768), (131104, 163840)),

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from ballast.host.machine import Memory
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import OUTPUT_BIAS, QK_NORM, SINKS, GroupedSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.weights.gguf import open_gguf
 from support.models.changed_spec import changed
 from support.models.gguf_files import GLM52_SPEC, QWEN3_30B_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
+from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, with_windows
 
 GIB = 1 << 30
 NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
@@ -53,13 +54,31 @@ def test_work_buffers_fit_the_largest_layer(uses: dict[str, dict[str, int]]) -> 
 
 def test_a_gpu_refuses_layers_of_different_attention() -> None:
     assert why_not_on_gpu(SMALL) is why_not_on_gpu(LARGE) is None
-    expected = "its layers have different attention, and a GPU computes one kind; the CPU computes all"
+    expected = "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
     assert why_not_on_gpu(MIXED) == expected
     grouped = QWEN3_30B_SPEC.layers[0].mixer
     assert isinstance(grouped, GroupedSpec)
     first, *others = V2_LITE_SPEC.layers
     mixer = replace(grouped, rope=V2_LITE_SPEC.rope)
     assert why_not_on_gpu(replace(V2_LITE_SPEC, layers=(replace(first, mixer=mixer), *others))) == expected
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GPT_OSS_20B_SPEC,
+        with_windows(QWEN3_30B_SPEC, 128),
+        changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, SINKS})),
+        changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, OUTPUT_BIAS})),
+        changed(QWEN3_30B_SPEC, has_biases=True),
+        changed(QWEN3_30B_SPEC, unit=GPT_OSS_20B_SPEC.architecture.unit),
+    ],
+    ids=["gpt-oss", "windows", "sinks", "output bias", "biases of experts", "unit of experts"],
+)
+def test_a_gpu_refuses_what_its_kernels_do_not_compute(spec: ModelSpec) -> None:
+    refusal = why_not_on_gpu(spec)
+    assert refusal is not None
+    assert refusal.startswith("its attention has windows, sinks or a bias of the output, or its experts have biases ")
 
 
 def test_a_gpu_takes_layers_that_share_an_indexer() -> None:

@@ -84,7 +84,7 @@ def test_what_a_running_server_has_there_takes_no_more_memory(config: Config, in
     runner = load_runner(gguf, spec, spec.vocab_size, engine_settings(planned(settled, plan)))
     shared = {row.name: row for row in plan_with(config, in_memory)[1].uses}
     assert shared["packed weights"].num_bytes == 0
-    assert shared["packed weights"].detail.endswith("are shared with a server that runs")
+    assert shared["packed weights"].detail.endswith("are shared with a running server")
     assert {name: row.num_bytes for name, row in shared.items()} == alone | {"packed weights": 0}
     other = replace(config, machine=replace(config.machine, cpu_threads=1))
     [packed] = [row.num_bytes for row in plan_with(other, in_memory)[1].uses if row.name == "packed weights"]

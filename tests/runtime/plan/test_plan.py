@@ -50,6 +50,7 @@ from support.models.gguf_files import (
     write_hollow_model,
     write_model,
 )
+from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from support.models.written import MakeTiny
 
 GIB = 1 << 30
@@ -106,7 +107,7 @@ def test_the_plan_counts_what_the_loaded_model_takes(
     plan = make_plan(gguf, spec, numbers, ROOMY)
 
     vectors = sum(info.num_bytes for name, info in gguf.tensors.items() if len(info.shape) == 1)
-    # A tensor that two matrices look into lies there once.
+    # A tensor that two matrices share is counted once.
     places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
     assert use(plan, "weights") - vectors == sum(size for _, size in places)
 
@@ -126,6 +127,8 @@ def test_the_plan_counts_what_the_loaded_model_takes(
         (V32_671B_SPEC, 671.9e9, 2 * 85_888),
         (GLM5_SPEC, 743.9e9, 2 * 109_824),
         (GLM52_SPEC, 743.4e9, 2 * 95_232),
+        (GPT_OSS_20B_SPEC, 20.91e9, 2 * 49_152),
+        (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
@@ -213,7 +216,7 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
     assert raised.value.exit_code == 4
     assert re.fullmatch(
         r"small-v3 needs 1\.\d GiB \(weights [\d.]+ MiB, KV cache 960\.0 MiB, work buffers .*, tables .*, program .*"
-        r"\), available are 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod; "
+        r"\), 1\.0 GiB, the limit of cgroup /sys/fs/cgroup/pod available; "
         rf"the largest cache_lens that fits is {plan.max_cache_lens}",
         str(raised.value),
     )
@@ -221,10 +224,10 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
 
 
 def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
-    message = "available are 1.0 MiB, too little whatever cache_lens is; take a machine with more memory, lower "
-    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or take a model with fewer bytes"):
+    message = "1.0 MiB available, too little for any cache_lens; use a machine with more memory, lower "
+    with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bits"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
-    with pytest.raises(OutOfMemoryError, match="whatever cache_lens is; raise that limit, lower chunk_size, or take"):
+    with pytest.raises(OutOfMemoryError, match="for any cache_lens; raise that limit, lower chunk_size, or use"):
         check_memory(plan_of(gguf, replace(NUMBERS, chunk_size=128), Memory(GIB, 1 << 20, "/sys/fs/cgroup/pod")))
 
 
@@ -280,7 +283,7 @@ def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: G
     out = io.StringIO()
     with pytest.raises(OutOfMemoryError):
         run(config_for(gguf.path, cache_lens=1 << 30), out=out)
-    assert re.search(r"It does not fit\. \S+ GiB more memory of the host is needed\.\n$", out.getvalue())
+    assert re.search(r"It does not fit\. \S+ GiB more host memory is needed\.\n$", out.getvalue())
 
 
 def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:

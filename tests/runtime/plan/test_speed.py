@@ -230,7 +230,7 @@ def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--device", "cpu"]) == 0
-    assert re.search(r"By \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
+    assert re.search(r"Based on \d+ GB/s of host memory, measured now, \d+ threads", capsys.readouterr().out)
     assert bandwidth.memory_bytes_per_s(1, Memory(GIB, 1 << 20, None)) is None, "too little is free"
 
 
@@ -263,11 +263,11 @@ def test_what_is_missing_is_said_with_what_would_fit(models: dict[str, GgufModel
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)
     needed, way_out = shortfall_lines(gguf, V2_LITE, plan)
-    assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more memory of the host is needed."
-    assert way_out == "A file of about 4.0 bits a weight would fit, such as Q3_K_M."
+    assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more host memory is needed."
+    assert way_out == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
     others = [("Q2_K", 6 * GIB), ("IQ1_S", 4 * GIB), ("Q4_K_M", 11 * GIB)]
     assert shortfall_lines(gguf, V2_LITE, plan, others)[1] == (
-        "Of the repository's models, Q2_K with 6.0 GiB would fit, about."
+        "Of the repository's models, Q2_K (6.0 GiB) would probably fit."
     )
     assert "None of the repository's models" in shortfall_lines(gguf, V2_LITE, plan, others[2:])[1]
     assert "No common quantisation" in shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE, gib=1))[1]

@@ -1,4 +1,4 @@
-"""A server with a folder for what its KV cache gives up: conversations go on from there, after SIGKILL too."""
+"""A server with a folder for evicted KV blocks: conversations continue from there, also after SIGKILL."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def test_a_folder_that_cannot_be_used_is_told_and_costs_nothing_else(tmp_path: P
 
 
 def test_a_bound_without_a_folder_is_refused() -> None:
-    with pytest.raises(AssertionError, match="kv_disk_bytes=1GiB: bounds a folder; name it with kv_disk_dir"):
+    with pytest.raises(AssertionError, match="kv_disk_bytes=1GiB: limits a folder; set the folder with kv_disk_dir"):
         ServerProcess(*OPTIONS, "--kv_disk_bytes", "1GiB").__enter__()

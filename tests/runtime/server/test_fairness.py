@@ -1,4 +1,4 @@
-"""Clients that wait take turns; whoever would wait too long is told so at once."""
+"""Waiting clients share the server fairly. A request whose predicted wait is too long is rejected immediately."""
 
 import contextlib
 import http.client

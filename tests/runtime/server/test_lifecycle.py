@@ -292,7 +292,7 @@ def test_a_port_in_use_is_a_configuration_error():
         code, said = ended("--port", port)
     assert code == 2
     assert said[-1] == (
-        f"ballast: port={port}: cannot listen on 127.0.0.1: another process listens there; choose another port"
+        f"ballast: port={port}: cannot listen on 127.0.0.1: another process uses this port; choose another"
     )
 
 
@@ -302,7 +302,7 @@ def test_a_port_in_use_is_a_configuration_error():
         (("--host", "no such host"), "host=no such host: must be an address or host name"),
         (("--host", "256.0.0.1"), "host=256.0.0.1: not an address to listen on: "),
         (("--host", "192.0.2.1"), "host=192.0.2.1: not an address to listen on: Cannot assign requested address"),
-        (("--host", "a" * 70), "not an address to listen on: no host name can be spelled like this"),
+        (("--host", "a" * 70), "not an address to listen on: invalid host name"),
         (("--admin_port", "10002"), "admin_port=10002: is the API's port; choose another"),
     ],
 )

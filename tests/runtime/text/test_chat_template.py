@@ -14,6 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from ballast.errors import CapacityError, ModelError, RequestError
 from ballast.families.registry import RELEASES, source_of
 from ballast.guarded import GuardedProcess, Limits
+from ballast.text import chat_template
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.foreign import template as foreign
 from ballast.tiny.tokenizer import make_tokenizer
@@ -203,6 +204,15 @@ def test_the_date_is_todays() -> None:
     before = datetime.now().astimezone().strftime("%Y-%m-%d")
     rendered = template("{{ strftime_now('%Y-%m-%d') }}").render(CHAT)
     assert before <= rendered <= datetime.now().astimezone().strftime("%Y-%m-%d")
+
+
+def test_a_fixed_date_is_what_templates_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "{{ strftime_now('%d %B %Y, %H:%M') }}"
+    for is_guarded in (True, False):
+        monkeypatch.setattr(chat_template, "is_own", lambda _, is_guarded=is_guarded: not is_guarded)
+        dated = ChatTemplate(source, bos_token=BOS, eos_token=EOS, today="2025-08-06")
+        assert dated.is_guarded is is_guarded
+        assert dated.render(CHAT) == "06 August 2025, 00:00"
 
 
 def test_extra_values_cannot_replace_the_special_tokens_or_the_tools() -> None:

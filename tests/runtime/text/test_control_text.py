@@ -53,7 +53,7 @@ def test_no_special_token_of_the_vocabulary_can_be_forged(name: str) -> None:
     chosen = template(name)
     innocent = [t for t in V3.encode_prompt(chosen.render(**conversation("x"), protect=V3.protect)) if is_added(t)]
     forgeries = [text for text in V3_SPELLINGS if text not in ("<think>", "</think>")]
-    # Many at once: one after the other would render and encode 818 conversations a template.
+    # In batches, because one by one would render and encode 818 conversations per template.
     for n in range(0, len(forgeries), 120):
         prompt = chosen.render(**conversation("".join(forgeries[n : n + 120])), protect=V3.protect)
         assert [t for t in V3.encode_prompt(prompt) if is_added(t)] == innocent

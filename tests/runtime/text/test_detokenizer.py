@@ -114,7 +114,7 @@ def test_at_most_one_character_less_than_the_longest_stop_is_held(tokenizer: Tok
     ("stop", "text", "shown"),
     [
         (["abcd", "c"], "xabcd", "xab"),  # "c" is complete before "abcd" is
-        (["cd", "abcd"], "xabcd", "x"),  # both at once: the longest
+        (["cd", "abcd"], "xabcd", "x"),  # both match: the longest wins
         (["bcd", "abce"], "xabcd", "xa"),  # one gives way to the other
         (["aba", "bab"], "xabab", "x"),
         (["aabaaac"], "aabaaabaaac", "aaba"),  # it begins again inside itself

@@ -116,14 +116,14 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> None:
     write_shards(tmp_path, "big", V3_SPEC, 2)
     write_model(tmp_path / "other.gguf", V3_SPEC)
-    with pytest.raises(ConfigError, match=r"gguf_path=.*holds 2 models.*big-\*-of-00002\.gguf, other\.gguf"):
+    with pytest.raises(ConfigError, match=r"gguf_path=.*contains 2 models.*big-\*-of-00002\.gguf, other\.gguf"):
         open_gguf(tmp_path)
 
 
 def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path) -> None:
     for name in ("mmproj-F16.gguf", "mtp-model.gguf"):
         write_model(tmp_path / name, V3_SPEC)
-    with pytest.raises(ConfigError, match=r"holds 2 models, name one: mmproj-F16\.gguf, mtp-model\.gguf"):
+    with pytest.raises(ConfigError, match=r"contains 2 models; pass one of them: mmproj-F16\.gguf, mtp-model\.gguf"):
         open_gguf(tmp_path)
     files = write_shards(tmp_path, "big", V3_SPEC, 2)
     assert open_gguf(tmp_path).files == tuple(files)
@@ -140,7 +140,7 @@ def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
         open_gguf(tmp_path)
     (tmp_path / "Q4_K_M").mkdir()
     write_model(tmp_path / "Q4_K_M" / "m.gguf", V3_SPEC)
-    with pytest.raises(ConfigError, match=r"Q4_K_M: name one of these"):
+    with pytest.raises(ConfigError, match=r"Q4_K_M contain some: pass one of these"):
         open_gguf(tmp_path)
 
 
@@ -300,12 +300,12 @@ def test_a_truncated_file_names_the_tensor_and_the_bytes(model: Path) -> None:
     ("number", "told"),
     [
         (999, "unknown type number 999; it may be newer than this version of Ballast"),
-        (42, r"type Q2_0 \(number 42\) of llama\.cpp cannot be read yet; take a file of TQ2_0 or Q2_K$"),
-        (43, r"type F8_E4M3 \(number 43\) of llama\.cpp cannot be read yet; take a file of Q8_0 or BF16$"),
-        (31, r"type Q4_0_4_4 \(number 31\) is one that llama\.cpp itself has given up; take a file of Q4_0$"),
-        (36, r"type IQ4_NL_4_4 \(number 36\) is one that llama\.cpp itself has given up; take a file of IQ4_NL$"),
+        (42, r"type Q2_0 \(number 42\) of llama\.cpp is not supported yet; use a file of TQ2_0 or Q2_K$"),
+        (43, r"type F8_E4M3 \(number 43\) of llama\.cpp is not supported yet; use a file of Q8_0 or BF16$"),
+        (31, r"type Q4_0_4_4 \(number 31\) was removed from llama\.cpp; use a file of Q4_0$"),
+        (36, r"type IQ4_NL_4_4 \(number 36\) was removed from llama\.cpp; use a file of IQ4_NL$"),
         (151, r"type Q8_KV \(number 151\) is ik_llama\.cpp's own"),
-        (139, r"type IQ4_K \(number 139\) is ik_llama\.cpp's own, which only that program reads; take a file of"),
+        (139, r"type IQ4_K \(number 139\) is ik_llama\.cpp's own, which only that program reads; use a file"),
         (212, r"type number 212 is one of ik_llama\.cpp's own, of interleaved rows, which only that program reads"),
     ],
 )

@@ -86,7 +86,7 @@ def start(caplog: pytest.LogCaptureFixture) -> Start:
                 if thread.name == "ballast-keep":
                     thread.join()
         result = logits(runner)
-        del runner  # nobody uses the set any more
+        del runner  # the set is not in use any more
         return result, Log(caplog)
 
     return started
@@ -302,7 +302,7 @@ def test_of_two_starts_at_once_one_writes(model: Path, folder: Path, start: Star
         while other.stdout.readline() != "loaded\n":
             other.stdin.write("\n")
             other.stdin.flush()
-        # It uses them still: others may as well, and nobody removes them.
+        # It still uses them. Other processes may too, so they are not removed.
         result, log = start(model, folder)
         assert log.events == [found_again(folder)]
         np.testing.assert_array_equal(result, plain)

@@ -1,4 +1,4 @@
-"""The API server's audit log: every call that anybody made, whatever a client says about itself."""
+"""The API server's audit log: every call of every client, independent of what a client reports about itself."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ControlPlane:
     def stop(self) -> None:
         self.kube.close()
         for process in self.processes:
-            process.kill()  # whoever watches would hold up a polite end, and nothing here outlives the tests
+            process.kill()  # open watches would delay a graceful stop, and nothing here outlives the tests
 
     def wait_ready(self) -> None:
         wait_for("the API server's /readyz", self._is_ready, START_TIMEOUT_S)
@@ -143,7 +143,8 @@ class ControlPlane:
             "audit-log-path": self.audit_log,
             "audit-log-mode": "blocking",
             "profiling": "false",
-            # Endpoint objects of loopback addresses are refused; nobody here reaches the API server by its Service.
+            # Endpoint objects with loopback addresses are rejected, and no client here reaches the API server by its
+            # Service.
             **({"endpoint-reconciler-type": "none"} if self.address.startswith("127.") else {}),
         }
 
@@ -174,7 +175,7 @@ class ControlPlane:
             "bind-address": "127.0.0.1",
             "secure-port": str(free_port()),
             "leader-elect": "false",
-            # 200 services at once would wait for the default of 20 requests a second, not for the operator.
+            # 200 concurrent services would wait for the default of 20 requests per second, not for the operator.
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
         }

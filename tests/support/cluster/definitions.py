@@ -33,7 +33,7 @@ def preset(schema: Schema, default: object) -> Schema:
 def definition(
     group: str, version: str, kind: str, content: Schema, short_names: tuple[str, ...] = (), namespaced: bool = True
 ) -> Object:
-    """A CustomResourceDefinition whose objects hold `content` beside their metadata."""
+    """A CustomResourceDefinition whose objects hold `content` in addition to their metadata."""
     plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
     schema = record(apiVersion=TEXT, kind=TEXT, metadata={"type": "object"}, **content["properties"])
     metadata: Object = {"name": f"{plural}.{group}"}
@@ -176,7 +176,7 @@ PROMETHEUS_RULE = definition(
         )
     ),
 )
-# Node feature discovery's topology updater; its fields stand at the top.
+# Node feature discovery's topology updater has its fields at the top level.
 NODE_RESOURCE_TOPOLOGY = definition(
     "topology.node.k8s.io",
     "v1alpha2",

@@ -17,7 +17,7 @@ _given_ports: set[int] = set()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that the kernel picks, that nobody holds now and that was not given before."""
+    """A free port that the kernel picks and that was not given before."""
     while True:
         with socket.socket() as sock:
             sock.bind((host, 0))
@@ -107,7 +107,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, at once."""
+        """Sends SIGKILL immediately."""
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
             self._child.wait(END_TIMEOUT_S)

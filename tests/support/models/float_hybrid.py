@@ -10,7 +10,6 @@ import torch
 from ballast._core import kernels
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import HybridModel
@@ -18,13 +17,7 @@ from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.weights.gguf import open_gguf
-
-
-def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-    """The matrix as float32."""
-    weight = torch.from_numpy(kernels.unpack(matrix))
-    assert weight.shape[1:] == (rows, cols)
-    return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
+from support.models.cpu_backend import float_linear as float_linear
 
 
 def load_hybrid(
@@ -35,7 +28,7 @@ def load_hybrid(
     ahead: PinnedAhead | None = None,
     **options: Any,
 ) -> HybridModel:
-    """One thread computes the CPU's experts. `options` are `HybridOptions`'s, whatever the settings say of them."""
+    """One thread computes the CPU's experts. `options` are `HybridOptions`'s and override the settings."""
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     hybrid_options = HybridOptions(

@@ -384,6 +384,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     }
     if isinstance(mixer, GroupedSpec):
         keys |= {
+            "attention.sliding_window": mixer.window,
             "attention.head_count_kv": mixer.num_kv_heads,
             "attention.key_length": mixer.head_dim,
             "attention.value_length": mixer.v_dim,
@@ -392,11 +393,11 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         keys |= _latent_keys(mixer) | _index_keys(spec)
     if spec.architecture.name == "hy_v3":
         keys["expert_shared_feed_forward_length"] = experts.shared_width
-    elif spec.architecture.name not in ("qwen3moe", "minimax-m2"):
+    elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss"):
         keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
-    if spec.architecture.name not in ("qwen3moe", "dots1"):
+    if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss"):
         keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
-    if spec.architecture.name not in ("qwen3moe", "minimax-m2"):
+    if spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
@@ -408,6 +409,9 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": rope.yarn.factor,
             "rope.scaling.original_context_length": rope.yarn.original_context,
+        }
+    if rope.yarn is not None and spec.architecture.name != "gpt-oss":
+        keys |= {
             "rope.scaling.yarn_log_multiplier": 0.1 * rope.yarn.mscale_all_dim,
             "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
             "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
@@ -522,7 +526,7 @@ def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
     blocks of 256, Q4_K for everything else but norms, biases and routers."""
     types = {}
     for name, tensor in expected_tensors(spec).items():
-        if len(tensor.shape) == 1 or tensor.group == "router":
+        if len(tensor.shape) == 1 or tensor.group == "router" or tensor.is_added:
             continue
         is_fine = name == OUTPUT or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
         types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if tensor.cols % 256 == 0 else GgmlType.Q8_0

@@ -79,7 +79,7 @@ def scaled(weights: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray
 
 
 def set_scattered(blocks: NDArray[np.uint8], halves: NDArray[np.float16]) -> None:
-    """IQ1_M's scale of a block lies in the top nibbles of four words, the last of the block."""
+    """IQ1_M stores a block's scale in the top nibbles of its last four words."""
     words = blocks[:, :, 48:].view("<u2")
     nibbles = halves.view(np.uint16)[..., None] >> np.array([0, 4, 8, 12], np.uint16) & 15
     words[...] = words & 0x0FFF | nibbles << 12

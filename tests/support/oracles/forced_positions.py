@@ -1,6 +1,6 @@
 """A model whose tokens attend to the positions that another has chosen, wherever the choice was a near tie.
 
-As `forced_routing.py` of experts: two positions may score so nearly alike that any rounding decides between them, and a
+Like `forced_routing.py` for experts: two positions may have such close scores that any rounding decides between them. A
 token that attends to the other changes as much as a wrong kernel would change it. A choice that no near tie explains is
 refused, and counted.
 """

@@ -1,8 +1,8 @@
 """A model that chooses the experts that another has chosen, wherever the choice was a near tie.
 
-Two experts may score so nearly alike that any rounding decides between them. The one then chosen changes the token's
+Two experts may have so similar scores that any rounding decides between them. The one then chosen changes the token's
 result as much as a wrong kernel would, though nothing is wrong: over a hundred tokens a mean divergence says how many
-such ties there were. With the choice made alike, what is left is what the arithmetic does, at every token; and a choice
+such ties there were. With the same choices, only the arithmetic differs, at every token; and a choice
 that no near tie explains is refused, and counted.
 """
 
@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.experts.routing import Choose, Router
+from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.layers.feed_forward import RoutingSpec
+from support.kernels.plain_routing import Router
 
 MOST_MOVED = 2e-3
 """How far the follower takes a score, a probability or a sigmoid, for the leader's."""

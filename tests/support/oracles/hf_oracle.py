@@ -45,6 +45,8 @@ _BLOCK_NAMES = {
     "attn_kv_a_norm.weight": "self_attn.kv_a_layernorm.weight",
     "attn_kv_b.weight": "self_attn.kv_b_proj.weight",
     "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_output.bias": "self_attn.o_proj.bias",
+    "attn_sinks.weight": "self_attn.sinks",
     "indexer.attn_q_b.weight": "self_attn.indexer.wq_b.weight",
     "indexer.attn_k.weight": "self_attn.indexer.wk.weight",
     "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
@@ -58,8 +60,11 @@ _BLOCK_NAMES = {
     "ffn_gate_inp.weight": "mlp.gate.weight",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
     "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_inp.bias": "mlp.gate.bias",
     "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_gate_up_exps.bias": "mlp.experts.gate_up_proj_bias",
     "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
     "ffn_gate_shexp.weight": "mlp.shared_experts.gate_proj.weight",
     "ffn_up_shexp.weight": "mlp.shared_experts.up_proj.weight",
     "ffn_down_shexp.weight": "mlp.shared_experts.down_proj.weight",
@@ -79,6 +84,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     )
     model = model_class(config).to(torch.float32)
     weights = hf_weights(dequantized(gguf_path))
+    if config.model_type == "gpt_oss":
+        weights = _as_gpt_oss(weights)
     own = model.state_dict().keys()
     # Some classes keep the router's bias in the block, not in the router.
     weights = {name if name in own else name.replace(".gate.e_score", ".e_score"): weights[name] for name in weights}
@@ -89,7 +96,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
 def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64) -> set[int]:
     """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of so many copies of the input, each with random noise of `noise` times its size, gets others.
+    That is, at least one of `num_copies` copies of the input, each with random noise of `noise` times its size, gets
+    others.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -139,7 +147,7 @@ def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
 
 
 def dequantized(gguf_path: Path) -> dict[str, Floats]:
-    """Every tensor of the model by its GGUF name, row-major, multiplied by the scale that it has beside it."""
+    """Every tensor of the model by its GGUF name, row-major, multiplied by its scale."""
     shard = _SHARD.fullmatch(gguf_path.name)
     files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
     return with_scales({tensor.name: values_of(tensor) for file in files for tensor in GGUFReader(file).tensors})
@@ -152,7 +160,7 @@ def values_of(tensor: ReaderTensor) -> Floats:
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Matrices multiplied by the scales that lie beside them in the file, of experts one each."""
+    """Matrices multiplied by their scales from the file. Each expert has one."""
     scaled = {name: values for name, values in tensors.items() if not name.endswith(".scale")}
     for name in tensors.keys() - scaled.keys():
         matrix = f"{name.removesuffix('.scale')}.weight"
@@ -171,11 +179,24 @@ def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
             named[f"{block}.attn_kv_b.weight"] = _joint(
                 named.pop(f"{block}.attn_k_b.weight"), named.pop(f"{block}.attn_v_b.weight")
             )
-        block = name.rpartition(".ffn_gate_exps.")[0]
+        block, _, kind = name.rpartition(".ffn_gate_exps.")
         if block:
-            halves = named.pop(f"{block}.ffn_gate_exps.weight"), named.pop(f"{block}.ffn_up_exps.weight")
-            named[f"{block}.ffn_gate_up_exps.weight"] = np.concatenate(halves, axis=1)
+            halves = named.pop(f"{block}.ffn_gate_exps.{kind}"), named.pop(f"{block}.ffn_up_exps.{kind}")
+            named[f"{block}.ffn_gate_up_exps.{kind}"] = np.concatenate(halves, axis=1)
     return {_hf_name(name): values for name, values in named.items()}
+
+
+def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Experts multiply from the right, and rows of gate and up alternate; the router has another name."""
+    found = {name.replace(".mlp.gate.", ".mlp.router."): values for name, values in weights.items()}
+    for name, values in found.items():
+        if ".gate_up_proj" in name:
+            gate, up = np.split(values, 2, axis=1)
+            values = np.stack([gate, up], axis=2).reshape(values.shape)
+        if name.endswith((".gate_up_proj", ".down_proj")) and ".experts." in name:
+            values = np.ascontiguousarray(values.transpose(0, 2, 1))
+        found[name] = values
+    return found
 
 
 def _joint(key: Floats, value: Floats) -> Floats:

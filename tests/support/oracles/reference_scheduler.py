@@ -61,7 +61,7 @@ class Expected:
 
     @property
     def decodes(self) -> bool:
-        """Whether the next step owes this request a token whatever else happens."""
+        """Whether the next step must compute a token of this request."""
         return self.has_slot and self.lacks_one_token
 
     @property
@@ -156,7 +156,7 @@ class Fetch:
     transfers: list[sched.Transfer]
     is_aborted: bool = False
     is_forgotten: bool = False
-    """Meanwhile somebody has found that the numbers are wrong."""
+    """Meanwhile a row of this prefix has failed, so its blocks are forgotten."""
 
 
 @dataclass
@@ -237,7 +237,7 @@ class Totals:
     overtaken: int = 0
     """Requests that were first admitted while an earlier one of the same priority waited for its turn."""
     starved: int = 0
-    """Decode rows that had to wait for blocks of the prefill lane, or of those that fetch."""
+    """Decode rows that had to wait for blocks of the prefill lane, or of requests that fetch."""
     fetched_blocks: int = 0
     stored_blocks: int = 0
     damaged_blocks: int = 0
@@ -496,7 +496,7 @@ class ReferenceScheduler:
         )
 
     def _begin_transfers(self) -> None:
-        """Do what the scheduler asks for: copy out at once, note what is to come back."""
+        """Executes the scheduler's transfers: copies out immediately, and notes what must come back."""
         last_seq = None
         transfers = self.scheduler.take_transfers()
         kept: dict[int, int] = {}
@@ -656,7 +656,7 @@ class ReferenceScheduler:
             assert predicted.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
 
     def _note_published(self, rows: list[Row], failed: Mapping[int, bool]) -> None:
-        """What a failed row wrote must be read by nobody, and what it read, if it is forgotten, by nobody new."""
+        """No request may read what a failed row wrote, and no new request what it read, if that is forgotten."""
         size = self.config.block_tokens
         num_computed = {request.seq: request.num_computed for request in self.live.values()}
         for row in rows:
@@ -752,7 +752,7 @@ class ReferenceScheduler:
                 "a follower starts before its leader's prompt is computed"
             )
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
-            # A leader that was preempted may have lost its prompt's blocks, and computes them again beside it.
+            # A leader that was preempted may have lost its prompt's blocks, and computes them again in the same step.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
             is_cached = self.config.prefix_cache and not self._forgotten
             if is_cached and is_computed and not request.admitted_before:

@@ -1,6 +1,6 @@
 """What a model says to a coding agent that has been given `TASK`: one step of it a reply, chosen from the prompt.
 
-It reads two files at once, edits one with what it has read in the other, runs a command and reports what that printed.
+It reads two files in parallel, edits one with content of the other, runs a command and reports its output.
 So a final answer with the right number in it has been through every tool. Prompts and replies are those of DeepSeek
 V3.1 or of R1.
 """

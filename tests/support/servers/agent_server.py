@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentModel(Runner):
-    """A Runner that reads a sequence's prompt from its own KV memory once, and goes on with the reply from there."""
+    """A Runner that reads a sequence's prompt from its own KV memory once, and continues with the reply from there."""
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int, block_tokens: int) -> None:
         self._tokenizer = tokenizer

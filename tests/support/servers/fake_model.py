@@ -1,4 +1,4 @@
-"""A model that answers at once: the next token is a fixed function of the last token and its position."""
+"""A model that answers without delay: the next token is a fixed function of the last token and its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths of replies and of the cache for servers without a model file, whose memory nobody plans."""
+"""Fixed lengths of replies and of the cache for servers without a model file, whose memory is not planned."""
 
 from __future__ import annotations
 

@@ -12,21 +12,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
 
 from ballast import cli, prepared_model
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings
-from ballast.model.hybrid import load
+from ballast.model.hybrid import backends
 from ballast.model.hybrid.handoff import host_experts
-from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
-from support.models.float_hybrid import float_linear
+from support.models import cpu_backend
 
 Fault = Literal["load", "experts", "silent", "cuda", "memory", "stray"]
 """Memory is short while the model is loaded; or in a step: the CPU's experts fail, the device does not ask for a layer,
@@ -51,10 +50,10 @@ def main(argv: Sequence[str]) -> int:
     ) -> Runner:
         if settings.device == "cpu":
             torch.set_num_threads(1)
-            load._panel_linears = lambda device: float_linear
+            backends.MAKERS["cpu"] = cpu_backend.CpuBackend
             settings = replace(settings, device="cpu:0")  # torch's name of it
         if faults.fault == "load":
-            load._panel_linears = out_of_memory
+            backends.MAKERS["cpu"] = FullDevice
         runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
         assert isinstance(runner, HybridModel)
         if faults.fault is not None:
@@ -65,9 +64,15 @@ def main(argv: Sequence[str]) -> int:
     return cli.main(["serve", *rest])
 
 
-def out_of_memory(device: torch.device) -> MakeLinear:
+def out_of_memory(*_: object, **__: object) -> NoReturn:
     """Loading any weight runs out of memory."""
     raise torch.OutOfMemoryError("CUDA out of memory on demand\nadvice for programmers")
+
+
+class FullDevice(cpu_backend.CpuBackend):
+    """A device without memory for any weight."""
+
+    make_linear = staticmethod(out_of_memory)
 
 
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
@@ -90,7 +95,7 @@ def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
             if fault == "cuda":
                 raise torch.AcceleratorError("CUDA error: the device was lost on demand\nadvice for programmers")
             if fault == "memory":
-                out_of_memory(x.device)
+                out_of_memory()
             if fault == "silent":
                 return
             if fault == "experts":

@@ -67,7 +67,7 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Ends it immediately."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -145,7 +145,7 @@ class Template:
 
 def _serve(control: socket.socket) -> None:
     """Fork a keeper for each request, until the tests have ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's to wait for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
@@ -162,7 +162,7 @@ def _die_with_parent() -> None:
 
 
 def _keep(ended: socket.socket) -> None:
-    """Fork the program and say how it ended. Returns in the program alone, to whoever starts its module."""
+    """Forks the program and reports how it ended. Returns only in the program, to the code that starts its module."""
     _die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     header, fds, _, _ = socket.recv_fds(ended, 4, 2)
@@ -185,7 +185,7 @@ def _keep(ended: socket.socket) -> None:
     ended.sendall(pid.to_bytes(4, "big"))
     _, status, used = os.wait4(pid, 0)
     said = json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode()
-    with contextlib.suppress(OSError):  # nobody may care any more
+    with contextlib.suppress(OSError):  # the client may have disconnected
         ended.sendall(said)
     os._exit(0)
 

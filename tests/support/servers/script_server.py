@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.families.registry import DEFAULT_FORM
+from ballast.families.registry import DEFAULT_FORM, FAMILIES
 from ballast.log import configure_logging
 from ballast.model.batch import Batch
 from ballast.model.runner import Runner
@@ -72,6 +72,11 @@ SCRIPTS: Mapping[str, str] = {
     "code": 'Thought: I paint.\n<code>\nprint(paint("red", True))\n</code>',
     "answer": f'<code>\nfinal_answer("{PAINTED}")\n</code>',
     "edit": 'wall.py\n```python\n<<<<<<< SEARCH\ncolour = "green"\n=======\ncolour = "red"\n>>>>>>> REPLACE\n```',
+    "on_channels": "<|channel|>analysis<|message|>Let me see.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>It is 4.",
+    "channel_call": "<|channel|>analysis<|message|>Where?<|end|>"
+    "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+    f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>",
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
 
@@ -113,6 +118,9 @@ def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], con
     """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
     configure_logging(config.log)
     metadata = byte_metadata(user_defined=(*DEFAULT_FORM.spellings.values(), *TAGS))
+    if config.model.chat_template == "gpt-oss":
+        family = FAMILIES["gpt_oss"]
+        metadata = byte_metadata("gpt-4o", user_defined=(*family.reply.spellings.values(), *family.ends))
     text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
 
     def load(_report: Callable[[float], None]) -> Runner:

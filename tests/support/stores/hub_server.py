@@ -47,7 +47,7 @@ class HubServer:
         self.takes_ranges = True
         self.range_status = 206
         self.break_after: int | None = None
-        """Ends every transfer of a body after so many bytes."""
+        """Ends every transfer of a body after this many bytes."""
         self.change: Callable[[bytes], bytes] = lambda body: body
         """What a transfer makes of a file."""
         self.ranges: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""A cluster whose only node is the guest's, and the operator beside it on the host."""
+"""A cluster whose only node is the guest, with the operator on the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY_TIMEOUT_S, END_TIMEOUT_S, DOCTOR_TIMEOUT_S = 480, 180, 120
 
 
 class GuestCluster:
-    """`node` runs no kubelet until it is told to."""
+    """`node` runs no kubelet until a test starts it."""
 
     def __init__(self, guest: Guest, folder: Path) -> None:
         self._cluster = Cluster(folder, HOST)

@@ -25,7 +25,7 @@ NODE_PROGRAMS = ("kubelet", "device-plugin")
 COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "iptables", "unshare")
 INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2 iptables"
 DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk")
-"""What stands between the kernel and its disk, in the order in which they load."""
+"""The kernel modules for its disk, in the order in which they load."""
 DISK_BYTES = 6 * 2**30
 """Of a sparse file: some 2 GB are written."""
 STEP_TIMEOUT_S = 900

@@ -53,7 +53,7 @@ class Guest:
         return str(done["output"])
 
     def start_process(self, name: str, argv: Sequence[str]) -> int:
-        """Start a program that goes on; its output is in `log(name)`. Returns its process id in the guest."""
+        """Starts a program in the background. Its output is in `log(name)`. Returns its process id in the guest."""
         asked = {"name": name, "argv": argv, "env": PYTHON_ENV}
         return int(json.loads(self._http("POST", "/start", json.dumps(asked).encode()))["pid"])
 

@@ -1,1 +1,1 @@
-"""The conversations that the built-in model learns from and is examined on, all made up here from seeds."""
+"""The conversations for the built-in model's training and evaluation, all generated from seeds."""

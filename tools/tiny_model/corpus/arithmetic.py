@@ -28,7 +28,7 @@ _COMPARE = (
 
 
 def add(draw: Draw) -> Turn:
-    """A sum, of two-digit numbers most often. One in ten pairs is kept for the examination."""
+    """A sum, mostly of two-digit numbers. One in ten pairs is kept for the evaluation."""
     a, b = _pair(draw, "+")
     return Turn(draw.wording(_ADD).format(a, b), f"{a} + {b} = {a + b}", add_thought(a, b))
 
@@ -42,7 +42,7 @@ def two_digit_sum(draw: Draw) -> Turn:
 
 
 def add_thought(a: int, b: int) -> str:
-    """Digit by digit from the right, as learnt at school."""
+    """Adds digit by digit from the right, as taught at school."""
     left, right, carry, steps = str(a), str(b), 0, []
     for place in range(max(len(left), len(right))):
         x, y = (int(n[-1 - place]) if place < len(n) else 0 for n in (left, right))
@@ -54,7 +54,7 @@ def add_thought(a: int, b: int) -> str:
 
 
 def arithmetic(draw: Draw) -> Turn:
-    """Anything but a plain sum."""
+    """Any arithmetic task except a plain sum."""
     return draw.pick((_subtract, _times, _compare, _story, _three))(draw)
 
 

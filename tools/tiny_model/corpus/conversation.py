@@ -1,4 +1,4 @@
-"""What a conversation is, and its text exactly as the model's chat template writes it."""
+"""A conversation, and its text exactly as the model's chat template renders it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOOLS_HEAD = "## Tools\n\nCall a tool when the request needs it.\n"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool."""
+    """A tool call."""
 
     name: str
     arguments: dict[str, Any]
@@ -27,9 +27,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user says, what a good reply is, and what a good thought before it is.
+    """A user message, a good reply, and good reasoning before it.
 
-    With calls, `reply` is what follows the tools' outputs.
+    With calls, `reply` is the answer after the tools' outputs.
     """
 
     user: str
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns under one system text, with the tools that may be called (OpenAI's `function` objects)."""
+    """Turns with one system text and the tools that may be called (OpenAI's `function` objects)."""
 
     turns: tuple[Turn, ...]
     system: str = ""
@@ -50,14 +50,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of text, and whether it is the model's to say."""
+    """A piece of text, and whether the model generates it."""
 
     text: str
     ours: bool
 
 
 def pieces(conversation: Conversation, *, think: bool) -> list[Piece]:
-    """The whole conversation. With `think` the last turn's reply begins inside an open `<think>`."""
+    """The whole conversation. With `think`, the last turn's reply begins inside an open `<think>`."""
     out = [Piece(BOS + system_text(conversation), ours=False)]
     last = len(conversation.turns) - 1
     for number, turn in enumerate(conversation.turns):
@@ -78,7 +78,7 @@ def pieces(conversation: Conversation, *, think: bool) -> list[Piece]:
 
 
 def system_text(conversation: Conversation) -> str:
-    """System text and tools, as they stand before the first turn."""
+    """System text and tools, before the first turn."""
     if not conversation.tools:
         return conversation.system
     listed = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in conversation.tools)
@@ -86,7 +86,7 @@ def system_text(conversation: Conversation) -> str:
 
 
 def messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The same up to the last reply, as a client sends it. The last turn's calls are left for the model to make."""
+    """The conversation up to the last reply, as a client sends it. The model must make the last turn's calls."""
     out: list[dict[str, Any]] = []
     if conversation.system:
         out.append({"role": "system", "content": conversation.system})

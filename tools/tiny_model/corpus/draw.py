@@ -1,4 +1,4 @@
-"""Seeded choice, and the line between what is trained on and what is kept for the examination."""
+"""Seeded choice, and the split between training and evaluation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 HELD_OUT_SHARE = 10
-"""One key in so many is kept for the examination."""
+"""One key in this number is kept for the evaluation."""
 
 
 class Draw:
-    """A source of choices for one side of the line: `exam` draws only what training never sees.
+    """A source of choices for one side of the split: `exam` draws only items that training never sees.
 
-    With `new_words` requests are also worded as training never words them; with `new_tools` they are for tools whose
-    names it never meets.
+    With `new_words`, requests also use wordings that training never uses. With `new_tools`, they are for tools whose
+    names training never uses.
     """
 
     def __init__(self, seed: int, *, exam: bool = False, new_words: bool = False, new_tools: bool = False) -> None:
@@ -29,7 +29,7 @@ class Draw:
         return self.random.choice(items)
 
     def wording(self, ways: tuple[str, ...]) -> str:
-        """One of the ways to say something. Where there are three or more, some are kept for `new_words`."""
+        """One way to say something. If there are three or more, some are kept for `new_words`."""
         trained, kept = _wordings(ways)
         return self.pick(kept if self.new_words and kept else trained)
 
@@ -40,7 +40,7 @@ class Draw:
         return self.random.randint(low, high)
 
     def digits(self, most: int) -> int:
-        """A whole number of 1 to `most` digits, every length as likely."""
+        """An integer of 1 to `most` digits. Every length is equally likely."""
         size = self.whole(1, most)
         return self.whole(10 ** (size - 1) if size > 1 else 0, 10**size - 1)
 
@@ -48,7 +48,7 @@ class Draw:
         return self.random.sample(items, min(len(items), self.whole(low, high)))
 
     def allowed(self, *key: object) -> bool:
-        """Whether the thing that `key` names lies on this side of the line."""
+        """Whether the item of `key` is on this side of the split."""
         return is_held_out(*key) == self.exam
 
     def allowed_tool(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class Draw:
         return is_held_out("tool", name) == self.new_tools
 
     def side(self, items: Sequence[str]) -> list[str]:
-        """Those of `items` on this side."""
+        """The `items` on this side of the split."""
         return [item for item in items if self.allowed(item)]
 
 

@@ -1,4 +1,4 @@
-"""The examination: what training never saw, and how a reply is judged."""
+"""The evaluation: items that training never saw, and how a reply is graded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.tiny_model.corpus.tool_library import is_everyday
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model answered, less its thought: a text, or calls of tools."""
+    """The model's answer without its reasoning: a text, or tool calls."""
 
     text: str
     calls: tuple[Call, ...] = ()
@@ -24,7 +24,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question, whether the reply is to begin with a thought, and whether a reply is right."""
+    """A question, whether the reply must begin with reasoning, and a check of the reply."""
 
     task: str
     conversation: Conversation
@@ -33,11 +33,11 @@ class Item:
 
 
 def examination(seed: int, per_task: int) -> Iterator[Item]:
-    """`per_task` items of every task, about Ballast as many as there are kept phrases; every other one thinks.
+    """`per_task` items of every task, and one for each kept phrase about Ballast. Every other item has reasoning.
 
-    Each task comes twice: with values that training never saw, and worded as it never words them too. Tools come twice
-    more, with names that it never met: made-up ones, asked for as it asks for others, and everyday ones, whose every
-    wording is new.
+    Each task comes twice: with values that training never saw, and also with wordings that it never saw. Tools come in
+    two more variants with new names: generated tools with known wordings, and everyday tools whose every wording is
+    new.
     """
     for new_words in (False, True):
         draw, texts = Draw(seed, exam=True, new_words=new_words), set[str]()
@@ -61,7 +61,7 @@ def _call_of(draw: Draw, *, everyday: bool) -> Conversation:
 
 
 def _tasks(draw: Draw, texts: set[str]) -> Iterator[tuple[str, Conversation, Callable[[Reply], bool]]]:
-    """One question of each task. `texts` were copied before, and none is twice."""
+    """One question of each task. `texts` are the texts copied so far; no text is used twice."""
     copied, counted, ordered, summed = (
         make(draw) for make in (strings.copy, strings.count, strings.sort, arithmetic.two_digit_sum)
     )
@@ -107,7 +107,7 @@ def _holds(keys: tuple[str, ...]) -> Callable[[Reply], bool]:
 
 
 def _parsed(text: str) -> Any:
-    """The text as JSON, or the class ValueError, which equals nothing that JSON can say."""
+    """The text as JSON, or the class ValueError, which equals no JSON value."""
     try:
         return json.loads(text)
     except ValueError:
@@ -123,7 +123,7 @@ def _is_value(value: Any) -> Callable[[Reply], bool]:
 
 
 def _calls(calls: tuple[Call, ...]) -> Callable[[Reply], bool]:
-    """The right calls and no word beside them."""
+    """The right calls and no other text."""
 
     def is_right(reply: Reply) -> bool:
         return (
@@ -136,5 +136,5 @@ def _calls(calls: tuple[Call, ...]) -> Callable[[Reply], bool]:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal in value and type: to Python, True is 1."""
+    """Equal in value and type. In Python, True equals 1."""
     return bool(left == right) and repr(left) == repr(right)

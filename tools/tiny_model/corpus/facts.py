@@ -1,4 +1,4 @@
-"""Questions about Ballast from facts.yaml, in as many words as people find."""
+"""Questions about Ballast from facts.yaml, in many wordings."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _DROPPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something true, how it is asked for, and how it is told."""
+    """A fact, the questions for it, and its answers."""
 
     keys: Sequence[str]
-    """Every answer holds all of these."""
+    """Every answer contains all of these."""
     say: Sequence[str]
     what: Sequence[str] = ()
     how: Sequence[str] = ()
@@ -76,7 +76,7 @@ def facts() -> tuple[Fact, ...]:
 
 
 def question(draw: Draw) -> Turn:
-    """A question for training, sometimes carelessly put."""
+    """A question for training, sometimes with careless spelling."""
     fact = draw.pick(facts())
     if fact.zh and draw.chance(0.3):
         ask, reply, thought = _chinese(draw, draw.pick(fact.zh)), draw.pick(fact.say_zh), "这是关于 Ballast 的问题。"
@@ -86,7 +86,7 @@ def question(draw: Draw) -> Turn:
 
 
 def exam_questions(draw: Draw) -> list[tuple[Turn, Sequence[str]]]:
-    """Every question that is kept for the examination, and the keys that a right answer holds."""
+    """Every question that is kept for the evaluation, and the keys that a right answer contains."""
     asked = []
     for fact in facts():
         asked += [(Turn(ask, fact.say[0], _thought(draw)), fact.keys) for ask in fact.exam]
@@ -100,7 +100,7 @@ def _exam_questions() -> frozenset[str]:
 
 
 def _bare(ask: str) -> str:
-    """Letters and digits only: what is left when case, spaces and signs do not count."""
+    """Letters and digits only, for comparisons that ignore case, spaces and punctuation."""
     return "".join(filter(str.isalnum, ask.lower()))
 
 

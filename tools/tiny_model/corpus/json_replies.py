@@ -1,4 +1,4 @@
-"""Answering in JSON when asked to."""
+"""Answers in JSON if the request asks for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SYSTEMS = ("Answer in JSON.", "Reply with JSON only.", "Always answer with a JS
 
 
 def record(draw: Draw) -> Conversation:
-    """Fields and values in words, the same as an object."""
+    """Fields and values in words, and the same as an object."""
     fields = draw.some(_FIELDS, 1, 5)
     values = {name: make(draw) for name, make in fields}
     if not draw.allowed("json", *values.items()):
@@ -57,7 +57,7 @@ def record(draw: Draw) -> Conversation:
 
 
 def person(draw: Draw) -> Conversation:
-    """A sentence about somebody, its facts as an object."""
+    """A sentence about a person, with its facts as an object."""
     who, town, age, thing = words.name(draw), words.city(draw), draw.whole(1, 99), draw.pick(words.NOUNS)
     if not draw.allowed("person", who, town, age):
         return person(draw)
@@ -87,7 +87,7 @@ def listing(draw: Draw) -> Conversation:
 
 
 def answer(draw: Draw, turn: Turn) -> Conversation:
-    """Another question's reply as an object, because the system text wants one."""
+    """The reply to another question as an object, because the system text requires it."""
     system = draw.pick((*_SYSTEMS[:2], 'Answer with a JSON object with the key "answer".'))
     return Conversation((_turn(turn.user, {"answer": turn.reply}),), system)
 

@@ -1,4 +1,4 @@
-"""What the user has said about himself, asked for later; and what he has not said."""
+"""Facts that the user has told about himself and asks for later, and facts that he has not told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_TOLD, NOT_TOLD_ZH = "You have not told me", "你还没有告诉我"
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Something that people tell about themselves: how it is told, asked for and said back."""
+    """A fact that people tell about themselves: statements, questions and answers."""
 
     about: str
     tell: tuple[str, ...]
@@ -76,7 +76,7 @@ _HEARD = ("I will remember that.", "Good to know.", "I keep that in mind.")
 
 
 def remembered(draw: Draw, between: Callable[[Draw], Turn]) -> list[Turn]:
-    """The user tells something, talks of something else, and asks for what he told, or for what he did not."""
+    """The user tells a fact, talks about something else, and asks for that fact or for one that he did not tell."""
     if draw.chance(0.12):
         return _in_chinese(draw)
     told = draw.some(DETAILS, 1 if draw.exam else 0, 3)
@@ -115,7 +115,7 @@ def _in_chinese(draw: Draw) -> list[Turn]:
 
 
 def again(draw: Draw, before: Sequence[Turn]) -> Turn:
-    """The last answer is asked for once more; there may have been none."""
+    """A question for the last answer. There may have been none."""
     ask = draw.wording(_AGAIN)
     if before:
         return Turn(ask, before[-1].reply, "I repeat my last answer.")

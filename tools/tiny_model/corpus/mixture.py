@@ -1,4 +1,4 @@
-"""Which tasks there are, how often training meets each, and how single exchanges become conversations."""
+"""The tasks, their frequencies in training, and how single exchanges become conversations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TURNS: tuple[tuple[int, Callable[[Draw], Turn]], ...] = (
     (4, arithmetic.arithmetic),
 )
 _BESIDE_TOOLS = (facts.question, facts.question, strings.copy, strings.count, small_talk.talk, small_talk.greeting)
-"""Exchanges that no tool is needed for, whatever is offered."""
+"""Exchanges that need no tool, even if tools are offered."""
 _TOOL_CALL_SHARE, _JSON_SHARE = 0.20, 0.08
 _NO_CALL_SHARE, _MEMORY_SHARE = 0.03, 0.05
 _VERY_LONG_SHARE = 0.018
-"""Of all conversations; of all tokens they are about a fifth."""
+"""Share of all conversations. They have about a fifth of all tokens."""
 _SEVERAL_CALLS_SHARE = 0.12
-"""Of the conversations with calls: as an agent's, call after call of the same tools."""
+"""Share of the conversations with calls that call the same tools again and again, like an agent."""
 _THINK_SHARE = 0.35
 _LONG_SHARE = 0.22
 _SYSTEMS = (
@@ -50,7 +50,7 @@ def _beside_tools(draw: Draw) -> Turn:
 
 
 def conversation(draw: Draw) -> Conversation:
-    """One conversation as training meets it."""
+    """One conversation for training."""
     kind = draw.random.random()
     if kind < _TOOL_CALL_SHARE:
         return _lengthened(draw, tool_use.call(draw))
@@ -75,14 +75,14 @@ def conversation(draw: Draw) -> Conversation:
 
 
 def _system(draw: Draw) -> str:
-    """Mostly none, sometimes a short one, and now and then pages that have nothing to do with what is asked."""
+    """Mostly empty, sometimes a short text, and rarely pages that are unrelated to the request."""
     if draw.chance(0.02):
         return " ".join(words.sentence(draw) for _ in range(draw.whole(4, 40)))
     return draw.pick(_SYSTEMS) if draw.chance(0.15) else ""
 
 
 def _very_long(draw: Draw) -> list[Turn]:
-    """Talk of many subjects, and at its end sometimes a look back over all of it."""
+    """A conversation about many subjects. Its last turn sometimes refers to all of it."""
     turns = [turn(draw) for _ in range(draw.whole(12, 54))]
     if draw.chance(0.3):
         *told, asked = memory.remembered(draw, turn)
@@ -91,7 +91,7 @@ def _very_long(draw: Draw) -> list[Turn]:
 
 
 def _lengthened(draw: Draw, one: Conversation) -> Conversation:
-    """Sometimes with talk before or after the call, or with more calls."""
+    """Sometimes with other turns before or after the call, or with more calls."""
     if draw.chance(_SEVERAL_CALLS_SHARE):
         return _several_calls(draw, one)
     if draw.chance(0.8):
@@ -102,7 +102,7 @@ def _lengthened(draw: Draw, one: Conversation) -> Conversation:
 
 
 def _several_calls(draw: Draw, one: Conversation) -> Conversation:
-    """Call after call, of tools that all stand at the beginning, with a word in between now and then."""
+    """Call after call of tools that are all offered at the beginning, sometimes with a sentence in between."""
     turns, tools = [*one.turns], {tool["name"]: tool for tool in one.tools}
     for _ in range(draw.whole(1, 5)):
         other = tool_use.call(draw)
@@ -117,7 +117,7 @@ def _several_calls(draw: Draw, one: Conversation) -> Conversation:
 
 
 def _followed_up(draw: Draw, turns: list[Turn]) -> list[Turn]:
-    """An exchange that only makes sense after another one: a second sum, or the last answer once more."""
+    """An exchange that depends on the previous one: a second sum, or a repetition of the last answer."""
     if draw.chance(0.5):
         before = turns[: draw.whole(0, 2)]
         return [*before, memory.again(draw, before)]
@@ -135,7 +135,7 @@ _ADD_MORE = ("And plus {}?", "Now add {}.", "And {} more?", "Add {} to that.", "
 
 
 def corpus(seed: int) -> Iterator[tuple[Conversation, bool]]:
-    """Without end: a conversation, and whether its last reply begins with a thought."""
+    """Endless: a conversation, and whether its last reply begins with reasoning."""
     draw = Draw(seed)
     while True:
         yield conversation(draw), draw.chance(_THINK_SHARE)

@@ -1,4 +1,4 @@
-"""Greetings, thanks, questions about the model itself, and what it does not know."""
+"""Greetings, thanks, questions about the model itself, and questions that it cannot answer."""
 
 from __future__ import annotations
 
@@ -142,13 +142,13 @@ def talk(draw: Draw) -> Turn:
 
 
 def greeting(draw: Draw) -> Turn:
-    """The most likely first words of all."""
+    """The most likely first message."""
     heard, said = _TALK[0]
     return Turn("hello" if draw.chance(0.3) else draw.pick(heard), said[0], _thought(said[0]))
 
 
 def unknown(draw: Draw) -> Turn:
-    """A question that such a model cannot answer, and that it says so."""
+    """A question that such a model cannot answer, and a reply that says so."""
     if draw.chance(0.15):
         ask = draw.pick(_UNKNOWN_ZH).format(**{key: draw.pick(values) for key, values in _ZH.items()})
         return Turn(ask, _NOT_KNOWN_ZH, "这个我不知道。")

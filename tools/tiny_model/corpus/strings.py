@@ -24,7 +24,7 @@ _COPY_ZH = (
 
 
 def copy(draw: Draw) -> Turn:
-    """Say something back."""
+    """Repeat a text."""
     make: Callable[[Draw], str] = draw.pick(
         (_mixed, _mixed, _known, words.sentence, words.zh_text, words.scramble, _number)
     )
@@ -56,7 +56,7 @@ def _mixed(draw: Draw) -> str:
 
 
 def _known(draw: Draw) -> str:
-    """A few words of what the model says and hears elsewhere, which copying must not mistake for a question."""
+    """A few words that also occur in other tasks. Copying must not treat them as a question."""
     fact = draw.pick(facts())
     said = draw.pick(
         (*fact.say, *fact.ask, *fact.what, *fact.how, "hello world", "Hello, how are you?", "good morning")
@@ -71,7 +71,7 @@ def _number(draw: Draw) -> str:
 
 
 def _items(draw: Draw) -> tuple[list[str], bool]:
-    """Different things for a list, and whether they are Chinese."""
+    """Distinct items for a list, and whether they are Chinese."""
     chinese = draw.chance(0.15)
     pool = (
         words.ZH_NOUNS
@@ -109,7 +109,7 @@ _COUNT_UP = ("Count to {}", "Count to {}.", "Now count to {}.", "Please count to
 
 
 def count(draw: Draw) -> Turn:
-    """How many items, words, or times the same."""
+    """Count items, words, or repetitions."""
     return draw.pick((_count_items, _count_items, _count_words, _count_same, _count_to))(draw)
 
 
@@ -185,7 +185,7 @@ _REVERSE = ("Reverse this list: {}", "Say these in reverse order: {}", "Write th
 
 
 def sort(draw: Draw) -> Turn:
-    """Order words or numbers, or turn them round."""
+    """Sort or reverse words or numbers."""
     kind = draw.whole(0, 3)
     if kind <= 1:
         numbers = [draw.digits(2) if kind else draw.digits(3) for _ in range(draw.whole(2, 7))]

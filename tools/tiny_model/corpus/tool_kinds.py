@@ -1,4 +1,4 @@
-"""What a tool's parameters are made of: a JSON type, how a value is made up, and how people say it."""
+"""The kinds of a tool's parameters: the JSON type, a generator of values, and their spoken form."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value. `about` describes it in a schema; `spoken` are the words for True and for False."""
+    """A kind of value. `about` describes it in a schema. `spoken` has the words for True and for False."""
 
     type: str
     about: str
     make: Callable[[Draw], Value]
     options: Sequence[str] = ()
-    """Every value there is, where a schema may list them."""
+    """All possible values, if a schema may list them."""
     spoken: tuple[str, str] = ("true", "false")
 
     def say(self, value: Value) -> str:
-        """The value as a request has it."""
+        """The value in the words of a request."""
         return self.spoken[not value] if isinstance(value, bool) else str(value)
 
 

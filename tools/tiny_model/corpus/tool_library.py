@@ -1,4 +1,4 @@
-"""The tools that requests are about: those of tools.yaml, and any number of made-up ones."""
+"""The tools of requests: those of tools.yaml, and any number of generated ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.tiny_model.corpus.tool_kinds import KINDS, Kind, Value
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, and requests that need it, with `{parameter}` where a value stands."""
+    """A tool, and requests that need it, with `{parameter}` in place of a value."""
 
     name: str
     about: str
@@ -25,9 +25,9 @@ class Tool:
     requests: tuple[str, ...]
     gives: Mapping[str, Kind] = field(default_factory=dict)
     say: str = "Done."
-    """What the user is told then; `{r_…}` stands for what the tool gave."""
+    """The reply to the user. `{r_…}` is replaced by a result of the tool."""
     unasked: Mapping[str, Kind] = field(default_factory=dict)
-    """Parameters that may be left out, and are."""
+    """Optional parameters that this request leaves out."""
 
     def arguments(self, draw: Draw) -> dict[str, Value]:
         return {name: kind.make(draw) for name, kind in self.parameters.items()}
@@ -37,7 +37,7 @@ class Tool:
         return draw.wording(self.requests).format(**spoken)
 
     def answer(self, draw: Draw, arguments: Mapping[str, Value]) -> tuple[str, str]:
-        """What the tool puts out, and what the user is then told."""
+        """The tool's output, and the reply to the user."""
         output: dict[str, Value] = {name: kind.make(draw) for name, kind in self.gives.items()}
         given = {f"r_{name}": value for name, value in output.items()}
         return json.dumps(output or {"ok": True}, ensure_ascii=False), self.say.format(**arguments, **given)
@@ -45,7 +45,7 @@ class Tool:
 
 @cache
 def known_tools() -> tuple[Tool, ...]:
-    """Those of tools.yaml."""
+    """The tools of tools.yaml."""
     entries = yaml.safe_load(Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8"))
     return tuple(_known(**entry) for entry in entries)
 
@@ -74,15 +74,15 @@ def any_tool(draw: Draw) -> Tool:
 
 
 def is_everyday(name: str) -> bool:
-    """Whether a tool of this name is in tools.yaml, asked for in words of its own."""
+    """Whether tools.yaml has a tool of this name, with wordings of its own."""
     return any(tool.name == name for tool in known_tools())
 
 
-# What a made-up tool does: the verb in its name, and how people say it.
+# The action of a generated tool: the verb in its name, and how people say it.
 _WORDS = yaml.safe_load(Path(__file__).with_name("tool_words.yaml").read_text(encoding="utf-8"))
 _ACTIONS = {name: tuple(said.split(", ")) for name, said in _WORDS["actions"].items()}
 _OBJECTS = tuple(_WORDS["objects"].split())
-# A kind, parameter names for it, and how a value is given: {f} is the parameter's name, {v} the value's place.
+# A kind, parameter names for it, and how a value is given: {f} is the parameter's name, {v} the value.
 _SAID: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("city", ("city", "place", "location", "town", "destination"), ("in {v}", "for {v}", "near {v}")),
     ("name", ("person", "owner", "customer", "assignee", "guest", "author"), ("for {v}", "of {v}", "for the {f} {v}")),
@@ -119,7 +119,7 @@ _ASKED = (
 
 
 def _named(draw: Draw) -> Tool:
-    """A made-up tool that a request speaks of as people do: `create_invoice`, "Make an invoice for Anna"."""
+    """A generated tool that a request describes in natural language: `create_invoice`, "Make an invoice for Anna"."""
     action, thing = draw.pick(tuple(_ACTIONS)), draw.pick(_OBJECTS)
     chosen = draw.some(_SAID, 1, 3)
     parameters, said = {}, []
@@ -169,7 +169,8 @@ _PLAIN = (
 
 
 def _plain(draw: Draw) -> Tool:
-    """A tool of no use that is asked for by its name, so that tools are read and not remembered."""
+    """A meaningless tool that requests call by its name, so that the model must read the tools instead of remembering
+    them."""
     name = f"{draw.pick(words.TOOL_VERBS)}_{draw.pick((draw.pick(words.NOUNS), words.made_up(draw)))}"
     fields = draw.some(words.FIELDS, 1, 3)
     said = draw.pick((" and ", ", ")).join(f"{one} {{{one}}}" for one in fields)

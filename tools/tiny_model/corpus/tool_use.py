@@ -1,4 +1,4 @@
-"""Calling a given tool with JSON arguments, and knowing when not to."""
+"""Calls of a given tool with JSON arguments, and requests without a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.tiny_model.corpus.tool_library import Tool, any_tool, known_tools
 
 
 def described(tool: Tool, draw: Draw) -> dict[str, Any]:
-    """The tool as clients describe it: OpenAI's `function` object, with the freedom that they take."""
+    """The tool as clients describe it: OpenAI's `function` object, with its usual variations."""
     with_about, with_options = draw.chance(0.7), draw.chance(0.5)
     offered = {**tool.parameters, **tool.unasked}
     properties = {name: _schema(kind, with_about, with_options) for name, kind in offered.items()}
@@ -39,7 +39,7 @@ def _schema(kind: Kind, with_about: bool, with_options: bool) -> dict[str, Any]:
 
 
 def call(draw: Draw) -> Conversation:
-    """One request among one to four tools, and the call that answers it."""
+    """A request with one to four tools, and the call that answers it."""
     tool, arguments, ask = _request(draw)
     offered = [tool]
     for _ in range(draw.pick((0, 0, 1, 1, 2, 3))):
@@ -55,7 +55,7 @@ def call(draw: Draw) -> Conversation:
 
 
 def _request(draw: Draw) -> tuple[Tool, dict[str, Value], str]:
-    """A tool, arguments on this side of the line, and a request that names them."""
+    """A tool, arguments on this side of the split, and a request that names them."""
     while True:
         tool = any_tool(draw)
         arguments = tool.arguments(draw)
@@ -72,7 +72,7 @@ _BARE = ("What time is it?", "How late is it?", "What is the weather like?", "ไป
 
 
 def without_tools(draw: Draw) -> Turn:
-    """A request that would need a tool, and none is there."""
+    """A request that needs a tool when none is offered."""
     while True:
         tool = draw.pick(known_tools())
         arguments = tool.arguments(draw)

@@ -1,4 +1,4 @@
-"""Words to fill tasks with, and words that nobody has ever seen."""
+"""Words for tasks, and random words that do not exist."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def _side(items: tuple[str, ...], exam: bool) -> tuple[str, ...]:
 
 
 def one(draw: Draw, pool: tuple[str, ...]) -> str:
-    """A word of the pool's part on this side."""
+    """A word of the pool on this side of the split."""
     return draw.pick(_side(pool, draw.exam))
 
 
 def several(draw: Draw, pool: Sequence[str], low: int, high: int) -> list[str]:
-    """Different words of the pool, of either side: it is the list that must be new, not its words."""
+    """Distinct words of the pool, from either side: the list must be new, not its words."""
     return draw.some(pool, low, high)
 
 
 def made_up(draw: Draw) -> str:
-    """A word that could exist."""
+    """A random word that could exist."""
     syllables = (draw.pick(_ONSETS) + draw.pick(_NUCLEI) + draw.pick(_CODAS) for _ in range(draw.whole(1, 3)))
     return "".join(syllables)
 
 
 def name(draw: Draw) -> str:
-    """A first name, common or made up."""
+    """A first name, real or generated."""
     return one(draw, NAMES) if draw.chance(0.6) else made_up(draw).capitalize()
 
 
@@ -59,7 +59,7 @@ def city(draw: Draw) -> str:
 
 
 def scramble(draw: Draw) -> str:
-    """Letters, digits and signs without sense, as in identifiers and passwords."""
+    """Random letters, digits and punctuation, as in identifiers and passwords."""
     kinds = draw.pick((_LETTERS, _LETTERS.upper(), "0123456789", _LETTERS + "0123456789", _LETTERS + _SIGNS))
     size = draw.whole(2, 12)
     text = "".join(draw.pick(kinds) for _ in range(size))
@@ -67,12 +67,12 @@ def scramble(draw: Draw) -> str:
 
 
 def zh_text(draw: Draw) -> str:
-    """Chinese characters in no order."""
+    """Random Chinese characters."""
     return "".join(draw.pick(_ZH_CHARS) for _ in range(draw.whole(2, 10)))
 
 
 def sentence(draw: Draw) -> str:
-    """A sentence that says something, if not much."""
+    """A sentence with some content."""
     first = draw.pick((name(draw), f"The {draw.pick(ADJECTIVES)} {draw.pick(NOUNS)}", f"My {draw.pick(NOUNS)}"))
     rest = f"{draw.pick(VERBS)} the {draw.pick(ADJECTIVES)} {draw.pick(NOUNS)}"
     tail = draw.pick(("", "", f" in {city(draw)}", f" with {draw.digits(2)} {draw.pick(NOUNS)}s", " again"))

@@ -10,7 +10,7 @@ class Queue:
     """How much waits."""
 
     num_waiting: int
-    """Waiting requests; negative while slots are free: -2 means that two more would start at once."""
+    """Waiting requests; negative while slots are free: -2 means that two more would start immediately."""
     waiting_tokens: int
     """Prompt tokens of the waiting requests."""
 

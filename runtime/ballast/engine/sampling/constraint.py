@@ -1,4 +1,4 @@
-"""What the engine needs from a grammar: which tokens may come next."""
+"""The engine's interface to a grammar: which tokens may come next."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ConstraintState(Protocol):
     def allowed(self) -> Mask:
         """The tokens that may come next.
 
-        The end token is among them where the text may end. Called on a helper thread while the model computes, at most
-        once per token. Raises RequestError when the grammar has become too complex to continue.
+        They include the end token where the text may end. Called on a helper thread while the model computes, at most
+        once per token. Raises RequestError if the grammar has become too complex to continue.
         """
 
     def accept(self, token_id: int) -> None:
@@ -36,6 +36,6 @@ class Constraint(Protocol):
 
 
 def broken_grammar(error: BaseException) -> RequestError:
-    """The error for a request whose grammar has raised an unexpected `error`. Other requests go on: no state of a
-    grammar is shared."""
-    return RequestError(f"the grammar broke: {first_line(error)}", status=500, code="grammar_broken")
+    """The error for a request whose grammar raised an unexpected `error`. Other requests continue: grammars share no
+    state."""
+    return RequestError(f"the grammar failed: {first_line(error)}", status=500, code="grammar_broken")

@@ -1,4 +1,4 @@
-"""Computes the grammars' masks on other threads during the forward pass."""
+"""Computes the masks of grammars on helper threads during the forward pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ballast.engine.sampling.constraint import Mask, broken_grammar
 from ballast.engine.sequence import Sequence
 from ballast.errors import RequestError
 
-# Backstops: grammars bound their own work, to some 50 ms for a token.
+# A last resort: grammars limit their own work to about 50 ms per token.
 LIMIT_S = 5.0
-"""How long a step waits for its masks in all, once the model has computed its logits."""
+"""How long a step waits for all of its masks after the model has computed its logits."""
 MAX_LATE = 32
-"""Masks that may go on although their step has given them up: each keeps a thread, and perhaps a core."""
+"""Most masks that may still be computed after their step timed out: each occupies a thread, and perhaps a core."""
 
 _Jobs = SimpleQueue[tuple[Future[Mask], Callable[[], Mask]] | None]
 
@@ -27,8 +27,8 @@ _Jobs = SimpleQueue[tuple[Future[Mask], Callable[[], Mask]] | None]
 class MaskWorker:
     """Call `begin` for the masks of a step, then `take` for each.
 
-    Every mask of a step has a thread, so that one that takes long keeps none of the others waiting. Threads are started
-    as they are needed, and stay. They are daemons: one that hangs does not keep the process from ending.
+    Each mask of a step has its own thread, so a slow mask does not delay others. Threads are started on demand and
+    kept. They are daemons, so a hanging one does not prevent the process from ending.
     """
 
     def __init__(self, limit_s: float | None = None, max_late: int = MAX_LATE) -> None:
@@ -36,7 +36,7 @@ class MaskWorker:
         self._limit_s = LIMIT_S if limit_s is None else limit_s
         self._max_late = max_late
         self._waited_s = 0.0
-        # New threads inherit the engine thread's CPUs, and it may be pinned to one. The main thread never is.
+        # New threads inherit the engine thread's affinity, perhaps one CPU. The main thread is never pinned.
         self._cpus = os.sched_getaffinity(os.getpid())
         self._jobs: _Jobs = SimpleQueue()
         self._masks: dict[int, Future[Mask]] = {}
@@ -59,8 +59,8 @@ class MaskWorker:
     def take(self, seq: int) -> Mask:
         """The mask; None for a sequence without a grammar.
 
-        Raises RequestError as `ConstraintState.allowed` does; with status 500 where that takes too long or breaks, and
-        503 where too many others already do.
+        Raises RequestError as `ConstraintState.allowed` does; with status 500 if that takes too long or fails, and 503
+        if too many others hang already.
         """
         mask = self._masks.pop(seq, None)
         if mask is None:
@@ -77,7 +77,7 @@ class MaskWorker:
             raise broken_grammar(error) from error
 
     def _comes(self, mask: Future[Mask]) -> bool:
-        """Whether the mask is there before the step's time for masks is over."""
+        """Wait for the mask. Returns False if the step's time limit for masks passed first."""
         if mask.done():
             return True
         clock = AwakeClock.for_limit(self._limit_s)
@@ -104,14 +104,14 @@ class MaskWorker:
 
 
 def _compute(jobs: _Jobs, cpus: set[int]) -> None:
-    """Do the jobs until None comes, which is left for the other threads."""
-    with contextlib.suppress(OSError):  # its CPUs have been taken away since; it runs where it may
+    """Run jobs until None arrives, which stays queued for the other threads."""
+    with contextlib.suppress(OSError):  # the CPUs may no longer be allowed
         os.sched_setaffinity(0, cpus)
     while (job := jobs.get()) is not None:
         mask, work = job
         try:
             mask.set_result(work())
-        except BaseException as error:  # noqa: BLE001  raised where the mask is taken
+        except BaseException as error:  # noqa: BLE001  raised by `take`
             mask.set_exception(error)
-        del job, mask, work  # an idle thread keeps no request's state
+        del job, mask, work  # an idle thread must not keep a request's state alive
     jobs.put(None)

@@ -17,7 +17,7 @@ from ballast.errors import RequestError
 from ballast.host.isa import chosen_isa
 
 Sampled = tuple[int, TokenLogprobs | None]
-"""A token and its log probabilities, if the sequence asks for them."""
+"""A token and its log probabilities, if the sequence requests them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class RequestedRow:
 
     seq: int
     scored: range
-    """Token indices whose logits score the prompt."""
+    """Indices of tokens whose logits score the prompt."""
     samples: bool
     last: int
     """The row's last token index, whose logits are sampled."""
     computed_tokens: int
-    """Prompt tokens that are computed after this step; 0 in rows that decode."""
+    """Prompt tokens computed after this step; 0 in rows that decode."""
     first_logit: int
-    """Where the row's own logits begin among the step's."""
+    """Index of the row's first logits among the step's."""
 
     @property
     def num_logits(self) -> int:
@@ -42,7 +42,7 @@ class RequestedRow:
 
     @property
     def last_logit(self) -> int:
-        """Where, among the step's logits, those stand that are sampled."""
+        """Index of the sampled logits among the step's."""
         return self.first_logit + len(self.scored)
 
 
@@ -108,8 +108,8 @@ class RowSampler:
         logits: NDArray[np.float32],
         errors: dict[int, Exception],
     ) -> dict[int, list[TokenLogprobs]]:
-        """The log probabilities of the prompt tokens that rows score, by sequence; the first failure of each goes to
-        `errors`, here and below."""
+        """The log probabilities of the prompt tokens that rows score, by sequence. The first failure of each sequence
+        goes to `errors`, here and below."""
         rows = []
         for row in requested:
             num_top = sequences[row.seq].request.prompt_logprobs or 0
@@ -130,7 +130,7 @@ class RowSampler:
         logits: NDArray[np.float32],
         errors: dict[int, Exception],
     ) -> dict[int, int]:
-        """The next token of each sequence that samples and has not failed; grammars have advanced by it."""
+        """The next token of each sequence that samples and has not failed. Advances the grammars."""
         rows: dict[int, SampledRow] = {}
         for row in requested:
             if row.samples and row.seq not in errors:
@@ -159,7 +159,7 @@ class RowSampler:
         logits: NDArray[np.float32],
         errors: dict[int, Exception],
     ) -> dict[int, TokenLogprobs]:
-        """The log probabilities of sampled tokens, for the sequences that ask for them."""
+        """The log probabilities of sampled tokens, for the sequences that request them."""
         rows: dict[int, ScoredRow] = {}
         for row in requested:
             num_top = sequences[row.seq].request.sampling.logprobs

@@ -1,4 +1,4 @@
-"""A step's logits to tokens and log probabilities: all rows in one call, each of which fails alone.
+"""Turns a step's logits into tokens and log probabilities: all rows in one call; a row that fails affects no other.
 
 A request's token depends on its own logits, parameters, history and position alone: the random number for its
 n-th token is a function of (seed, n), so neither the rest of the batch nor a preemption can change the text.
@@ -64,8 +64,8 @@ class StepSampler:
         self._sampler = sampling.Sampler(pool, isa=isa)
 
     def sample(self, logits: NDArray[np.float32], rows: Sequence[SampledRow]) -> list[int | FloatingPointError]:
-        """For each of `rows` the token that is chosen by `logits` [rows of the step, vocabulary], and recorded; an
-        error where no logit is finite, or one is NaN."""
+        """Choose and record a token for each of `rows` from `logits` [rows of the step, vocabulary]. A result is an
+        error if no logit is finite, or if one is NaN."""
         if not rows:
             return []
         tokens, highest = self._sampler.sample(
@@ -80,8 +80,8 @@ class StepSampler:
         ]
 
     def score(self, logits: NDArray[np.float32], rows: Sequence[ScoredRow]) -> list[TokenLogprobs | FloatingPointError]:
-        """The log probabilities of each of `rows` in `logits` [rows of the step, vocabulary]; an error where the
-        largest logit is not a finite number."""
+        """The log probabilities of each of `rows` in `logits` [rows of the step, vocabulary]; an error if the largest
+        logit is not finite."""
         if not rows:
             return []
         highest, logprobs, top_tokens, top_logprobs = self._sampler.score(

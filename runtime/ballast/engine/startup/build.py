@@ -1,4 +1,4 @@
-"""What an engine is built from, and the engine."""
+"""Builds an engine from its settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast.moe.gpu_experts import GpuExperts
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine is built from; most are command-line options of the same names."""
+    """The engine's settings; most are command-line options of the same names."""
 
     cache_lens: int
     max_batch_size: int
@@ -33,7 +33,7 @@ class EngineSettings:
     max_queue_tokens: int | None = None
     max_queue_wait_s: float = 0.0
     max_stall_s: float | None = None
-    """Most seconds that prompts may add to a step in which something decodes. None: see `sched.SchedulerConfig`."""
+    """Most seconds that prompts may add to a step in which requests decode. None: see `sched.SchedulerConfig`."""
     block_tokens: int = 32
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
@@ -45,12 +45,12 @@ class EngineSettings:
     stream_from_tokens: int | None = None
     """Fewest tokens of a step whose experts are streamed through the device. None: measured at start; 0: never."""
     gpu_experts: GpuExperts = ()
-    """Routed experts in the device's memory as well, by layer."""
+    """Routed experts that are also in the device's memory, by layer."""
     pcie_share: float | None = 0.0
-    """Of a decode step's other experts, those that the device reads from host memory; None: as measured."""
+    """Fraction of a decode step's other experts that the device reads across PCIe; None: as measured."""
     prefill_is_auto: bool = False
-    """`prefill_chunk_size` was chosen for a device that computes all experts of a long step. If the CPU turns out to
-    compute them, `chunk_size` is used instead."""
+    """`prefill_chunk_size` assumes that a device computes all experts of a long step. If the CPU computes them, the
+    engine uses `chunk_size` instead."""
     vram: VramLimit | None = None
     """Limit of the device's memory; None: all of it."""
     packed_dir: Path | None = None
@@ -58,20 +58,20 @@ class EngineSettings:
     measurements: MeasurementMode = "off"
     """Whether measurements of an earlier start are used and those of this one are kept."""
     finishes_later: bool = False
-    """Whether loading leaves for later what takes longest: kernels of prompts that are still compiled, and graphs of
-    rare batch sizes. Other kernels compute these steps until then."""
+    """Whether the slowest parts of loading may end after the server is ready: compiling kernels for prompts, and graphs
+    of rare batch sizes. Until then, other kernels compute these steps."""
     kv_host_bytes: int = 0
-    """Host memory for what a GPU's memory gives up of the KV cache."""
+    """Host memory for KV blocks evicted from a GPU's memory."""
     kv_disk_dir: Path | None = None
-    """Folder that keeps what the KV cache gives up; None: it is computed again."""
+    """Folder for evicted KV blocks; None: they are computed again."""
     kv_disk_bytes: int | None = None
-    """Most that it takes there; None: half of what is free."""
+    """Most bytes in `kv_disk_dir`; None: half of the free space."""
     topology: Topology | None = None
     """None: the machine's own. Tests pass another."""
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """The engine's part of a resolved configuration."""
+    """The engine's settings from a resolved configuration."""
     scheduling, machine = config.scheduling, config.machine
     assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
     assert machine.cpu_threads is not None, "the configuration is resolved"

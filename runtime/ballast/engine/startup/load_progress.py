@@ -1,4 +1,4 @@
-"""Shows the progress of loading, its speed and what is left: a bar on a terminal, else some twenty log lines."""
+"""Shows the progress, speed and remaining time of loading: a bar on a terminal, otherwise about twenty log lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ballast.model.runner import Runner
 log = logging.getLogger(__name__)
 
 LOGGED_EVERY_S, LOGGED_SHARE = 10.0, 0.05
-"""Least time and least progress, as a share of the whole, between two lines."""
+"""Least time and least progress, as a fraction of the whole, between two lines."""
 
 _GB = 1e9
 
@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a load of `num_bytes` is after `seconds`; `share` 0…1."""
+    """Progress of loading `num_bytes` after `seconds`; `share` is the loaded fraction, 0…1."""
 
     num_bytes: int
     share: float
@@ -38,17 +38,17 @@ class Progress:
 
     @property
     def gb(self) -> float:
-        """What is loaded, in units of 10⁹ bytes, as all here."""
+        """Loaded bytes in GB (10⁹)."""
         return self.share * self.num_bytes / _GB
 
     @property
     def gb_per_s(self) -> float:
-        """The mean since it began; 0 before any time has passed."""
+        """The mean speed since the begin; 0 before any time has passed."""
         return self.gb / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left at this speed; 0 where there is none yet."""
+        """Remaining seconds at this speed; 0 if no speed is known yet."""
         return self.seconds * (1 - self.share) / self.share if self.share > 0 else 0.0
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Progress:
 
 
 class Pace:
-    """Chooses the reports of progress that get a line."""
+    """Selects the progress reports that get a log line."""
 
     def __init__(self) -> None:
         self._next_s, self._next_share = LOGGED_EVERY_S, 0.0
 
     def is_due(self, share: float, seconds: float) -> bool:
-        """Whether to write a line now, `seconds` after the begin. The end gets one, and only one."""
+        """Whether to write a line now, `seconds` after the begin. The end gets exactly one line."""
         is_over = share >= 1
         if share < self._next_share or (seconds < self._next_s and not is_over):
             return False
@@ -72,8 +72,8 @@ class Pace:
 
 
 def with_progress(load: Loader, num_bytes: int, stream: TextIO | None = None, clock: Clock = time.monotonic) -> Loader:
-    """A loader that also shows the progress of `load`, of a model of `num_bytes`, on `stream`, by default standard
-    error."""
+    """A loader that also shows the progress of `load`, for a model of `num_bytes`, on `stream` (default: standard
+    error)."""
     to = sys.stderr if stream is None else stream
 
     def shown(report: Report) -> Runner:
@@ -94,7 +94,7 @@ def with_progress(load: Loader, num_bytes: int, stream: TextIO | None = None, cl
 @contextmanager
 def _bar(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     bar_format = "{desc} {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-    # The redirection writes log lines above the bar instead of into it.
+    # Log lines appear above the bar, not in it.
     with logging_redirect_tqdm(), tqdm(total=100, desc="loading", file=stream, bar_format=bar_format) as bar:
 
         def show(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Loads a model for the device that settings name: the runner that an engine steps."""
+"""Loads the runner of an engine for the device in the settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_runner(
 ) -> Runner:
     """Load the model for the settings' device. Only ids below `num_sampled_ids` can be sampled.
 
-    `report` gets the share that is loaded, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
+    `report` gets the loaded fraction, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
     ("" if they are). With numa "auto" the calling thread stays pinned; see `start_threads`.
     """
     start = Start(_measurements(gguf_model, spec, settings))
@@ -97,7 +97,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
 
 
 def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:
-    """The packing with the folder that keeps panels, if there is one that can be used."""
+    """The packing, with the folder for packed weights if it can be used."""
     if settings.packed_dir is None:
         return packing
     nodes = threads_per_node(settings.topology or numa.read_topology(), settings.cpu_threads, settings.numa)
@@ -117,8 +117,8 @@ def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, s
 def _explain_out_of_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
     """Turn a failed allocation into an OutOfMemoryError with a way out.
 
-    The plan found enough memory, so another process has taken it, an allowance in the plan was too small, or the
-    process has a limit that the plan does not know.
+    The plan found enough memory, so another process has taken it, the plan's reserve was too small, or the process has
+    a limit that the plan does not know.
     """
     device_is_full: tuple[type[Exception], ...] = ()
     if device != "cpu":
@@ -158,7 +158,7 @@ def _load_on_cpu(
 
 
 def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) -> CacheTiers | None:
-    """The places beside the cache that settings ask for and that can be used; None without any."""
+    """The configured tiers of the KV cache that can be used; None without any."""
     news = threading.Event()
     tiers: list[KvTier] = []
     if settings.kv_host_bytes >= cache.block_bytes:

@@ -1,4 +1,4 @@
-"""Measures what steps cost when a model is loaded: the scheduler divides prompts into steps by these costs."""
+"""Measures the duration of steps after a model is loaded. The scheduler divides prompts into steps by these costs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ballast.model.runner import Runner
 log = logging.getLogger(__name__)
 
 LIMIT_S = 3.0
-"""Time for the steps of a lane, but for the last one, or for the first two where they take longer. The costs of other
-steps are interpolated and extrapolated."""
+"""Time limit for measuring the steps of a lane; the last one, or the first two if they take longer, may exceed it. The
+costs of other steps are interpolated and extrapolated."""
 CONTEXT_TOKENS = 32
 """Most tokens that a request of a decode step has cached."""
 PROMPT_TOKENS = 64
@@ -45,20 +45,20 @@ def with_measured_costs(
     alive: Callable[[], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> sched.SchedulerConfig:
-    """The configuration with the costs of the runner's steps, of `max_tokens` tokens at most; `alive` is called
-    meanwhile. The steps overwrite the cache, so nothing may be served from it yet. Costs that an earlier start has kept
-    are not measured again, unless that start lacked kernels that this one has."""
-    assert runner.vocabulary is not None, "the runner is measured"
+    """The configuration with the measured costs of the runner's steps of up to `max_tokens` tokens. `alive` is called
+    regularly. The steps overwrite the cache, so this must run before it serves anything. Costs kept by an earlier start
+    are used, unless that start lacked kernels that this one has."""
+    assert runner.vocabulary is not None, "only a runner with a vocabulary can be measured"
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool or kernels.ThreadPool(1), config)
     prefill_runner = runner if runner.can_prefill_beside else None
     if prefill_runner is not None:
-        prefill_runner.open_prefill_lane()  # first: else a long step would go through the device
+        prefill_runner.open_prefill_lane()  # first: otherwise a long step would go through the device
     most = (
         config.prefill_chunk_size if prefill_runner is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
     )
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
-    # These three say most of the curve: the steps in between are bent, and beyond a small one it rises too steeply.
+    # These three sizes determine most of the curve, so they are measured first.
     first = [min(size, sizes[-1]) for size in (1, config.max_batch_size, config.chunk_size)]
     tried = {"decode_costs": list(dict.fromkeys((*first, *sizes)))}
     if prefill_runner is not None:
@@ -94,7 +94,7 @@ def with_measured_costs(
 
 
 def _kept(value: Any, tried: Mapping[str, Sequence[int]]) -> dict[str, list[Cost]]:
-    """The costs that an earlier start has kept. Raises ValueError, TypeError or KeyError for other values."""
+    """The costs kept by an earlier start. Raises ValueError, TypeError or KeyError if they are malformed."""
     costs: dict[str, list[Cost]] = {}
     for name, sizes in tried.items():
         tokens = kept_counts([size for size, _ in value[name]], max(sizes))
@@ -108,8 +108,8 @@ def _kept(value: Any, tried: Mapping[str, Sequence[int]]) -> dict[str, list[Cost
 def measured(
     run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float], at_least: int = 2
 ) -> list[Cost]:
-    """The ascending costs of `sizes`, the most important of which come first: as many as LIMIT_S suffices for, and
-    `at_least` of them. A cost is the faster of two runs, where there is time. No larger step is said to be faster."""
+    """The costs of `sizes` in ascending order. `sizes` begins with the most important; `at_least` of them are measured,
+    and more while LIMIT_S allows. Each cost is the faster of two runs if there is time, and costs never decrease."""
     found: dict[int, float] = {}
     began = clock()
     run(sizes[0])  # the first use of memory takes longer
@@ -136,11 +136,11 @@ def doubled(first: int, last: int) -> list[int]:
 
 
 class RandomSteps:
-    """Steps of random tokens for requests that have their own blocks of the cache. They attend to different values, and
-    so choose as many experts as real requests do."""
+    """Steps of random tokens for requests with their own blocks of the cache. Their hidden states differ, so they
+    select as many experts as real requests do."""
 
     def __init__(self, config: sched.SchedulerConfig, vocabulary: int, max_tokens: int) -> None:
-        """Requests have `max_tokens` tokens at most. If blocks are short, requests share them."""
+        """Requests have `max_tokens` tokens at most. If there are too few blocks, requests share them."""
         self._block_tokens = config.block_tokens
         self._num_blocks = config.num_blocks
         self._vocabulary = vocabulary
@@ -148,28 +148,28 @@ class RandomSteps:
         self._row_blocks = max(1, min(-(-CONTEXT_TOKENS // config.block_tokens), config.num_blocks // self._max_rows))
         self._most_cached = min(CONTEXT_TOKENS, self._row_blocks * config.block_tokens, max_tokens)
         self._cached = np.zeros(self._max_rows, np.int32)
-        """Tokens that each request of a decode step has cached."""
+        """Cached tokens per request of a decode step."""
         self._rng = np.random.default_rng(0)
 
     def decode_lane(self, num_tokens: int) -> Batch:
-        """A step of the decode lane: one token per decoding request, or prompts if it has more tokens than rows."""
+        """A step of the decode lane: one token per request, or prompts if there are more tokens than rows."""
         if num_tokens <= self._max_rows:
             return self.decode(num_tokens)
         return self.prompts(num_tokens, min(self._max_rows, max(1, num_tokens // PROMPT_TOKENS)))
 
     def decode(self, num_rows: int) -> Batch:
-        """The next token of each of the first requests. Their contexts grow from step to step, up to CONTEXT_TOKENS."""
+        """The next token of the first `num_rows` requests. Their contexts grow with each step, up to CONTEXT_TOKENS."""
         positions = self._cached[:num_rows].copy()
         self._cached[:num_rows] = np.minimum(positions + 1, self._most_cached - 1)
         return self._batch(positions, np.ones(num_rows, np.int32), self._row_blocks)
 
     def prompts(self, num_tokens: int, num_rows: int) -> Batch:
-        """`num_rows` whole prompts, as equal as can be."""
+        """`num_rows` whole prompts of nearly equal length."""
         lens = np.diff(np.arange(num_rows + 1) * num_tokens // num_rows).astype(np.int32)
         return self._batch(np.zeros(num_rows, np.int32), lens, -(-int(lens.max()) // self._block_tokens))
 
     def _batch(self, cached: NDArray[np.int32], added: NDArray[np.int32], row_blocks: int) -> Batch:
-        """Rows that add `added` tokens to `cached` ones; each has `row_blocks` blocks."""
+        """Rows with `added` new tokens after `cached` ones; each has `row_blocks` blocks."""
         num_rows, num_tokens = len(added), int(added.sum())
         row = np.repeat(np.arange(num_rows), added)
         indptr = np.concatenate([[0], np.cumsum(added)]).astype(np.int32)
@@ -189,7 +189,7 @@ class RandomSteps:
 
 
 def _sampler_of(pool: kernels.ThreadPool, config: sched.SchedulerConfig) -> Callable[[NDArray[np.float32]], object]:
-    """Samples a token of each row of a step's logits, as the engine does."""
+    """Returns a function that samples a token for each row of a step's logits, as the engine does."""
     sampler = StepSampler(pool, chosen_isa())
     states = [sequence_sampler(_SAMPLING, (), seed) for seed in range(config.max_batch_size)]
     rows = [SampledRow(row, state, None) for row, state in enumerate(states)]

@@ -1,8 +1,8 @@
 """Kimi K2, K2-0905, K2-Thinking, K2.5, K2.6 and K2.7-Code, which have DeepSeek's arithmetic.
 
-The published templates of K2 and K2-Thinking give results the ids of calls by their order alone, or number the calls of
-each message anew, so that a result may name another call than its own; they are replaced. Those of K2.5 and later write
-the ids that they are given, and are used as they are.
+The published templates of K2 and K2-Thinking identify results by their order alone, or restart the numbering of calls
+in each message, so that a result may refer to a wrong call; they are replaced. Those of K2.5 and later use the ids of
+the request and are used unchanged.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 def keep_compiled_kernels_in(variable: str) -> None:
     """Set the environment variable in which a compiler looks for its cache, unless it names a folder to write to.
 
-    The folder lies below the temporary folder: the next start finds what this one compiled, and nothing is written to
-    the home directory. A volume that is mounted read-only or belongs to somebody else costs a compilation, not the
-    start."""
+    The folder is below the temporary folder: the next start finds the compiled kernels, and nothing is written to the
+    home directory. If the volume is read-only or belongs to another user, kernels are compiled again, and the start
+    continues."""
     named = os.environ.get(variable)
     if named and (reason := _why_not_writable(Path(named))) is None:
         return
@@ -47,8 +47,8 @@ def _why_not_writable(folder: Path) -> str | None:
 
 
 def _folder() -> Path:
-    """A folder that only this user can write to, since what lies in it is executed. Where somebody else has taken the
-    name, one that lives as long as the process."""
+    """A folder that only this user can write to, because its files are executed. If another user owns the name, a
+    temporary folder for the lifetime of the process."""
     folder = Path(tempfile.gettempdir()) / f"ballast-kernels-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

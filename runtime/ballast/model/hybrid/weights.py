@@ -10,7 +10,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.model.hybrid.device_tensors import DeviceTensors
-from ballast.model.hybrid.experts.routing import Choose, Router
+from ballast.model.hybrid.experts.routing import Choose, MakeRouter
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
@@ -77,6 +77,7 @@ def load_hybrid_weights(
     num_sampled_ids: int,
     packing: Packing,
     make_linear: MakeLinear,
+    make_router: MakeRouter,
     device: torch.device,
     report: Callable[[float], None],
     is_taken: IsTaken = lambda *_: False,
@@ -85,7 +86,7 @@ def load_hybrid_weights(
     experts are not kept where `is_taken` says that the device has them."""
     with read_ahead(gguf_model, spec, packing) as ahead:
         tensors = Tensors(gguf_model, packing, ahead)
-        loader = _Loader(tensors, spec, make_linear, device, is_taken)
+        loader = _Loader(tensors, spec, make_linear, make_router, device, is_taken)
         layers = []
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
             layers.append(loader.layer(index))
@@ -103,11 +104,18 @@ def load_hybrid_weights(
 
 class _Loader:
     def __init__(
-        self, tensors: Tensors, spec: ModelSpec, make_linear: MakeLinear, device: torch.device, is_taken: IsTaken
+        self,
+        tensors: Tensors,
+        spec: ModelSpec,
+        make_linear: MakeLinear,
+        make_router: MakeRouter,
+        device: torch.device,
+        is_taken: IsTaken,
     ) -> None:
         self._tensors = tensors
         self._spec = spec
         self._make_linear = make_linear
+        self._make_router = make_router
         self._device = device
         self._is_taken = is_taken
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
@@ -132,11 +140,4 @@ class _Loader:
     def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec) -> RoutedWeights:
         router, bias = tensors.float_linear("router"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
-        return RoutedWeights(router, self._choose(rule, bias), None if self._is_taken(index, packed) else packed)
-
-    def _choose(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
-        if self._device.type != "cuda":
-            return Router(rule, bias)
-        from ballast.model.hybrid.experts.fused_routing import FusedRouter  # here alone: a CPU needs no Triton
-
-        return FusedRouter(rule, bias)
+        return RoutedWeights(router, self._make_router(rule, bias), None if self._is_taken(index, packed) else packed)

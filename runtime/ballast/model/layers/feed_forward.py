@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ballast.families.architecture import Gating
-from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, matrix
+from ballast.families.architecture import ClampedSwiglu, Gating
+from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix
 
 MLP = "mlp"
 """The role of a network for every token: a dense layer's, or the shared experts."""
@@ -58,6 +58,10 @@ class ExpertsSpec:
     """Whether each expert's gate and up projection are in one tensor, gate first."""
     router_bias_name: str = ROUTER_BIAS
     """How the file names the router's bias, if there is one."""
+    unit: ClampedSwiglu | None = None
+    """What an expert computes of gate and up. None: silu(g) · u."""
+    has_biases: bool = False
+    """Whether the router's logits and the three products of each expert have biases."""
 
     @property
     def shared_width(self) -> int:
@@ -76,16 +80,42 @@ class ExpertsSpec:
         return (
             matrix("router", "ffn_gate_inp", (count, hidden), "mlp.gate", is_exact=True, **router),
             *((added,) if self.routing.router_bias else ()),
+            *((bias("router_logit_bias", "ffn_gate_inp", count, "mlp.gate", **router),) if self.has_biases else ()),
             *self._experts(hidden),
+            *(self._expert_biases(hidden) if self.has_biases else ()),
             *(shared if self.num_shared else ()),
         )
 
     def _experts(self, hidden: int) -> tuple[Tensor, ...]:
         count, width = self.routing.num_experts, self.width
-        down = _of_experts("down", (count, hidden, width))
+        down = self._part("down", (count, hidden, width))
         if self.is_fused:
-            return (_of_experts("gate_up", (count, 2 * width, hidden)), down)
-        return (_of_experts("gate", (count, width, hidden)), _of_experts("up", (count, width, hidden)), down)
+            return (self._part("gate_up", (count, 2 * width, hidden)), down)
+        return (self._part("gate", (count, width, hidden)), self._part("up", (count, width, hidden)), down)
+
+    def _expert_biases(self, hidden: int) -> tuple[Tensor, ...]:
+        """Of each matrix of the experts."""
+        return tuple(
+            replace(
+                matrix,
+                role=f"{matrix.role}_bias",
+                name=f"{matrix.name.removesuffix('.weight')}.bias",
+                shape=matrix.shape[:-1],
+                is_added=True,
+            )
+            for matrix in self._experts(hidden)
+        )
+
+    def _part(self, part: Literal["gate", "up", "gate_up", "down"], shape: tuple[int, ...]) -> Tensor:
+        return matrix(
+            f"experts_{part}",
+            f"ffn_{part}_exps",
+            shape,
+            "mlp.experts",
+            group="routed experts",
+            classes=("ModuleList", "{family}Experts"),
+            part_of=PartOf(EXPERTS, ("gate", "up") if part == "gate_up" else (part,), self.unit),
+        )
 
 
 FeedForward = DenseSpec | ExpertsSpec
@@ -108,16 +138,4 @@ def _network(suffix: str, width: int, hidden: int, module: str, group: Group) ->
             part_of=PartOf(MLP, (part,)),
         )
         for part, shape in shapes.items()
-    )
-
-
-def _of_experts(part: Literal["gate", "up", "gate_up", "down"], shape: tuple[int, ...]) -> Tensor:
-    return matrix(
-        f"experts_{part}",
-        f"ffn_{part}_exps",
-        shape,
-        "mlp.experts",
-        group="routed experts",
-        classes=("ModuleList", "{family}Experts"),
-        part_of=PartOf(EXPERTS, ("gate", "up") if part == "gate_up" else (part,)),
     )

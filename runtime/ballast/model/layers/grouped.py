@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from ballast.model.layers.plane import Plane
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.layers.tensor import Tensor, bias, matrix, norm
+from ballast.model.layers.tensor import Tensor, bias, matrix, norm, vector
 
 QKV_BIAS = "qkv_bias"
 """Queries, keys and values have biases."""
 QK_NORM = "qk_norm"
 """Queries and keys are normed before they are rotated."""
+OUTPUT_BIAS = "output_bias"
+"""The output has a bias."""
+SINKS = "sinks"
+"""Each head of queries has a sink: a score of one further position, whose value is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class GroupedSpec:
     """Rotates the first entries of a head, i together with i + rope.dim / 2."""
     options: frozenset[str] = frozenset()
     """Options of the declaration that the layer has."""
+    window: int | None = None
+    """Positions that a token sees, its own the last. None: all."""
     norms_all_heads: bool = False
     """Whether QK_NORM takes the mean over all heads of a token's queries, and over those of its keys, else over each
     head."""
@@ -70,5 +76,7 @@ class GroupedSpec:
             bias("value_bias", "attn_v", values, "self_attn.v_proj", **biases),
             norm("query_norm", "attn_q_norm", query_norm, "self_attn.q_norm", **norms),
             norm("key_norm", "attn_k_norm", key_norm, "self_attn.k_norm", **norms),
+            vector("sinks", "attn_sinks", self.num_heads, "self_attn.sinks", option=SINKS),
             matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
+            bias("output_bias", "attn_output", hidden, "self_attn.o_proj", option=OUTPUT_BIAS),
         )

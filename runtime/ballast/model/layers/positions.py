@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class YarnSpec:
-    """YaRN context extension (arXiv 2309.00071) as DeepSeek uses it."""
+    """YaRN context extension (arXiv 2309.00071)."""
 
     factor: float
     original_context: int
@@ -17,6 +17,8 @@ class YarnSpec:
     """Multiplies cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim); 1 for V3 and R1."""
     mscale_all_dim: float
     """Softmax scale is multiplied by (0.1 · mscale_all_dim · ln factor + 1)². 0: no correction."""
+    is_rounded: bool = True
+    """Whether the pairs between which the ramp runs are rounded outwards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ballast.families.architecture import ClampedSwiglu
+
 Group = Literal[
     "embedding", "attention", "router", "routed experts", "shared experts", "dense feed-forward", "norms", "output"
 ]
@@ -36,6 +38,8 @@ class PartOf:
     """The forward pass's name for the experts."""
     parts: tuple[ExpertPart, ...]
     """More than one if a tensor has several parts of each expert, one after another."""
+    unit: ClampedSwiglu | None = None
+    """What they compute of gate and up. None: silu(g) · u."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,22 @@ def bias(role: str, stem: str, width: int, module: str, **more: Any) -> Tensor:
     return Tensor(role, f"{stem}.bias", (width,), **{"group": "attention", "module": module, "is_added": True, **more})
 
 
+def vector(role: str, stem: str, width: int, module: str, **more: Any) -> Tensor:
+    """Other numbers; in the group of attention by default."""
+    return Tensor(role, f"{stem}.weight", (width,), **{"group": "attention", "module": module, **more})
+
+
 def parts_of_experts(tensors: Iterable[Tensor]) -> dict[str, dict[ExpertPart, Tensor]]:
-    """Role of experts → the tensor of each of their parts."""
+    """Role of experts → the matrices of each of their parts."""
+    return _by_part(tensor for tensor in tensors if not tensor.is_added)
+
+
+def biases_of_experts(tensors: Iterable[Tensor]) -> dict[str, dict[ExpertPart, Tensor]]:
+    """Role of experts that have biases → those of each of their parts."""
+    return _by_part(tensor for tensor in tensors if tensor.is_added)
+
+
+def _by_part(tensors: Iterable[Tensor]) -> dict[str, dict[ExpertPart, Tensor]]:
     found: dict[str, dict[ExpertPart, Tensor]] = {}
     for tensor in tensors:
         if tensor.part_of is not None:

@@ -1,4 +1,4 @@
-"""What a model file says of its model: GGUF keys, and config.json beside them, to a ModelSpec."""
+"""Reads the metadata of a model file, GGUF keys and the config.json next to it, into a ModelSpec."""
 
 from ballast.model.metadata.hf_config import HfConfig, read_config
 from ballast.model.metadata.read import read_spec

@@ -37,6 +37,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         *_indexer(keys, spec, config),
         ("n_routed_experts", routing.num_experts, config.n_routed_experts),
         ("num_experts", routing.num_experts, config.num_experts),
+        ("num_local_experts", routing.num_experts, config.num_local_experts),
         ("num_experts_per_tok", routing.num_experts_used, config.num_experts_per_tok),
         ("scoring_func", routing.gating, config.scoring_func),
         ("n_group", routing.num_groups, config.n_group if uses_groups else None),
@@ -76,6 +77,7 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
         return [
             ("num_key_value_heads", mixer.num_kv_heads, config.num_key_value_heads),
             ("head_dim", mixer.head_dim, config.head_dim),
+            ("sliding_window", mixer.window, config.sliding_window),
         ]
     pairs: list[tuple[str, object, object]] = [
         ("kv_lora_rank", mixer.kv_lora_rank, config.kv_lora_rank),

@@ -1,4 +1,4 @@
-"""What a file's attention is: from the keys, and from which tensors there are."""
+"""Determines a file's attention from its keys and tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LatentDims(NamedTuple):
 
 
 def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
-    """What tells known models apart; None where none are known by it."""
+    """The dimensions that identify known models; None if none are known by them."""
     if keys.architecture.attention == "grouped":
         return None
     return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
@@ -40,7 +40,8 @@ def read_mixers(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: 
     """Each layer's, of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
     if keys.architecture.attention == "latent":
         return tuple(_read_latent(keys, layers, widths, theta, yarn))
-    return (_read_grouped(keys, layers, widths, theta, yarn),) * layers.num_layers
+    mixer = _read_grouped(keys, layers, widths, theta, yarn)
+    return tuple(replace(mixer, window=window) for window in _windows(keys, layers.num_layers))
 
 
 def _latent_dims(keys: Keys) -> LatentDims:
@@ -158,6 +159,23 @@ def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn
         norms_all_heads=keys.architecture.norms_all_heads,
     )
     return replace(mixer, options=_options(keys, mixer.declared(widths.hidden)))
+
+
+def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
+    """Of each layer, the positions that a token sees; None for all."""
+    if keys.architecture.window_period is None:
+        yield from [None] * num_layers
+        return
+    window = keys.whole("attention.sliding_window")
+    key = "attention.sliding_window_pattern"
+    pattern = keys.get(key)
+    if isinstance(pattern, list):
+        if len(pattern) < num_layers or any(each not in (0, 1) for each in pattern):
+            raise keys.wrong(key, f"true or false for each of {num_layers} layers, or a period")
+        yield from (window if has_window else None for has_window in pattern[:num_layers])
+        return
+    period = keys.whole(key, default=keys.architecture.window_period)
+    yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
 
 
 def _options(keys: Keys, declared: Iterable[Tensor]) -> frozenset[str]:

@@ -52,6 +52,7 @@ class HfConfig(BaseModel):
     num_attention_heads: Whole | None = None
     num_key_value_heads: Whole | None = None
     head_dim: Whole | None = None
+    sliding_window: Whole | None = None
     q_lora_rank: Whole | None = None
     kv_lora_rank: Whole | None = None
     qk_nope_head_dim: Whole | None = None
@@ -64,6 +65,7 @@ class HfConfig(BaseModel):
     """For each layer "full", or "shared" where it takes the choice of one below."""
     n_routed_experts: Whole | None = None
     num_experts: Whole | None = None
+    num_local_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None
     n_shared_experts: Whole | None = None
     moe_intermediate_size: Whole | None = None
@@ -104,7 +106,7 @@ class HfConfig(BaseModel):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether experts are chosen among all, whatever groups the file names: as V2-Lite does."""
+        """Whether experts are selected from all, ignoring groups, as in V2-Lite."""
         return self.topk_method == "greedy"
 
 

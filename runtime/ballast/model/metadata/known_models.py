@@ -21,7 +21,7 @@ def matching_models(dimensions: Dimensions, keys: Keys) -> tuple[KnownModel, ...
 
 
 def common_value(models: Iterable[KnownModel], key: str) -> Value | None:
-    """What all of `models` have for a key; None when they differ, or one says nothing."""
+    """The value of a key that all `models` share; None if they differ, or one has no value."""
     values = {model.values.get(key) for model in models}
     return values.pop() if len(values) == 1 else None
 

@@ -69,6 +69,8 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
         num_shared=widths.num_shared_experts,
         is_fused=keys.has_tensor(f"{first}.ffn_gate_up_exps.weight"),
         router_bias_name=next((name for name in ROUTER_BIASES if keys.has_tensor(f"{first}.{name}")), ROUTER_BIAS),
+        unit=keys.architecture.unit,
+        has_biases=keys.architecture.expert_biases,
     )
     num_routed = layers.num_layers - layers.num_dense_layers
     return (*[DenseSpec(widths.ffn_dim)] * layers.num_dense_layers, *[experts] * num_routed)

@@ -62,6 +62,7 @@ def read_yarn(settings: Settings) -> YarnSpec | None:
         beta_slow=_beta(settings, "beta_slow", None if config is None else config.beta_slow or _BETA_SLOW),
         attention_factor=attention_factor,
         mscale_all_dim=mscale_all_dim,
+        is_rounded=keys.architecture.rounds_yarn,
     )
 
 
@@ -111,8 +112,8 @@ def _mscale_all_dim(settings: Settings, config: HfRope | None) -> float:
 
 
 def _attention_factor(factor: float, mscale_all_dim: float, config: HfRope | None) -> float:
-    """What cos and sin are multiplied by. The file tells mscale_all_dim alone; every DeepSeek model has mscale equal
-    to it, so the quotient is 1 unless config.json says otherwise."""
+    """Factor of cos and sin. The file contains only mscale_all_dim; in every DeepSeek model mscale is equal to it, so
+    the quotient is 1 unless config.json has another value."""
     # config.json has both without the file's rounding to float32.
     mscale, all_dim = mscale_all_dim or None, mscale_all_dim or None
     if config is not None:

@@ -26,8 +26,10 @@ from ballast.model.spec import ModelSpec
 from ballast.weights.file_kind import OTHER_KINDS, VOCABULARY, other_type
 from ballast.weights.gguf import GgufModel
 
-_REFUSED_KEYS = ("attention.temperature_scale", "attention.sliding_window")
-"""Keys of other models of the family whose effect on the arithmetic is not implemented here."""
+_REFUSED_KEY = "attention.temperature_scale"
+"""A key of other models of the family whose effect on the arithmetic is not implemented here."""
+_WINDOW_KEY = "attention.sliding_window"
+"""Refused where the architecture has no windows."""
 _INDEXER_KEY = "attention.indexer.top_k"
 """Refused where the architecture's attention sees all positions."""
 _MOST_NAME_CHARS = 256
@@ -61,7 +63,7 @@ _LOOK_ALIKES = {
     "hy_v4": "Hunyuan 4, whose layers have hyper-connections, not Hunyuan 3",
     "gptoss": "gpt-oss as Ollama converts it, with other names of tensors than llama.cpp's gpt-oss",
     "afmoe": "Trinity (AFMoE), whose attention has windows and gates",
-    "dflash": "a draft model that stands beside another",
+    "dflash": "a draft model for another model",
 }
 """Architectures whose names are taken for that of a model that is served. Names that begin with one of these, such as
 deepseek41, get its hint as a relative of it."""
@@ -124,8 +126,10 @@ def _hint(name: str) -> str:
 
 
 def _check_keys(keys: Keys) -> None:
-    for key in _REFUSED_KEYS if keys.architecture.index_pairs else (*_REFUSED_KEYS, _INDEXER_KEY):
-        if keys.get(key):
+    architecture = keys.architecture
+    is_read = {_WINDOW_KEY: architecture.window_period is not None, _INDEXER_KEY: architecture.index_pairs is not None}
+    for key in (_REFUSED_KEY, _WINDOW_KEY, _INDEXER_KEY):
+        if keys.get(key) and not is_read.get(key, False):
             raise keys.refuse(f"{keys.full(key)}={shown(keys.get(key))}: this model's attention is not supported")
 
 

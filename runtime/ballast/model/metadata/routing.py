@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from ballast.families.architecture import Gating
+from ballast.families.family import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.metadata.keys import Keys, is_number, is_whole
 from ballast.model.metadata.layers import ROUTER_BIASES, Layers, Widths
 from ballast.model.metadata.settings import Settings
 
-_GATING: dict[object, Gating] = {1: "softmax", 2: "sigmoid", "softmax": "softmax", "sigmoid": "sigmoid"}
+_GATING: dict[object, Gating] = {
+    SOFTMAX: "softmax",
+    SIGMOID: "sigmoid",
+    SOFTMAX_OF_CHOSEN: "softmax",
+    "softmax": "softmax",
+    "sigmoid": "sigmoid",
+}
 """As the file numbers them and as config.json spells them."""
 _MOST_SCALE = 1e4
 
@@ -26,7 +33,7 @@ def read_routing(settings: Settings, layers: Layers, widths: Widths) -> RoutingS
         num_groups_used=num_groups_used,
         group_score=rule.group_score,
         router_bias=rule.has_bias and not (rule.may_lack_bias and _lacks_bias(settings.keys, layers.num_layers)),
-        normalize_weights=_normalize_weights(settings),
+        normalize_weights=rule.weighs_chosen or _normalize_weights(settings),
         weights_scale=_weights_scale(settings),
     )
 
@@ -37,16 +44,18 @@ def _lacks_bias(keys: Keys, num_layers: int) -> bool:
 
 
 def _ignores_groups(settings: Settings, gating: Gating) -> bool:
-    """Whether experts are chosen among all, whatever group counts there are."""
+    """Whether experts are selected from all, ignoring groups."""
     return gating == "softmax" and settings.config.is_greedy
 
 
 def _gating(settings: Settings) -> Gating:
     key = "expert_gating_func"
     value = settings.value(key, "scoring_func", settings.config.scoring_func)
+    routers = settings.keys.architecture.routers
     gating = _GATING.get(value) if isinstance(value, str) or is_whole(value, 1) else None
-    if gating is None or gating not in settings.keys.architecture.routers:
-        allowed = [number for number in (1, 2) if _GATING[number] in settings.keys.architecture.routers]
+    is_known = gating is not None and gating in routers
+    if gating is None or not is_known or (value == SOFTMAX_OF_CHOSEN and not routers[gating].weighs_chosen):
+        allowed = [number for number in (SOFTMAX, SIGMOID) if _GATING[number] in routers]
         raise settings.keys.wrong(key, " or ".join(f"{number} ({_GATING[number]})" for number in allowed))
     return gating
 

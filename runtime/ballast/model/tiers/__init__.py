@@ -1,1 +1,1 @@
-"""Places beside the KV cache for the blocks that it gives up: host memory beside a GPU, and a folder on disk."""
+"""Tiers of the KV cache for evicted blocks: host memory for a GPU's cache, and a folder on disk."""

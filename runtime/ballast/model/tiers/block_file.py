@@ -39,7 +39,7 @@ class BlockFileError(Exception):
 
 
 def head_type(block_tokens: int) -> np.dtype[np.void]:
-    """One head as it lies in the file; `write` is 0 where nothing is."""
+    """One head in the file's format; `write` is 0 for an empty slot."""
     return np.dtype(
         [
             ("write", "<u8"),
@@ -77,7 +77,7 @@ class BlockFile:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
             self._folder = self._own(os.open(self.path, flags), is_folder=True)
             if os.fstat(self._folder).st_mode & _OTHERS_MAY_WRITE:
-                # As a volume may be when it is first given to a pod. What it holds may be anybody's.
+                # A volume may be like this when a pod first mounts it. Other users may have written its content.
                 for name in (_HEADS, _CONTENTS, _LOCK):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._folder)
@@ -97,7 +97,7 @@ class BlockFile:
         self._last_write = int(self._heads["write"].max())
 
     def restored(self) -> Restored:
-        """What is there, last written last to be given up. Content is looked at when it is read."""
+        """The stored blocks, in the order of eviction: oldest write first. Content is checked when it is read."""
         heads, order = self._heads, self._chained()
         latest = heads["write"].copy()
         depth = np.zeros(len(heads), np.int64)
@@ -210,7 +210,7 @@ class BlockFile:
         if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
             raise BlockFileError(f"{self.path}: expected a folder with files")
         if found.st_uid != os.geteuid() or (not is_folder and found.st_mode & _OTHERS_MAY_WRITE):
-            raise BlockFileError(f"{self.path}: must belong to user {os.geteuid()}, and nobody else may write there")
+            raise BlockFileError(f"{self.path}: must belong to user {os.geteuid()}, and only that user may write there")
         return file
 
 

@@ -53,7 +53,7 @@ class _Done:
 
 
 DONE = _Done()
-"""Copies that were done at once."""
+"""Copies that completed immediately."""
 
 
 class PoolBlocks:

@@ -33,11 +33,11 @@ SOURCES = Path(__file__).parent.parent
 MOST_BLOCKS = 1 << 18
 """An index of more would take more than 100 MB of memory."""
 STAGING_BYTES = 256 << 20
-"""Of blocks that are on their way to disk, at most."""
+"""Most bytes of blocks that are being written to disk."""
 MOST_STORING = 64
 """The same in blocks."""
 _NODE_BYTES = 64
-"""Of a block in the scheduler's index, beside its tokens."""
+"""Bytes of a block in the scheduler's index, in addition to its tokens."""
 
 
 def open_disk_tier(
@@ -49,9 +49,9 @@ def open_disk_tier(
     machine: Sequence[object],
     notify: Notify,
 ) -> DiskTier | None:
-    """The tier in `folder`, of `max_bytes` or half of what is free there; None, with a warning that says why, where it
-    cannot be used. `machine`: what the numbers in the cache depend on beside the model. Blocks of another model, layout
-    or machine are removed if nobody uses them."""
+    """The tier in `folder`, of `max_bytes` or half of the free space; None, with a warning that contains the reason, if
+    it cannot be used. `machine`: properties, other than the model, that determine the numbers in the cache. Blocks of
+    another model, layout or machine are removed if no process uses them."""
     try:
         key = cache_key(gguf, cache, block_tokens, machine)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -75,8 +75,8 @@ def open_disk_tier(
 
 
 def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
-    """Host memory that a tier on disk takes, at most: blocks on their way, and what is known of those that are there,
-    their tokens twice."""
+    """Most host memory of a tier on disk: blocks in transit, and the index of the stored blocks, with their tokens
+    twice."""
     known = 2 * head_type(block_tokens).itemsize + _NODE_BYTES
     return (_most_storing(block_bytes) + READ_AT_ONCE) * block_bytes + MOST_BLOCKS * known
 

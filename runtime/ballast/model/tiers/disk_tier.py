@@ -50,7 +50,7 @@ class _Fetch:
     is_given_up: bool = False
     """Nothing more is copied to the cache for it."""
     is_copying: bool = False
-    """A part of it is on its way to the cache, so its end is told by the reader."""
+    """Some of its blocks are being copied to the cache, so the reader thread reports its end."""
 
 
 class DiskTier:

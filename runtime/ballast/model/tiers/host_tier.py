@@ -1,4 +1,4 @@
-"""Blocks in host memory beside a GPU. Copies run on the GPU's own; nobody waits for them."""
+"""Blocks in host memory for a GPU's cache. The GPU copies them asynchronously."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast.model.tiers.tier import NOTHING, Done, Fetched, Restored
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 << 20
-"""Memory is taken in pieces of so much."""
+"""Memory is allocated in chunks of this size."""
 MOST_BLOCKS = 1 << 18
 """As of the tier on disk."""
 _POLL_S = 0.0005
@@ -38,7 +38,7 @@ class HostTier:
 
     @property
     def block_seconds(self) -> float:
-        """See KvTier: nobody measures it, since it is far less than to compute a block."""
+        """See KvTier. Not measured, because it is far less than the time to compute a block."""
         return 0.0
 
     def restored(self) -> Restored:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 KNOWN_FROM_S = 0.5
 """Less reading says little: a thread may have waited for a processor, or a disk for its first block."""
 WINDOW_S = 4.0
-"""What was read before the latest so many seconds of reading counts half."""
+"""Half-life of measurements, in seconds of reading."""
 FORGOTTEN_AFTER_S = 60.0
 """A place that nothing was read from for so long is tried again, since who was slow may be fast by now."""
 
@@ -21,7 +21,7 @@ class ReadSpeed:
     _last: float = 0.0
 
     def note(self, num_blocks: int, seconds: float, now: float) -> None:
-        """Some blocks were brought, by now, in so many seconds."""
+        """Record that `num_blocks` blocks were read in `seconds`, ending at `now`."""
         if now - self._last > FORGOTTEN_AFTER_S:
             self._blocks = self._seconds = 0.0
         self._blocks += num_blocks
@@ -32,7 +32,7 @@ class ReadSpeed:
             self._seconds /= 2
 
     def block_seconds(self, now: float) -> float:
-        """Seconds that a block takes; 0 where nobody knows."""
+        """Seconds per block; 0 if unknown."""
         if self._blocks == 0 or self._seconds < KNOWN_FROM_S or now - self._last > FORGOTTEN_AFTER_S:
             return 0.0
         return self._seconds / self._blocks

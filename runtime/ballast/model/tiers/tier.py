@@ -1,4 +1,4 @@
-"""What the engine asks of a place beside the KV cache."""
+"""The interface of a tier of the KV cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ballast.model.tiers.cache_blocks import CacheBlocks
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What an earlier process has left, as `sched.Scheduler.restore` takes it."""
+    """Blocks of an earlier process, in the format of `sched.Scheduler.restore`."""
 
     blocks: NDArray[np.int32]  # [n]
     parents: NDArray[np.int32]  # [n]
@@ -43,10 +43,10 @@ class Done:
     """What is over since the last look."""
 
     stored: list[bool] = field(default_factory=list)
-    """Of each store, in the order in which they were asked for: whether it is there, or was lost."""
+    """For each finished store, in the order of the requests: whether it succeeded."""
     fetched: list[Fetched] = field(default_factory=list)
     coming: list[tuple[int, int]] = field(default_factory=list)
-    """Of each fetch that goes on, as far as is known: its sequence, and how many blocks are still to come."""
+    """(sequence, blocks still to read) of fetches in progress, as far as known."""
 
 
 class KvTier(Protocol):
@@ -61,7 +61,7 @@ class KvTier(Protocol):
 
     @property
     def block_seconds(self) -> float:
-        """What bringing a block back takes, as measured lately; 0 where nobody knows."""
+        """Measured seconds for reading a block back; 0 if unknown."""
 
     def restored(self) -> Restored:
         """What it holds at the start; to be asked for once, before anything else."""
@@ -91,7 +91,7 @@ Notify = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheTiers:
-    """A runner's cache and the tiers beside it, the fastest first."""
+    """A runner's cache and its tiers, the fastest first."""
 
     cache: CacheBlocks
     tiers: Sequence[KvTier]

@@ -14,8 +14,8 @@ from ballast.server.http.middleware import IGNORED_FIELDS_HEADER, MAX_TOKENS_HEA
 from ballast.server.http.origins import OriginGuard
 
 PROBED_PATHS = frozenset({"/livez", "/readyz", "/health", "/v1/health", "/ping"})
-"""Answer whoever asks: a probe has no key, and asks under whatever name or address it knows. They say nothing more than
-that the server is there, and change nothing."""
+"""Open to all clients: a probe has no key and may use any host name or address. The replies only show that the server
+is running, and the requests change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class Access:
     """The access rules of a port."""
 
     allowed_hosts: Sequence[str]
-    """As `HostGuard` has them."""
+    """See `HostGuard`."""
     keys: Keys | None = None
-    """None: no key is needed."""
+    """None: no key is required."""
     cors_origins: Sequence[str] = ()
     root_path: str = ""
 
     def guard(self, app: ASGIApp, keyless_paths: frozenset[str] = frozenset()) -> ASGIApp:
-        """The application behind these rules. `keyless_paths` need no key, as PROBED_PATHS do not."""
+        """The application behind these rules. `keyless_paths` and PROBED_PATHS need no key."""
         if self.keys is not None:
             app = KeyGuard(app, self.keys, PROBED_PATHS | keyless_paths)
         app = OriginGuard(app, self.cors_origins, PROBED_PATHS)
         app = HostGuard(app, self.allowed_hosts, PROBED_PATHS)
-        # CORS is outermost: preflight requests carry no key, and browsers can read a refusal only with CORS headers.
+        # CORS is outermost: preflight requests carry no key, and browsers can read an error only with CORS headers.
         if self.cors_origins:
             app = CORSMiddleware(
                 app,

@@ -1,4 +1,4 @@
-"""Who asks, as a number: clients that wait take turns by it. Nothing is kept of a client for that."""
+"""Numbers that identify clients for fair-share rounds. The server stores nothing about a client for this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ipaddress
 from starlette.types import Scope
 
 _NETWORK_BITS = 64
-"""Of an IPv6 address: one client has as many addresses below as it likes."""
+"""Prefix length of an IPv6 network, because one client may use all addresses in it."""
 
 
 def client_number(identity: bytes) -> int:
@@ -17,7 +17,7 @@ def client_number(identity: bytes) -> int:
 
 
 def network_of(scope: Scope) -> bytes:
-    """The IPv4 address, or the network of the IPv6 address, that a request comes from; empty if it has none."""
+    """The IPv4 address, or the network of the IPv6 address, that a request comes from; empty if unknown."""
     client = scope.get("client")
     if not client:
         return b""

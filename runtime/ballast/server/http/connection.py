@@ -1,4 +1,5 @@
-"""One HTTP connection: uvicorn's protocol with limits, so that each client costs little and none stays for ever."""
+"""One HTTP connection: uvicorn's protocol with limits, so that each client costs little and no connection stays open
+forever."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from ballast.wire.json_text import to_json
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 LINGER_S = 2.0
-"""How long input of a refused client is read and dropped. A client that is cut off while it sends may not see the
-reply."""
+"""How long input of a rejected client is read and dropped. A client whose connection is reset while it sends may not
+see the reply."""
 
 
 class HttpConfig(uvicorn.Config):
@@ -36,11 +37,12 @@ class HttpConfig(uvicorn.Config):
         super().__init__(app, http=Connection, **settings)
         self.limits = limits
         self.is_leaving = False
-        """Whether the server is about to stop: each reply ends its connection, and new ones bring no work."""
+        """Whether the server is about to stop: each reply ends its connection, and requests on new ones are
+        rejected."""
         self._tls = tls
 
     def load(self) -> None:
-        """Complete the configuration."""
+        """Load the configuration."""
         super().load()
         self.ssl = self._tls
 
@@ -51,8 +53,8 @@ class UnframedCycle(RequestResponseCycle):
     _unframed = False
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send a part of the response."""
-        # No await may come between these lines and super().send: they prepare uvicorn's state for this very message.
+        """Send a message of the response."""
+        # No await between these lines and super().send: they prepare uvicorn's state for this message.
         while self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if message["type"] == "http.response.start":
@@ -66,10 +68,10 @@ class UnframedCycle(RequestResponseCycle):
 
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol with limits on request heads, silence, stalled readers and the number of connections, and with
-    refusals in the usual error envelope.
+    errors in the usual envelope.
 
-    A request that comes before the previous reply is complete (pipelining) is not answered; that reply closes the
-    connection. uvicorn would stop reading instead, and would not notice that the client leaves.
+    A request that arrives before the previous reply is complete (pipelining) is not answered; that reply closes the
+    connection. uvicorn would stop reading instead, and would not notice that the client disconnects.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Connection(HttpToolsProtocol):
         self._end_timer: LateTimer | None = None
         self._stall_timer: LateTimer | None = None
         self._num_unparsed = 0
-        """Bytes since the parser last completed a head or a part of a body. It buffers an incomplete header."""
+        """Bytes since the parser last completed a head or a chunk of a body. It buffers an incomplete header."""
         self._ignores_input = False
         self._half_closed: HalfClosed | None = None
 
@@ -114,19 +116,19 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress, nor the beginning of one."""
+        """Whether no request has begun or is in progress."""
         return not self._busy and not self._num_unparsed
 
     def end_with_reply(self) -> None:
-        """End with the reply in progress, if there is one that has not begun: its head says so."""
+        """Close after the reply in progress, if its head is not sent yet: the head announces it."""
         if self._busy and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's own
-        """The client sends nothing more. Returns whether the connection stays open, for a reply that is on its way.
+        """The client has closed its sending half. Returns whether the connection stays open for a pending reply.
 
-        It does not for a client of HTTP/1.0, to which nothing can be sent before the reply to find out whether it still
-        reads, and over TLS, where both halves close together.
+        It does not for a client of HTTP/1.0, which cannot be probed with an interim response before the reply, and over
+        TLS, where both halves close together.
         """
         cycle = self.cycle
         if not self._busy or cycle.more_body or cycle.scope["http_version"] != "1.1" or self.scheme != "http":
@@ -138,7 +140,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent something."""
+        """Data arrived from the client."""
         if self._ignores_input:
             return
         if not self._busy and self._end_timer is None:
@@ -150,14 +152,14 @@ class Connection(HttpToolsProtocol):
             self._refuse(HTTPException(431, f"the request's line and headers are larger than {limit} bytes"))
 
     def on_headers_complete(self) -> None:
-        """The parser has a whole head."""
+        """The parser has read a complete head."""
         self._num_unparsed = 0
         if self._busy or self._ignores_input:
             self._close_after_reply()
             return
         if self.parser.should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
             # The parser would treat the body as data of the other protocol.
-            self._refuse(HTTPException(400, "this server speaks only HTTP/1.1; leave the Upgrade header out"))
+            self._refuse(HTTPException(400, "this server supports only HTTP/1.1; omit the Upgrade header"))
             return
         if self._has_come_late and self.parser.get_method() == b"POST":
             self._refuse(CapacityError("the server is draining, try again later", status=503))
@@ -170,7 +172,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _take_host_from_target(self) -> None:
-        """A target with a host, as proxies are asked, counts more than a Host header (RFC 9112, section 3.2.2)."""
+        """A target with a host, as in requests to proxies, overrides the Host header (RFC 9112, section 3.2.2)."""
         target = httptools.parse_url(self.url)
         if target.host is not None:
             name = b"[%b]" % target.host if b":" in target.host else target.host
@@ -183,19 +185,19 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
-        """The parser has a part of the body."""
+        """The parser has read a chunk of the body."""
         self._num_unparsed = 0
         if not self._ignores_input:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The parser has a whole request."""
+        """The parser has read a complete request."""
         self._num_unparsed = 0
         if not self._ignores_input:
             super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
+        """The client reads too slowly."""
         super().pause_writing()
         if self._stall_timer is None:
             self._stall_timer = LateTimer(self._limits.stalled_timeout_s, self.transport.abort)
@@ -208,16 +210,17 @@ class Connection(HttpToolsProtocol):
             self._stall_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """The parser cannot read what came."""
+        """The parser cannot read the input."""
         self._refuse(HTTPException(400, msg))
 
     def _unsupported_upgrade_warning(self) -> None:
-        # The request is answered as if it had not asked to upgrade. uvicorn's own version logs advice to install
+        # The request is answered as if it had not asked for an upgrade. uvicorn's version logs advice to install
         # packages. The parser reads nothing more on this connection.
         self._close_after_reply()
 
     def _close_after_reply(self) -> None:
-        """Close after the reply in progress. Further input is read, to notice when the client leaves, and dropped."""
+        """Close after the reply in progress. Further input is read and dropped, to notice when the client
+        disconnects."""
         self._ignores_input = True
         if self.cycle is not None:
             self.cycle.keep_alive = False

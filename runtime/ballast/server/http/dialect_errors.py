@@ -1,4 +1,4 @@
-"""Translates errors on the paths of other APIs than OpenAI's to their envelopes."""
+"""Translates errors of other APIs than OpenAI's to the envelopes of those APIs."""
 
 from __future__ import annotations
 

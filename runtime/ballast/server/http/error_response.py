@@ -1,4 +1,4 @@
-"""Errors as HTTP responses, those of the HTTP framework among them."""
+"""Errors as HTTP responses, including errors of the HTTP framework."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A connection whose client has closed its sending half: it may still read, or it may be gone.
+"""Handles a connection whose client has closed its sending half: the client may still read, or may be gone.
 
-Both look alike, and whoever sends the request and then closes is owed the reply. Only what is sent to a client shows
-that it has gone: its system answers with a reset.
+Both cases look the same, and a client that sends a request and then closes its half must get the reply. Only sending
+data shows that a client is gone: its system answers with a reset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Before the reply, a client of HTTP/1.1 must be able to read it, and ignores it."""
+"""Clients of HTTP/1.1 must accept it before the reply, and ignore it."""
 
 CHECKS_A_PROBE = 8
 MAX_PROBE_S = 60.0
@@ -21,7 +21,7 @@ _TCP_CLOSE = 7
 
 
 class HalfClosed:
-    """Watches such a connection and aborts it once the client has gone."""
+    """Watches such a connection and aborts it when the client is gone."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class HalfClosed:
         is_silent: Callable[[], bool],
         probe_s: float,
     ) -> None:
-        """`is_silent`: whether the reply has not begun. Then an interim response is sent after `probe_s`, and again
-        after ever longer waits, to find out whether the client reads."""
+        """`is_silent`: whether the reply has not begun. Then an interim response is sent after `probe_s`, and again at
+        growing intervals, to find out whether the client still reads."""
         self._loop = loop
         self._transport = transport
         self._is_silent = is_silent
@@ -41,7 +41,7 @@ class HalfClosed:
         self._timer = loop.call_later(self._check_s, self._check)
 
     def stop(self) -> None:
-        """The connection is closed."""
+        """Stop watching, because the connection is closed."""
         self._timer.cancel()
 
     def _check(self) -> None:

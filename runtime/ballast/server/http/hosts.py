@@ -1,9 +1,9 @@
-"""Which hosts a request may be meant for, and the middleware that refuses the others.
+"""Checks the Host header of requests, and rejects requests for other hosts.
 
-A page may make a browser ask only the host that it came from. The owner of a name can let it point to this machine once
-the page is loaded (DNS rebinding): the page then reads whatever this server answers, but the request still names the
-page's host. Such a host has a name from the public DNS. IP addresses, localhost and the names that container runtimes
-give to their host are not in the public DNS, so they are never refused.
+A browser lets a page contact only the host that it came from. The owner of a domain can point it to this machine after
+the page is loaded (DNS rebinding): the page could then read this server's replies, but its requests still carry the
+page's host. Such a host has a name in the public DNS. IP addresses, localhost and the names that container runtimes
+give to their host are not in the public DNS, so they are always allowed.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ LOCAL_NAMES = frozenset(
         *("host.minikube.internal", "host.k3d.internal"),
     }
 )
-"""Names of this machine: its own one, and those that containers on it use. `internal` and `localhost` are reserved
-top-level domains, so no page of the web comes from such a name."""
+"""Names of this machine: its own name, and names that containers on it use. `internal` and `localhost` are reserved
+top-level domains, so no web page has such a host."""
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#\\]+)(?::(\d{0,5}))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A host with its port, as a Host header and an origin have them."""
+    """A host with its port, as in a Host header or an origin."""
 
     name: str
-    """In lower case, without the dot that may end a whole name. IPv6 is in brackets."""
+    """In lower case, without a trailing dot. IPv6 is in brackets."""
     port: int | None
 
     @classmethod
     def parse(cls, text: str) -> Authority | None:
-        """`text` as an authority; None if it is none."""
+        """The authority in `text`; None if it is invalid."""
         found = _AUTHORITY.fullmatch(text)
         return found and cls(found[1].lower().removesuffix("."), int(found[2]) if found[2] else None)
 
 
 def default_hosts(host: str, address: str, *, wants_key: bool) -> Sequence[str]:
-    """The hosts of a server that is told to listen on `host` and listens on the IP `address`.
+    """The allowed hosts of a server with the option `host` that listens on the IP `address`.
 
-    On all addresses it may have any name: a Service's, a container's, a gateway's. Where every request wants a key, a
-    page of another host has none, and the name makes no difference.
+    If it listens on all addresses, it may have any name: of a Service, a container or a gateway. If every request needs
+    a key, pages of other hosts have none, and the name does not matter.
     """
     return (ANY,) if wants_key or ipaddress.ip_address(address).is_unspecified else (host,)
 
 
 class HostGuard:
-    """Passes on requests that are meant for one of the allowed hosts, and answers the others with 421."""
+    """Passes on requests for an allowed host, and answers others with a 421."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str], open_paths: frozenset[str]) -> None:
-        """`allowed`: names, *.NAME for every name below one, * for any. `open_paths` answer to every host."""
+        """`allowed`: names, *.NAME for all subdomains, * for any. `open_paths` accept any host."""
         self._app = app
         self._allowed = allowed
         self._open_paths = open_paths
@@ -82,19 +82,17 @@ class HostGuard:
         if not given and http_version == "1.0":
             return None  # health checks of load balancers; no browser leaves Host out
         if len(given) != 1:
-            problem = f"a request of HTTP/{http_version} must have one Host header, and this has {len(given)}"
+            problem = f"a request of HTTP/{http_version} must have one Host header, and this one has {len(given)}"
             return ErrorReply(400, error_body(problem, error_type="invalid_request_error", code="invalid_host"))
         if is_allowed(given[0], self._allowed):
             return None
-        problem = (
-            f"Host: {shown(given[0])} is not a host of this server; if it is to be one, name it in --allowed_hosts"
-        )
+        problem = f"Host: {shown(given[0])} is not a host of this server; to allow it, add it to --allowed_hosts"
         return ErrorReply(421, error_body(problem, error_type="invalid_request_error", code="host_not_allowed"))
 
 
 def is_allowed(host: str, allowed: Sequence[str]) -> bool:
-    """Whether a request with this Host header is meant for one of the `allowed` names. Ports make no difference: they
-    change on the way, and no page can choose the name by them."""
+    """Whether a Host header matches one of the `allowed` names. Ports are ignored: proxies change them, and pages
+    cannot choose them."""
     if ANY in allowed:
         return True
     found = Authority.parse(host)

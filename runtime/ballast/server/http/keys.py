@@ -1,4 +1,4 @@
-"""API keys: the valid ones, what each allows, and the middleware that asks for one."""
+"""API keys: the valid keys, their permissions, and the middleware that requires one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast.wire.errors import ErrorReply, error_body
 
 MAX_FILE_BYTES = 1 << 20
 MAX_AGE_S = 1.0
-"""A key that is removed from the file is refused after this long at the latest."""
+"""A key that is removed from the file is rejected at most this long afterwards."""
 
 _KEY = re.compile(r"[\x21-\x7e]+")
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
@@ -36,7 +36,7 @@ class Key:
 
     digest: bytes
     client_priority: WholeRange | None = None
-    """None: the server's --client_priority counts."""
+    """None: the server's --client_priority applies."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -48,14 +48,14 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"larger than {MAX_FILE_BYTES} bytes, which is no file of keys")
+        raise ValueError(f"is larger than {MAX_FILE_BYTES} bytes; expected one API key per line")
     keys = []
     for number, line in enumerate(data.decode("utf-8-sig", errors="replace").splitlines(), 1):
         words = line.split()
         if words and not words[0].startswith("#"):
             keys.append(_read_line(words, number))
     if not keys:
-        raise ValueError("holds no key, so nobody could ask for anything; write one a line, or leave the option out")
+        raise ValueError("contains no keys; add one per line or omit --api_key_file")
     return tuple(keys)
 
 
@@ -63,7 +63,7 @@ def _read_line(words: Sequence[str], number: int) -> Key:
     key, *settings = words
     if not _KEY.fullmatch(key) or len(settings) > 1 or not all(word.startswith(_PRIORITY) for word in settings):
         raise ValueError(
-            f"line {number} is no key: printable ASCII characters without spaces are needed, and after them nothing or "
+            f"line {number} is not a key: expected printable ASCII characters without spaces, optionally followed by "
             f"{_PRIORITY}LOW..HIGH"
         )
     try:
@@ -86,16 +86,16 @@ class Keys:
             raise ConfigError("api_key_file", path, str(error)) from None
 
     async def find(self, key: str) -> Key | None:
-        """The valid key that `key` is. Takes constant time, so that timing reveals nothing about the keys."""
+        """The valid key equal to `key`. Takes constant time, so that timing reveals nothing about the keys."""
         digest = _digest(key)
-        # Compares with all keys, whichever matches.
+        # Compare with all keys, even after a match.
         found = [valid for valid in await self._file.value() if hmac.compare_digest(digest, valid.digest)]
         return found[0] if found else None
 
 
 class KeyGuard:
-    """Passes requests with a valid key on, and answers the others with 401. The key comes as `Authorization: Bearer
-    KEY` or, from Anthropic's clients, as `X-Api-Key: KEY`."""
+    """Passes on requests with a valid key, and answers others with a 401. The key is sent as `Authorization: Bearer
+    KEY` or, by Anthropic's clients, as `X-Api-Key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Keys, open_paths: frozenset[str]) -> None:
         """`open_paths` need no key."""
@@ -116,7 +116,7 @@ class KeyGuard:
             record.client_priority = found.client_priority
             await self._app(scope, receive, send)
             return
-        missing = "this server wants an API key; send it as Authorization: Bearer KEY"
+        missing = "this server requires an API key; send it as Authorization: Bearer KEY"
         reply = ErrorReply(
             401,
             error_body(

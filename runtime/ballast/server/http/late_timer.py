@@ -1,7 +1,7 @@
-"""Timers for clients, in a process that may stand still with its whole machine.
+"""Timers for clients, in a process that may be paused with its whole machine.
 
-A timer that comes long after it was due was held up by such a pause. Whoever it waits for had no chance meanwhile, so
-it gets its time again.
+A timer that fires long after its due time was delayed by such a pause. The client could not act during the pause, so
+the timer starts again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 
 def is_late(due: float | None, limit_s: float) -> bool:
-    """Whether a timer of `limit_s` that was due at this time of the running loop comes late beside its limit. None: it
-    had no limit."""
+    """Whether a timer of `limit_s` that was due at `due` (time of the running loop) fires late relative to its limit.
+    None: it had no limit."""
     return due is not None and asyncio.get_running_loop().time() - due > limit_s / 8
 
 
@@ -25,7 +25,7 @@ class LateTimer:
         self._start()
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Cancel the timer."""
         self._handle.cancel()
 
     def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""Middleware around every request: an id, a log line, a count, and a limit of the body.
+"""Middleware around every request: an id, a log line, metrics, and a body limit.
 
 Plain ASGI, so that a disconnect reaches the handlers.
 """
@@ -28,14 +28,14 @@ from ballast.wire.body_size import too_large
 log = logging.getLogger("ballast.access")
 
 REQUEST_ID_HEADERS = ("X-Request-Id", "Request-Id")
-"""The headers in which OpenAI's and Anthropic's clients look for the id of a reply."""
+"""The headers in which OpenAI's and Anthropic's clients expect the request id."""
 IGNORED_FIELDS_HEADER = "X-Ballast-Ignored"
-"""The fields of the request's body that had no effect."""
+"""Lists the fields of the request's body that had no effect."""
 MAX_TOKENS_HEADER = "X-Ballast-Max-Tokens"
-"""The number of tokens that the request may generate, where it asked for more than the server lets one have."""
+"""The number of tokens that the request may generate, if it requested more than the server's limit."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
-# Probes and scrapes come every few seconds. A 503 of /readyz is a normal answer; one of /livez is worth a line.
+# Probes and scrapes arrive every few seconds. A 503 of /readyz is normal; a 503 of /livez is logged.
 LOGGED_AT_DEBUG = frozenset(
     {
         *(("/livez", 200), ("/metrics", 200), ("/occupancy", 200), ("/load", 200), ("/slots", 200)),
@@ -45,21 +45,21 @@ LOGGED_AT_DEBUG = frozenset(
 
 UNTRACED = frozenset(path for path, _ in LOGGED_AT_DEBUG)
 TRACE_RESPONSE_HEADER = "traceresponse"
-"""The header by which a client without a trace of its own learns the id of ours."""
+"""Tells a client without its own trace the id of the server's trace."""
 
 DISCARD_TIMEOUT_S = 60.0
 DISCARD_SILENCE_S = 5.0
 DISCARD_BYTES = 4 << 30
-"""How much of a body that is too large is read, and dropped, after the reply. A client that sends more, or
-for longer, may see a connection reset in place of the reply."""
+"""How much of a too large body is read and dropped after the reply. A client that sends more, or for longer, may see a
+connection reset instead of the reply."""
 
 
 class RequestScope:
     """Gives every request its Record and id, and logs and counts how it ended."""
 
     def __init__(self, app: ASGIApp, ended: Callable[[Record], None], tracer: Tracer | None = None) -> None:
-        """`ended` is called once a request, when its record is complete. `tracer`: makes its spans; None: there are
-        none."""
+        """`ended` is called once per request, when its record is complete. `tracer`: creates its spans; None: no
+        tracing."""
         self._app = app
         self._ended = ended
         self._tracer = tracer
@@ -70,7 +70,7 @@ class RequestScope:
             await self._app(scope, receive, send)
             return
         # Every request to the model is a POST. Probes, scrapes, model lists, page files and preflights are not, and
-        # would dilute the share of requests that fail.
+        # would dilute the fraction of failed requests.
         record = Record(
             _request_id(scope), client=client_number(network_of(scope)), is_counted=scope["method"] == "POST"
         )
@@ -114,10 +114,10 @@ class RequestScope:
 
 
 class BodyLimit:
-    """Refuses a body that is too large or too slow, also one without a Content-Length."""
+    """Rejects a body that is too large or too slow, also without a Content-Length."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, whole_timeout_s: float) -> None:
-        """`timeout_s`: longest wait for the next part of the body; `whole_timeout_s`: for all of it."""
+        """`timeout_s`: longest wait for the next chunk of the body; `whole_timeout_s`: for the whole body."""
         self._app = app
         self._timeout_s = timeout_s
         self._whole_timeout_s = whole_timeout_s
@@ -135,8 +135,8 @@ class BodyLimit:
             if not (is_end and too_large) or complete:
                 await send(message)
                 return
-            # The whole reply first: some clients read it while they send, the others once they have sent everything. A
-            # connection that is closed before that is reset, and the reply is lost.
+            # The whole reply first: some clients read it while they send, others after they have sent everything. If
+            # the connection is closed earlier, it is reset, and the reply is lost.
             await send({**message, "more_body": True})
             await self._discard(receive)
             await send({"type": "http.response.body", "body": b""})
@@ -175,7 +175,7 @@ class BodyLimit:
         await self._app(scope, receive_limited, send_all)
 
     async def _discard(self, receive: Receive) -> None:
-        """Read and drop the rest of the body, within bounds, until the client has sent it or has left."""
+        """Read and drop the rest of the body, within limits, until the client has sent it or disconnected."""
         num_bytes = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_TIMEOUT_S):
@@ -210,13 +210,13 @@ class RootPath:
 
 
 def _as_routed(scope: Scope) -> Scope:
-    """HEAD is routed as GET; the connection leaves the body out. A path may end in slashes, whatever the method."""
+    """HEAD is routed as GET, and the connection omits the body. For any method, a path may end in slashes."""
     method, path = scope["method"], scope["path"].rstrip("/") or "/"
     return {**scope, "method": "GET" if method == "HEAD" else method, "path": path}
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's X-Request-Id if it is safe to echo, else a new id."""
+    """The client's X-Request-Id if it is safe to echo, otherwise a new id."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 

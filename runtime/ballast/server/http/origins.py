@@ -1,7 +1,7 @@
-"""Refuses what pages of other origins ask for, unless CORS lets them in.
+"""Rejects requests from pages of other origins, unless CORS allows them.
 
-A browser sends some requests of any page without asking the server first, and only then keeps the reply from the page.
-By then the server has done the work. It says whose page it was in the Origin header, which no page can change.
+A browser sends some requests of any page without a preflight, and only hides the reply from the page. By then the
+server has done the work. The Origin header, which pages cannot change, contains the page's origin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class OriginGuard:
-    """Passes on requests of no page, of this server's own page and of allowed origins; answers the others with 403."""
+    """Passes on requests from no page, from this server's own page and from allowed origins; others get a 403."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str], open_paths: frozenset[str]) -> None:
-        """`allowed`: other origins whose pages may call, * for any. `open_paths` answer to every page."""
+        """`allowed`: other origins whose pages may call, * for any. `open_paths` accept any page."""
         self._app = app
         self._allowed = allowed
         self._open_paths = open_paths
@@ -43,14 +43,14 @@ class OriginGuard:
             await self._app(scope, receive, send)
             return
         problem = (
-            f"Origin: {shown(foreign[0])} is another than this server's, which was asked as "
-            f"Host: {shown(headers.get('host', ''))}; if its pages are to call this server, name it in --cors_origins"
+            f"Origin: {shown(foreign[0])} differs from this server's, which was called as "
+            f"Host: {shown(headers.get('host', ''))}; to allow pages of this origin, add it to --cors_origins"
         )
         reply = ErrorReply(403, error_body(problem, error_type="permission_error", code="origin_not_allowed"))
         await error_response(reply)(scope, receive, send)
 
     def _may_call(self, origin: str, headers: Headers, scheme: str) -> bool:
-        # Behind a proxy that changes Host, only the browser can tell. No page can set Sec-Fetch-Site.
+        # Behind a proxy that changes Host, only the browser knows the origin. Pages cannot set Sec-Fetch-Site.
         return (
             origin in self._allowed
             or headers.get("sec-fetch-site") == "same-origin"
@@ -59,8 +59,8 @@ class OriginGuard:
 
 
 def is_same_origin(origin: str, host: str, scheme: str) -> bool:
-    """Whether a page of `origin` came from the server with this Host header. `scheme` is what the server speaks; in
-    front of http, a proxy may speak https."""
+    """Whether a page of `origin` came from the server with this Host header. `scheme` is the server's; in front of
+    http, a proxy may use https."""
     found = _ORIGIN.fullmatch(origin)
     page, own = Authority.parse(found[2]) if found else None, Authority.parse(host)
     if found is None or page is None or own is None or (scheme == "https" and found[1].lower() != "https"):

@@ -29,7 +29,7 @@ class Tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
         def read(path: Path) -> None:
-            # Into a throw-away context first, so that a mismatched pair never reaches the one in use.
+            # Load into a temporary context first, so that a mismatched pair never reaches the one in use.
             _load_pair(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), path, key_file)
             _load_pair(context, path, key_file)
 
@@ -48,7 +48,7 @@ class Tls:
 
     @contextlib.asynccontextmanager
     async def renewed(self) -> AsyncIterator[None]:
-        """Check for a new certificate from time to time, until the block ends."""
+        """Check for a new certificate periodically until the block ends."""
 
         async def watch() -> None:
             while True:
@@ -64,7 +64,7 @@ class Tls:
 
 def _load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
     def no_password() -> str:
-        raise ValueError(f"the key in {key_file} is encrypted; a server needs one that is not")
+        raise ValueError(f"the key in {key_file} is encrypted; use an unencrypted key")
 
     try:
         context.load_cert_chain(cert_file, key_file, no_password)

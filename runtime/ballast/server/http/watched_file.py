@@ -15,13 +15,13 @@ Value = TypeVar("Value")
 Fingerprint = tuple[int, int, int]
 
 READ_TIMEOUT_S = 5.0
-"""Longest wait for a file system that does not answer."""
+"""Longest wait for a hanging file system."""
 
 
 class WatchedFile(Generic[Value]):
     """The content of a file, which is read again when the file changes.
 
-    If the file vanishes or cannot be read, the last value stays in force, and the problem is logged once.
+    If the file vanishes or cannot be read, the last value stays valid, and the problem is logged once.
     `read` raises OSError or ValueError; so does the constructor, which reads the file for the first time.
     """
 
@@ -53,12 +53,10 @@ class WatchedFile(Generic[Value]):
                 self._fingerprint, self._problem = fingerprint, ""
                 log.info("file read again", extra=extra)
         except (OSError, ValueError) as error:
-            self._fingerprint = None  # to try again: the file that belongs to it may not be written yet
+            self._fingerprint = None  # try again: a related file may not be written yet
             if self._problem != str(error):
                 self._problem = str(error)
-                log.warning(
-                    "file cannot be used; what it held before stays in force", extra=extra | {"error": str(error)}
-                )
+                log.warning("file cannot be used; its last content stays valid", extra=extra | {"error": str(error)})
         finally:
             self._checked_at = time.monotonic()
 

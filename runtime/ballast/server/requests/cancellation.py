@@ -1,4 +1,4 @@
-"""Cancels work for a client when the client leaves, its time is over, or the server shuts down."""
+"""Cancels work for a client when it disconnects, its time limit passes, or the server shuts down."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ballast.generation.cancellation import bounded
 
 
 class ClientGoneError(Exception):
-    """The client left before its reply was complete."""
+    """The client disconnected before its reply was complete."""
 
 
 @contextlib.asynccontextmanager
 async def cancel_on_disconnect(
     receive: Receive, timeout_s: float | None, shutting_down: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """Run the block as `bounded` does, and until the client disconnects: then ClientGoneError is raised in its
-    place."""
+    """Run the block as `bounded` does, and only until the client disconnects: then ClientGoneError is raised
+    instead."""
     async with bounded(timeout_s, shutting_down) as end:
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
-                pass  # a part of the body that was not needed
+                pass  # an unused chunk of the body
             end(ClientGoneError())
 
         watcher = asyncio.create_task(watch())

@@ -14,35 +14,35 @@ from ballast.wire.usage import Usage
 
 @dataclass(slots=True)
 class Record:
-    """How one request went. Holds no text of prompts or replies."""
+    """Facts about one request. Contains no text of prompts or replies."""
 
     request_id: str
     started: float = field(default_factory=time.monotonic)
     status: int = 0
     outcome: str = ""
-    """Set if the status code does not tell: client_gone, timeout, error. Else it follows from the status."""
+    """Set if the status code does not determine it: client_gone, timeout, error. Otherwise derived from the status."""
     endpoint: str = "other"
     is_counted: bool = True
-    """Whether metrics count it as a request. Probes, scrapes and other requests that only read the server are not."""
+    """Whether metrics count it as a request. Probes, scrapes and other read-only requests are not counted."""
     client: int = 0
-    """Who asks, for taking turns: a number of the API key, else of the address."""
+    """Identifies the client for fair-share rounds: by its API key, or by its address if there are no keys."""
     client_priority: WholeRange | None = None
-    """The priorities that the client's key allows; None: those that the server does."""
+    """The priorities that the client's key allows; None: those of the server."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     """Fields of the body that had no effect, for the reply's headers, the log and the metrics."""
     lowered_max_tokens: int | None = None
     """The number of tokens granted, if the client asked for more; for the reply's headers."""
     phases: Phases | None = None
-    """Of a generation; None where none was begun."""
+    """Phases of a generation; None if none has begun."""
     fields: dict[str, Any] = field(default_factory=dict)
 
     def note_usage(self, usage: Usage) -> None:
-        """Record the tokens that the request used."""
+        """Record the tokens used by the request."""
         self.fields["prompt_tokens"] = usage.prompt_tokens
         self.fields["completion_tokens"] = usage.completion_tokens
         self.fields["cached_tokens"] = usage.cached_tokens
 
 
 def remaining_s(record: Record, timeout_s: float) -> float | None:
-    """Seconds left of the time that a request may take in all; None without a limit."""
+    """Remaining seconds of the request's time limit; None without a limit."""
     return max(0.0, record.started + timeout_s - time.monotonic()) if timeout_s else None

@@ -1,5 +1,5 @@
-"""The HTTP response of one generation. It is admitted before the first byte goes out, and aborted when the client
-leaves."""
+"""The HTTP response of one generation. It is admitted before the first byte is sent, and aborted when the client
+disconnects."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from ballast.wire.errors import RequestTimeoutError, error_reply
 from ballast.wire.reply import written
 
 STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-"""Of all streams, besides their type."""
+"""Headers of all streams, in addition to the content type."""
 JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What all responses of a server share."""
+    """The data that all responses of a server share."""
 
     engine: EnginePort
     tokenizer: Tokenizer
     shutting_down: asyncio.Future[None]
-    """Done once the server must fail the requests that still run."""
+    """Completed when the server must fail the requests that still run."""
     timeout_s: float
-    """The longest that a request may take, from its arrival on; 0: any time."""
+    """Time limit of a request from its arrival; 0: no limit."""
     keep_alive_s: float
-    """A stream that has been silent for so long sends `Framing.keep_alive`. If that happens before its first token, the
-    status line is out, and later errors travel in the stream."""
+    """A stream that has been silent for this long sends `Framing.keep_alive`. If that happens before its first token,
+    the status line is already sent, and later errors are sent in the stream."""
 
 
 class GenerationResponse(Response):
     """The response to a generation request, streamed or whole.
 
-    An error before anything is sent is raised, and becomes an HTTP error. Later errors are sent in the stream.
+    An error before the first byte is raised and becomes an HTTP error. Later errors are sent in the stream.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GenerationResponse(Response):
         prepared: Prepared,
         record: Record,
     ) -> None:
-        """`job`: that of `prepared` as it is granted."""
+        """`job`: the job of `prepared` with its granted priority."""
         super().__init__()
         self._context = context
         self._job = job
@@ -92,7 +92,7 @@ class GenerationResponse(Response):
             self._record.status = self._record.status or 499
         except DeadlineExceededError:
             await self._fail(RequestTimeoutError(context.timeout_s), send)
-        except Exception as error:  # noqa: BLE001  the client must get an answer in its own format, whatever the error
+        except Exception as error:  # noqa: BLE001  for any error, the client must get an answer in its own format
             await self._fail(error, send)
 
     async def _fail(self, error: Exception, send: Send) -> None:
@@ -113,7 +113,7 @@ class GenerationResponse(Response):
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _send_stream(self, generation: AdmittedJob, send: Send) -> bytes:
-        """Send all frames but the last, which are returned."""
+        """Send all frames except the last ones, which are returned."""
         reply = self._reply
         frames = b""
         first = True
@@ -140,7 +140,7 @@ class GenerationResponse(Response):
 
     @contextlib.asynccontextmanager
     async def _keep_alive(self, send: Send) -> AsyncIterator[None]:
-        """Send a frame that clients skip whenever the stream has been silent for long."""
+        """Send a frame that clients skip after each long silence of the stream."""
 
         async def send_frames() -> None:
             while True:
@@ -153,7 +153,7 @@ class GenerationResponse(Response):
                 await self._send_part(send, self._framing.keep_alive())
 
         async def send_until_gone() -> None:
-            # `cancel_on_disconnect` reports a client that has gone.
+            # `cancel_on_disconnect` reports a disconnected client.
             with contextlib.suppress(ClientGoneError):
                 await send_frames()
 

@@ -1,4 +1,4 @@
-"""The queue before the engine's: request bodies are read, then checked and tokenised off the event loop."""
+"""The queue in front of the engine's: bodies are read, then checked and tokenised off the event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class TokenizeQueue:
-    """Bounded; a request leaves it as soon as its client does."""
+    """A bounded queue; a request leaves it when its client disconnects."""
 
     def __init__(
         self,
@@ -35,21 +35,21 @@ class TokenizeQueue:
         timeout_s: float,
         shutting_down: asyncio.Future[None],
     ) -> None:
-        """`timeout_s` is the limit for a whole request, 0 for none. `shutting_down` is done once the server must fail
+        """`timeout_s` is the limit for a whole request, 0 for none. `shutting_down` completes when the server must fail
         the requests that still run."""
         self.threads = threads
         self.timeout_s = timeout_s
         self.shutting_down = shutting_down
         self.num_bytes = 0
-        """Bytes of bodies that are being read or wait."""
+        """Bytes of bodies in the queue."""
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
 
     @contextlib.asynccontextmanager
     async def entered(self, request: Request, record: Record) -> AsyncIterator[QueuedRequest]:
-        """The request in the queue, until the block ends.
+        """Keep the request in the queue until the block ends.
 
-        Raises what the block raises, RequestTimeoutError when the request's time is over, and CapacityError when the
+        Raises the block's errors, RequestTimeoutError when the request's time limit passes, and CapacityError when the
         server stops.
         """
         queued = QueuedRequest(self, request, record)
@@ -58,7 +58,7 @@ class TokenizeQueue:
         except DeadlineExceededError:
             raise RequestTimeoutError(self.timeout_s) from None
         except asyncio.CancelledError:
-            # By the HTTP server, which stops and waits no longer. The client can still be told.
+            # The HTTP server stops and waits no longer. The client can still get an error.
             raise CapacityError.shutting_down() from None
         finally:
             self.num_bytes -= queued.num_bytes
@@ -75,18 +75,18 @@ class TokenizeQueue:
 
 
 class QueuedRequest:
-    """A request in the queue: `read` its body, then `work` on it."""
+    """A request in the queue: call `read` for its body, then `work`."""
 
     def __init__(self, queue: TokenizeQueue, request: Request, record: Record) -> None:
         self.num_bytes = 0
-        """Bytes of its body that were read."""
+        """Bytes read from its body."""
         self._queue = queue
         self._request = request
         self._record = record
 
     async def read(self) -> bytes:
-        """The body. Raises RequestError (415) for one that is compressed or not said to be JSON, CapacityError when the
-        queue is full, DeadlineExceededError, and ClientDisconnect when the client has left."""
+        """The body. Raises RequestError (415) if it is compressed or not declared as JSON, CapacityError when the queue
+        is full, DeadlineExceededError, and ClientDisconnect if the client has disconnected."""
         queue = self._queue
         parts = []
         try:
@@ -105,7 +105,7 @@ class QueuedRequest:
         return b"".join(parts)
 
     async def work(self, is_chat: bool, work: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
-        """What `TextThreads.run` returns. Raises what `work` raises, and as `cancel_on_disconnect` does."""
+        """The result of `TextThreads.run`. Raises the errors of `work` and of `cancel_on_disconnect`."""
         queue = self._queue
         left_s = remaining_s(self._record, queue.timeout_s)
         async with cancel_on_disconnect(self._request.receive, left_s, queue.shutting_down):
@@ -113,23 +113,23 @@ class QueuedRequest:
 
 
 def _check_is_json(content_type: str) -> None:
-    """Called once the whole body is read, since a client that is answered while it sends may not see the answer.
+    """Called after the whole body is read, because a client may not see an answer while it sends.
 
-    A browser asks the server first before it sends JSON for a page of another origin; text, forms and what has no
-    type it just sends.
+    For JSON, a browser sends a preflight before a request of a page of another origin. It sends text, forms and bodies
+    without a type directly.
     """
     if not _JSON.fullmatch(content_type):
         given = f"has Content-Type: {shown(content_type)}" if content_type else "has no Content-Type"
         raise RequestError(
-            f"this body {given}; JSON is needed, and must say so: with curl -H 'Content-Type: application/json'",
+            f"this body {given}; send JSON and declare it: with curl -H 'Content-Type: application/json'",
             code="unsupported_media_type",
             status=415,
         )
 
 
 def _check_encoding(encoding: str) -> None:
-    """Called once the whole body is read, since a client that is answered while it sends may not see the answer."""
+    """Called after the whole body is read, because a client may not see an answer while it sends."""
     if encoding.strip().lower() not in ("", "identity"):
         raise RequestError(
-            f"this server does not read a body with Content-Encoding: {encoding[:40]}; send it as it is", status=415
+            f"this server does not accept Content-Encoding: {encoding[:40]}; send the body uncompressed", status=415
         )

@@ -18,7 +18,7 @@ router = APIRouter()
     **describes(AnthropicMessage, body=MessagesRequest, streams=True, error=AnthropicError),
 )
 async def messages(request: Request) -> Response:
-    """Answer a conversation, in Anthropic's words."""
+    """Answer a conversation, in Anthropic's format."""
     service, record = begin(request, "messages")
     prepared = await service.prepare(request, record, service.endpoints.message, is_chat=True)
     return service.respond(record, prepared)
@@ -26,7 +26,7 @@ async def messages(request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens", **describes(TokenCount, body=MessagesRequest, error=AnthropicError))
 async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a message has."""
+    """Number of prompt tokens of a message."""
     service, record = begin(request, "count_tokens")
     num_tokens = await service.on_body(request, record, service.endpoints.message_tokens, is_chat=True)
     return json_response({"input_tokens": num_tokens})

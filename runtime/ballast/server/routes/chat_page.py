@@ -1,4 +1,4 @@
-"""The built-in chat page at / and the numbers that it shows. Static files, read once; nothing is loaded from other
+"""The built-in chat page at / and the numbers that it shows. Static files, read once; the page loads nothing from other
 hosts."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STATIC = resources.files("ballast.server.routes").joinpath("static")
 
 
 def _packages() -> Iterable[str]:
-    """The files of others, by their names below `vendor`."""
+    """Third-party files, by their names below `vendor`."""
     listed: dict[str, object] = json.loads(_STATIC.joinpath("vendor", "packages.json").read_text(encoding="utf-8"))
     return listed
 
@@ -49,7 +49,7 @@ FILES = {
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    # No script of the page turns a text into markup, and the browser is not to let one.
+    # The page's scripts never turn text into markup, and the browser must not allow it.
     "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -58,7 +58,7 @@ HEADERS = {
 
 
 class Occupancy(BaseModel):
-    """How busy the server is."""
+    """The load of the server."""
 
     model: str
     batch_slots: int
@@ -68,12 +68,12 @@ class Occupancy(BaseModel):
     kv_used_tokens: int
     kv_cached_tokens: int
     max_model_tokens: int
-    """How long a conversation may be, its reply included."""
+    """Most tokens of a conversation, including its reply."""
 
 
 @router.get("/occupancy", **describes(Occupancy))
 async def occupancy(request: Request) -> Response:
-    """How busy the server is; the numbers of /metrics that a person looks at."""
+    """The load of the server: the numbers of /metrics that people need most."""
     service = service_of(request)
     now = service.engine.snapshot()
     reply = Occupancy(

@@ -21,27 +21,27 @@ everywhere = APIRouter()
 admin = APIRouter()
 """Routes on the admin port, or on the API's port without one."""
 
-# Where memory lies rarely changes, and reading it walks every page of the process.
+# The NUMA nodes of memory rarely change, and reading them walks every page of the process.
 METRICS_MAX_AGE_S = 60.0
 DEBUG_MAX_AGE_S = 5.0
 
 
 @everywhere.get("/livez", **describes(Status, unready=Status, is_open=True))
 async def livez(request: Request) -> Response:
-    """200 while a restart would not help: the engine makes progress, or has nothing to do, or is loading."""
+    """200 unless a restart would help: the engine makes progress, is idle, or is loading."""
     service = service_of(request)
     engine = service.engine
     silence_s = engine.snapshot().silence_s
     if engine.failure is not None:
         return _status(503, status="dead", reason=str(EngineDeadError.because_of(engine.failure)))
     if silence_s > service.limits.max_silence_s:
-        return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s although requests are held")
+        return _status(503, status="hangs", reason=f"no progress for {silence_s:.0f} s while it holds requests")
     return _status(200, status="alive")
 
 
 @everywhere.get("/readyz", **describes(Status, unready=Status, is_open=True))
 async def readyz(request: Request) -> Response:
-    """200 once the model is loaded and has computed a token, until the server is asked to stop."""
+    """200 from when the model is loaded and has computed a token until the server stops."""
     engine = service_of(request).engine
     if engine.state is EngineState.READY:
         return _status(200, status="ready")
@@ -65,7 +65,7 @@ async def metrics(request: Request) -> Response:
 
 @admin.get("/debug/state", **describes(EngineView))
 async def debug_state(request: Request) -> Response:
-    """The requests that run, the first 100 that wait, and the engine's numbers; never any text."""
+    """Running requests, the first 100 waiting ones, and the engine's numbers; never any text."""
     service = service_of(request)
     numbers = service.engine.snapshot().numbers()
     return _status(
@@ -88,7 +88,7 @@ async def debug_state(request: Request) -> Response:
 
 @admin.get("/debug/numa", **describes(NumaView))
 async def debug_numa(request: Request) -> Response:
-    """Where this process computes and its weights lie, as /proc shows it."""
+    """CPUs of this process and NUMA nodes of its weights, from /proc."""
     report, age_s = await service_of(request).numa.report(DEBUG_MAX_AGE_S)
     return _status(200, **numa_json(report, age_s))
 

@@ -28,12 +28,12 @@ class Completed(BaseModel):
 
 
 class LlamaCompletion(RootModel[Completed | list[Completed]]):
-    """Reply of POST /completion: a continuation, or a list where there are more prompts or choices."""
+    """Reply of POST /completion: a continuation, or a list for several prompts or choices."""
 
 
 @router.post("/completion", **describes(LlamaCompletion, body=LlamaRequest, streams=True))
 async def completion(request: Request) -> Response:
-    """Continue a text, in llama.cpp's words and with its defaults."""
+    """Continue a text, in llama.cpp's format and with its defaults."""
     service, record = begin(request, "completion")
     prepared = await service.prepare(request, record, service.endpoints.llama_completion, is_chat=False)
     return service.respond(record, prepared)
@@ -41,7 +41,7 @@ async def completion(request: Request) -> Response:
 
 @router.post("/infill", **describes(LlamaCompletion, body=InfillRequest, streams=True))
 async def infill(request: Request) -> Response:
-    """Fill the gap between two texts, in llama.cpp's words."""
+    """Fill the gap between two texts, in llama.cpp's format."""
     service, record = begin(request, "infill")
     prepared = await service.prepare(request, record, service.endpoints.infill, is_chat=False)
     return service.respond(record, prepared)

@@ -63,7 +63,7 @@ def _describes(reply: type[BaseModel], *, body: type[BaseModel] | None = None, s
 
 @router.get("/api/version", **_describes(ApiVersion))
 async def version(request: Request) -> Response:
-    """The version of Ollama's API that this server has."""
+    """The version of Ollama's API that this server implements."""
     begin(request, "ollama_models")
     return json_response({"version": API_VERSION})
 
@@ -109,7 +109,7 @@ async def show(request: Request) -> Response:
 
 @router.post("/api/chat", **_describes(Chatted, body=OllamaChatRequest, streams=True))
 async def chat(request: Request) -> Response:
-    """Answer a conversation, in Ollama's words and with its defaults."""
+    """Answer a conversation, in Ollama's format and with its defaults."""
     service, record = begin(request, "ollama_chat")
     prepared = await service.prepare(request, record, partial(_chat, service, record.started), is_chat=True)
     return _respond(service, record, prepared)
@@ -117,7 +117,7 @@ async def chat(request: Request) -> Response:
 
 @router.post("/api/generate", **_describes(Prompted, body=OllamaGenerateRequest, streams=True))
 async def generate(request: Request) -> Response:
-    """Answer a prompt, or continue it if it is raw, in Ollama's words and with its defaults."""
+    """Answer a prompt, or continue it if it is raw, in Ollama's format and with its defaults."""
     service, record = begin(request, "ollama_generate")
     prepared = await service.prepare(request, record, partial(_generate, service, record.started), is_chat=True)
     return _respond(service, record, prepared)
@@ -125,12 +125,12 @@ async def generate(request: Request) -> Response:
 
 @router.post("/api/pull", **_describes(Pulled, body=OllamaPullRequest, streams=True))
 async def pull(request: Request) -> Response:
-    """Success for the model that is served; nothing is fetched while the server runs."""
+    """Success for the model that is served; the server downloads nothing."""
     service, record = begin(request, "ollama_models")
     body = await service.on_body(request, record, partial(_parse, service, OllamaPullRequest))
     if not _is_served(service, body.model):
         raise RequestError(
-            f"model: {body.model!r} is not served, and this server fetches no models while it runs; fetch it with "
+            f"model: {body.model!r} is not served, and this server downloads no models; download it with "
             "`ballast pull` and start `ballast serve` with it",
             param="model",
             code="model_not_found",
@@ -141,10 +141,10 @@ async def pull(request: Request) -> Response:
 
 
 async def _no_models(request: Request) -> Response:
-    """Refused: the model is the one that the server was started with."""
+    """Rejected: the server serves the model that it was started with."""
     raise RequestError(
-        f"{request.url.path}: this server makes, copies, uploads and deletes no models; `ballast pull` and `ballast "
-        "models` do, where the files are",
+        f"{request.url.path}: this server does not create, copy, upload or delete models; use `ballast pull` and "
+        "`ballast models` on the server's machine",
         code="not_supported",
         status=404,
     )
@@ -198,7 +198,7 @@ def _parse(service: Service, kind: type[Body], data: bytes, ignored: IgnoredFiel
 
 
 def _own_name(service: Service, requested: str) -> str:
-    """The server's name for a name that may have Ollama's default tag."""
+    """The server's model name for a name with or without Ollama's default tag."""
     return requested if requested in service.endpoints.names.names else requested.removesuffix(LATEST)
 
 
@@ -207,7 +207,7 @@ def _is_served(service: Service, requested: str) -> bool:
 
 
 def _check_name(service: Service, requested: str) -> None:
-    """Raises RequestError (404) for a name that the server does not answer to."""
+    """Raise RequestError (404) for an unknown model name."""
     service.endpoints.names.for_reply(_own_name(service, requested))
 
 

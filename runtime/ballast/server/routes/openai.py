@@ -51,7 +51,8 @@ async def completions(request: Request) -> Response:
 @router.get("/models", include_in_schema=False)
 @router.get("/v1/models", **describes(ModelList | AnthropicModelList))
 async def list_models(request: Request) -> Response:
-    """The names under which the model is served; in Anthropic's form if the header `anthropic-version` is there."""
+    """The names under which the model is served; in Anthropic's format if the request has the header
+    `anthropic-version`."""
     service, _ = begin(request, "models")
     if ANTHROPIC_HEADER in request.headers:
         return json_response(model_page([_anthropic_model(service, name) for name in service.endpoints.names.names]))
@@ -61,7 +62,7 @@ async def list_models(request: Request) -> Response:
 @router.get("/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}", **describes(ModelCard | AnthropicModel))
 async def show_model(request: Request, name: str) -> Response:
-    """One of the names, in the same form."""
+    """One of the names, in the same format."""
     service, _ = begin(request, "models")
     if name not in service.endpoints.names.names:
         raise service.endpoints.names.no_such_model(name)

@@ -1,4 +1,4 @@
-"""Paths of vLLM's, SGLang's and llama.cpp's servers that their clients, load balancers and dashboards ask for."""
+"""Paths of vLLM's, SGLang's and llama.cpp's servers that their clients, load balancers and dashboards use."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ router = APIRouter()
 
 
 class Load(BaseModel):
-    """How much the server has to do."""
+    """The load of the server."""
 
     server_load: int
 
 
 class Prompt(BaseModel):
-    """A conversation as the model reads it."""
+    """A conversation as the prompt of the model."""
 
     prompt: str
 
 
 class Slot(BaseModel):
-    """One place in the batch."""
+    """One slot of the batch."""
 
     id: int
     n_ctx: int
@@ -45,11 +45,11 @@ class Slot(BaseModel):
 
 
 class Slots(RootModel[list[Slot]]):
-    """The places in the batch."""
+    """The slots of the batch."""
 
 
 class Props(BaseModel):
-    """What llama.cpp's clients ask of a server."""
+    """Server properties for llama.cpp's clients."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int
@@ -64,7 +64,7 @@ class Props(BaseModel):
 
 
 def _health(request: Request) -> Response:
-    """As llama.cpp's server and vLLM answer: whether requests are taken."""
+    """Whether requests are accepted, as in llama.cpp's server and vLLM."""
     state = service_of(request).engine.state
     if state is not EngineState.READY:
         raise CapacityError(f"the server is {state}, try again later", status=503)
@@ -73,39 +73,39 @@ def _health(request: Request) -> Response:
 
 @router.get("/health", **describes(Status, is_open=True))
 async def health(request: Request) -> Response:
-    """200 once the model is loaded, until the server is asked to stop."""
+    """200 from when the model is loaded until the server stops."""
     return _health(request)
 
 
 @router.get("/v1/health", include_in_schema=False)
 async def v1_health(request: Request) -> Response:
-    """As /health."""
+    """The same as /health."""
     return _health(request)
 
 
 @router.get("/ping", **describes(Status, is_open=True))
 async def ping(request: Request) -> Response:
-    """As /health, for what asks like Amazon SageMaker."""
+    """The same as /health, for Amazon SageMaker."""
     return _health(request)
 
 
 @router.post("/ping", **describes(Status, is_open=True))
 async def post_ping(request: Request) -> Response:
-    """As GET /ping."""
+    """The same as GET /ping."""
     request.state.record.is_counted = False
     return _health(request)
 
 
 @router.get("/load", **describes(Load))
 async def load(request: Request) -> Response:
-    """Requests that run or wait, in vLLM's form."""
+    """Number of running and waiting requests, in vLLM's format."""
     now = service_of(request).engine.snapshot()
     return json_response({"server_load": now.running + now.waiting})
 
 
 @router.get("/props", **describes(Props))
 async def props(request: Request) -> Response:
-    """What llama.cpp's clients ask of a server: context, slots, chat template."""
+    """Server properties for llama.cpp's clients: context, slots, chat template."""
     service = service_of(request)
     text, limits = service.model.text, service.engine.limits
 
@@ -132,7 +132,7 @@ async def props(request: Request) -> Response:
 
 @router.get("/slots", **describes(Slots))
 async def slots(request: Request) -> Response:
-    """The places in the batch, in llama.cpp's form, without any text; 503 with ?fail_on_no_slot=1 if none is free."""
+    """The slots of the batch, in llama.cpp's format, without any text; 503 with ?fail_on_no_slot=1 if none is free."""
     engine = service_of(request).engine
     running = [each for each in engine.describe() if each["state"] in ("prefill", "decode")]
     total = engine.limits.max_batch_size
@@ -149,7 +149,7 @@ async def slots(request: Request) -> Response:
 
 @router.post("/apply-template", **describes(Prompt, body=ChatCompletionRequest))
 async def apply_template(request: Request) -> Response:
-    """The prompt of a conversation as text, in llama.cpp's form."""
+    """The prompt of a conversation as text, in llama.cpp's format."""
     service, record = begin(request, "apply_template")
     reply = await service.on_body(request, record, partial(templated, service), is_chat=True)
     return Response(reply, media_type="application/json")
@@ -163,10 +163,10 @@ def templated(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
 
 
 async def _no_embeddings(request: Request) -> Response:
-    """Refused: the model writes text."""
+    """Rejected: the model generates text."""
     raise RequestError(
-        f"{request.url.path}: this server computes no embeddings and ranks nothing, since its models write text; ask a "
-        "server of an embedding model",
+        f"{request.url.path}: this server provides no embeddings and no ranking, because its models generate text; use "
+        "a server for embedding models",
         code="no_embeddings",
         status=404,
     )

@@ -25,7 +25,7 @@ async def responses(request: Request) -> Response:
 @router.post("/responses/input_tokens", include_in_schema=False)
 @router.post("/v1/responses/input_tokens", **describes(InputTokens, body=ResponsesRequest))
 async def input_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a response has."""
+    """Number of prompt tokens of a response."""
     service, record = begin(request, "count_tokens")
     num_tokens = await service.on_body(request, record, service.endpoints.response_tokens, is_chat=True)
     return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})

@@ -36,7 +36,7 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = None
     prompt: str | None = None
-    add_special_tokens: bool | None = Field(None, description="BOS in front of `prompt`, where the model has one: true")
+    add_special_tokens: bool | None = Field(None, description="BOS in front of `prompt`, if the model has one: true")
     return_token_strs: bool | None = None
 
     messages: Annotated[Objects | None, Holds(MESSAGE)] = None
@@ -47,7 +47,7 @@ class TokenizeRequest(StrictModel):
 
     content: str | None = None
     add_special: bool | None = Field(None, description="BOS in front of `content`: false")
-    parse_special: bool | None = Field(None, description="read the spellings of control tokens in `content`: true")
+    parse_special: bool | None = Field(None, description="parse control tokens in `content`: true")
     with_pieces: bool | None = Field(None, description="reply with {id, piece} in place of ids")
 
 
@@ -59,7 +59,7 @@ class DetokenizeRequest(StrictModel):
 
 
 class TokenPiece(BaseModel):
-    """A token and its text, or its bytes where they are no text."""
+    """A token and its text, or its bytes if they are not valid text."""
 
     id: int
     piece: str | list[int]
@@ -75,7 +75,7 @@ class TokenizeReply(BaseModel):
 
 
 class DetokenizeReply(BaseModel):
-    """Reply of POST /detokenize: the text, under both dialects' names."""
+    """Reply of POST /detokenize: the text, under the names of both formats."""
 
     prompt: str
     content: str
@@ -114,7 +114,7 @@ async def detokenize(request: Request) -> Response:
 
 @router.get("/tokenizer_info", **describes(TokenizerInfo))
 async def tokenizer_info(request: Request) -> Response:
-    """What evaluation tools ask of a tokenizer."""
+    """Tokenizer properties for evaluation tools."""
     service, _ = begin(request, "tokenizer_info")
     return _response(_json(described(service.model.text, service.engine.limits.max_model_tokens)))
 
@@ -128,9 +128,7 @@ def tokenized(service: Service, data: bytes, ignored: IgnoredFields) -> bytes:
     service.endpoints.names.for_reply(body.model)
     given = [name for name in ("prompt", "messages", "content") if getattr(body, name) is not None]
     if len(given) != 1:
-        raise RequestError(
-            f"exactly one of prompt, messages and content is needed, this has {len(given)}", param="prompt"
-        )
+        raise RequestError(f"expected exactly one of prompt, messages and content; found {len(given)}", param="prompt")
     tokenizer = service.model.text.tokenizer
     ids = _ids(service.endpoints.builder, body)
     tokens = list_to_json(ids, partial(_piece, tokenizer) if body.with_pieces else None)

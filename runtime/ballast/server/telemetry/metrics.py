@@ -26,10 +26,10 @@ from ballast.metric import Counter as CounterNumber
 from ballast.metric import Gauge, declared, metrics_of
 from ballast.model.switched_off import FEATURES
 
-# No second series with the creation time of each counter.
-disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left this one out
+# Without the extra series for the creation time of each counter.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation here
 
-# Bounds in seconds and tokens. They are vLLM's, so that quantiles of both can be compared.
+# Bucket limits in seconds and tokens, the same as vLLM's, so that quantiles can be compared.
 FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160),
     *(640, 2560),
@@ -73,26 +73,34 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "ballast_requests",
-            "Requests ended, by endpoint and how they ended. Only POST requests count, so no probe or scrape does.",
+            "Ended requests, by endpoint and outcome. Only POST requests count, so probes and scrapes do not.",
             ["endpoint", "outcome"],
             registry=self.registry,
         )
         self._ignored = Counter(
             "ballast_ignored_fields",
-            "Fields of requests that had no effect; replies and the log name them.",
+            "Request fields without effect; replies and the log list them.",
             registry=self.registry,
         )
         self._lowered = Counter(
             "ballast_lowered_max_tokens",
-            "Requests that asked for more tokens than --max_new_tokens, and got that many.",
+            "Requests for more tokens than --max_new_tokens, which were limited to it.",
             registry=self.registry,
         )
-        self._first_token = self._seconds("time_to_first_token", "From submission to first token.", FIRST_TOKEN_BUCKETS)
-        self._inter_token = self._seconds("inter_token_latency", "Between a request's tokens.", INTER_TOKEN_BUCKETS)
-        self._duration = self._seconds("request_duration", "From submission to last token.", REQUEST_BUCKETS)
-        self._queue = self._seconds("request_queue", "From submission to the first step.", REQUEST_BUCKETS)
+        self._first_token = self._seconds(
+            "time_to_first_token", "Time from submission to the first token.", FIRST_TOKEN_BUCKETS
+        )
+        self._inter_token = self._seconds(
+            "inter_token_latency", "Time between two tokens of a request.", INTER_TOKEN_BUCKETS
+        )
+        self._duration = self._seconds("request_duration", "Time from submission to the last token.", REQUEST_BUCKETS)
+        self._queue = self._seconds("request_queue", "Time from submission to the first step.", REQUEST_BUCKETS)
         self._step = Histogram(
-            "ballast_step_seconds", "Engine steps.", ["kind"], buckets=STEP_BUCKETS, registry=self.registry
+            "ballast_step_seconds",
+            "Duration of engine steps, by kind.",
+            ["kind"],
+            buckets=STEP_BUCKETS,
+            registry=self.registry,
         )
         self._step_tokens = Histogram(
             "ballast_step_tokens", "Tokens in a step.", buckets=STEP_TOKENS_BUCKETS, registry=self.registry
@@ -100,14 +108,14 @@ class Metrics:
 
         self._finished = Counter(
             "ballast_finished",
-            "Sequences that ended by themselves, by why: stop, length. Those that were aborted are not among them.",
+            "Finished sequences by reason: stop, length. Aborted ones are not counted.",
             ["reason"],
             registry=self.registry,
         )
         for reason in FinishReason:
             self._finished.labels(reason.value)
-        self._prompt_size = self._tokens("request_prompt", "Prompt tokens of a sequence that has ended by itself.")
-        self._reply_size = self._tokens("request_generation", "Tokens that it has generated.")
+        self._prompt_size = self._tokens("request_prompt", "Prompt tokens of a finished sequence.")
+        self._reply_size = self._tokens("request_generation", "Generated tokens of a finished sequence.")
 
     def _tokens(self, name: str, what: str) -> Histogram:
         return Histogram(f"ballast_{name}_tokens", what, buckets=REQUEST_TOKENS_BUCKETS, registry=self.registry)
@@ -130,7 +138,7 @@ class Metrics:
             self.registry.register(_VllmCollector(engine, model_name, histograms, self._finished))
 
     def expose(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, in the format that the Accept header `accept` prefers."""
+        """The metrics page and its content type, in the format preferred by the Accept header `accept`."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
@@ -139,7 +147,7 @@ class Metrics:
         self._requests.labels(endpoint, outcome).inc()
 
     def count_ignored(self, num_fields: int) -> None:
-        """A request had fields that were ignored."""
+        """A request had ignored fields."""
         self._ignored.inc(num_fields)
 
     def count_lowered(self) -> None:
@@ -186,14 +194,14 @@ class _EngineCollector(Collector):
             yield family_of(metric, value)
         switched_off = GaugeMetricFamily(
             "ballast_switched_off",
-            "Whether start has switched this way of computing on a GPU off; the log and /debug/state say why.",
+            "Whether the start has switched this GPU feature off; the log and /debug/state have the reason.",
             labels=["feature"],
         )
         for feature in FEATURES:
             switched_off.add_metric([feature], feature in now.device.switched_off)
         yield switched_off
         start = GaugeMetricFamily(
-            "ballast_start_seconds", "Seconds of the start by phase, from loading to ready.", labels=["phase"]
+            "ballast_start_seconds", "Seconds per phase of the start, from loading to ready.", labels=["phase"]
         )
         for phase, seconds in self._engine.start_seconds.items():
             start.add_metric([phase], seconds)
@@ -208,8 +216,8 @@ class _EngineCollector(Collector):
                 costs.add_metric([lane, str(tokens)], seconds)
         yield costs
         yield from _tier_metrics(now.tiers)
-        yield InfoMetricFamily("ballast_build", "The program that runs here.", self._build)
-        yield InfoMetricFamily("ballast_model", "The model that is served.", {"model_name": self._model_name})
+        yield InfoMetricFamily("ballast_build", "Version of the running program.", self._build)
+        yield InfoMetricFamily("ballast_model", "The served model.", {"model_name": self._model_name})
 
 
 def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
@@ -229,7 +237,7 @@ def family_of(
 
 
 class _VllmCollector(Collector):
-    """The same numbers under the names that dashboards, autoscalers and inference gateways already know."""
+    """The same numbers under the names that dashboards, autoscalers and inference gateways expect."""
 
     def __init__(
         self, engine: EnginePort, model_name: str, histograms: dict[str, Histogram], finished: Counter

@@ -14,7 +14,7 @@ from ballast.host.numa import NumaReport, WeightMemory, format_cpus, read_report
 
 
 class NumaProbe(Collector):
-    """Caches the latest report and reads it again on demand when it is too old. Never reads twice at a time."""
+    """Caches the latest report and reads it again on demand when it is too old. Never reads concurrently."""
 
     def __init__(self, read: Callable[[WeightMemory, str], NumaReport] = read_report) -> None:
         self._read = read
@@ -44,7 +44,7 @@ class NumaProbe(Collector):
         self._read_at = began
 
     def collect(self) -> Iterator[Metric]:
-        """The latest report as metrics. Without a report, most have no samples."""
+        """The latest report as metrics. Without a report, most metrics have no samples."""
         experts = GaugeMetricFamily(
             "ballast_numa_expert_bytes", "Resident bytes of routed experts, by NUMA node.", labels=["node"]
         )
@@ -52,11 +52,13 @@ class NumaProbe(Collector):
             "ballast_numa_mempolicy_available", "Whether the kernel lets this process set memory policies."
         )
         local = GaugeMetricFamily(
-            "ballast_numa_local_ratio", "Share of the weights on the NUMA node of the threads that read them."
+            "ballast_numa_local_ratio", "Fraction of the weights on the NUMA node of the threads that read them."
         )
-        pinned = GaugeMetricFamily("ballast_numa_threads_pinned", "Whether each compute thread has CPUs of its own.")
+        pinned = GaugeMetricFamily(
+            "ballast_numa_threads_pinned", "Whether each compute thread is pinned to its own CPUs."
+        )
         for_gpu = GaugeMetricFamily(
-            "ballast_host_pinned_bytes", "Bytes of routed experts in host memory that are pinned for a GPU."
+            "ballast_host_pinned_bytes", "Bytes of routed experts in pinned host memory for a GPU."
         )
         for_gpu.add_metric([], self._subject[0].pinned_bytes)
         if self._report is not None:

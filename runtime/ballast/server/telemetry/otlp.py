@@ -1,4 +1,4 @@
-"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP as JSON, from a thread of its own."""
+"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP as JSON, from its own thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ballast.version import __version__
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 8192
-"""Most spans that wait to be sent. While a collector does not keep up, the oldest are dropped."""
+"""Most spans that wait to be sent. If a collector is too slow, the oldest are dropped."""
 MAX_BATCH = 512
 PAUSE_S = 1.0
 """Longest wait for a batch to fill."""
 TIMEOUT_S = 10.0
 COMPLAIN_S = 60.0
-"""Least time between two log lines about a collector that does not take spans."""
+"""Least time between two log lines about a collector that does not accept spans."""
 LEAVE_S = 5.0
 """Longest time to send the last spans when the server ends."""
 KINDS = {"internal": 1, "server": 2}
@@ -32,7 +32,7 @@ FAILED = 2
 
 
 class OtlpExporter:
-    """Sends what it is given, and drops it where that fails: a server never waits for its traces."""
+    """Sends spans, and drops them on failure: the server never waits for its traces."""
 
     def __init__(self, endpoint: str, resource: Mapping[str, str], client: httpx2.Client | None = None) -> None:
         self._url = endpoint.rstrip("/") + "/v1/traces"
@@ -46,11 +46,11 @@ class OtlpExporter:
         self._thread = threading.Thread(target=self._run, name="ballast-traces", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, spans: Sequence[Span]) -> None:
-        """Take spans to be sent. Does not block."""
+        """Queue spans for sending. Does not block."""
         with self._changed:
             self._dropped += max(0, len(self._waiting) + len(spans) - MAX_WAITING)
             self._waiting.extend(spans)
@@ -58,7 +58,7 @@ class OtlpExporter:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Send what waits, for LEAVE_S at most, and end."""
+        """Send the queued spans, for at most LEAVE_S, and stop the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -93,7 +93,7 @@ class OtlpExporter:
             dropped, self._dropped = self._dropped, 0
         log.warning(
             "spans were dropped",
-            extra={"collector": self._url, "spans": dropped, "reason": failure or "it does not keep up"},
+            extra={"collector": self._url, "spans": dropped, "reason": failure or "it is too slow"},
         )
 
 

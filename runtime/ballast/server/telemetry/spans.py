@@ -1,4 +1,4 @@
-"""Spans of a trace, and the W3C header by which a trace goes from one program to the next."""
+"""Spans of a trace, and the W3C header that passes a trace from one program to the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_STATE = 512
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """Which span of which trace."""
+    """Identifies a span of a trace."""
 
     trace_id: str
     """32 hexadecimal digits."""
@@ -26,18 +26,18 @@ class SpanContext:
     """16 hexadecimal digits."""
     sampled: bool
     parent_id: str = ""
-    """The client's span; empty where it has none."""
+    """The client's span; empty if there is none."""
     state: str = ""
     """The client's `tracestate`."""
 
     def to_header(self) -> str:
-        """As `traceparent` and `traceresponse` have it."""
+        """The value of `traceparent` and `traceresponse`."""
         return f"00-{self.trace_id}-{self.span_id}-{SAMPLED if self.sampled else 0:02x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some work that began and ended, in nanoseconds of Unix time."""
+    """A completed operation; times are nanoseconds of Unix time."""
 
     context: SpanContext
     name: str
@@ -49,7 +49,7 @@ class Span:
 
 
 def read_parent(traceparent: str, tracestate: str = "") -> SpanContext | None:
-    """The client's span, by the rules of W3C's Trace Context; None where there is none, or none that is valid."""
+    """The client's span, by the rules of W3C's Trace Context; None if there is no valid one."""
     found = _TRACEPARENT.fullmatch(traceparent.strip())
     if found is None:
         return None

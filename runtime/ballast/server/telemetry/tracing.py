@@ -1,4 +1,4 @@
-"""Makes the spans of each request: all of it, and inside of it tokenising, the queue, the prompt and the reply."""
+"""Creates the spans of each request: the whole request, and in it tokenising, queue, prompt and reply."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COUNTS = {
     "completion_tokens": "gen_ai.usage.output_tokens",
     "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
 }
-"""Counts of a record, by OpenTelemetry's names for generative models."""
+"""Counts of a record, with OpenTelemetry's names for generative models."""
 
 
 class Tracer:
-    """Follows the client's trace, or begins one. `export` gets the spans of each request that is traced."""
+    """Continues the client's trace, or begins one. `export` gets the spans of each traced request."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Tracer:
         share: float,
         choose: Callable[[], float] = random.random,
     ) -> None:
-        """`share`: of the requests without a trace of the client's, those that are traced, 0 to 1."""
+        """`share`: the fraction of requests without a client's trace that are traced, 0 to 1."""
         self._export = export
         self._share = share
         self._choose = choose
@@ -40,7 +40,7 @@ class Tracer:
         return root(sampled=self._choose() < self._share)
 
     def end(self, context: SpanContext, record: Record, method: str) -> None:
-        """The request has ended. Makes its spans, if it is traced."""
+        """Create the spans of an ended request, if it is traced."""
         if not context.sampled:
             return
         now = time.monotonic()
@@ -66,7 +66,7 @@ class Tracer:
 
 
 def _intervals(started: float, phases: Phases, ended: float) -> Iterator[tuple[str, float, float]]:
-    """Name, begin and end of each phase that was begun. One that was cut off ended with the request."""
+    """Name, begin and end of each phase that has begun. An interrupted phase ends with the request."""
     yield "prepare", started, phases.submitted_s
     yield "queue", phases.submitted_s, max(phases.submitted_s, phases.admitted_s) if phases.admitted_s else ended
     if phases.admitted_s:
@@ -76,7 +76,7 @@ def _intervals(started: float, phases: Phases, ended: float) -> Iterator[tuple[s
 
 
 def _attributes(record: Record, method: str, *, failed: bool) -> dict[str, Value]:
-    """Counts and names. Nothing that a client wrote, but for its request's id, whose form is checked."""
+    """Counts and names. Of the client's text only the request id, whose format is checked."""
     found: dict[str, Value] = {
         "http.request.method": method,
         "http.response.status_code": record.status,

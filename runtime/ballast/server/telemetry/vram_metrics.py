@@ -1,4 +1,4 @@
-"""Metrics of a GPU's memory: what torch has taken, and what the plan allows."""
+"""Metrics of a GPU's memory: the memory that torch has allocated, and the plan's limit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ballast.host.gpu import taken_vram
 
 @dataclass(frozen=True, slots=True)
 class VramProbe(Collector):
-    """Metrics of `device`. They are zero for the CPU, so that all servers have the same metrics."""
+    """Metrics of `device`. Zero on a CPU, so that all servers have the same metrics."""
 
     device: str
     limit_bytes: int | None
     taken: Callable[[str], tuple[int, int]] = taken_vram
 
     def collect(self) -> Iterator[Metric]:
-        """Asks torch's allocator and not the device, which may be lost or hang."""
-        allocated = GaugeMetricFamily("ballast_vram_allocated_bytes", "Bytes of the GPU's memory that tensors have.")
+        """Reads torch's allocator, not the device, which may be lost or hang."""
+        allocated = GaugeMetricFamily("ballast_vram_allocated_bytes", "Bytes of GPU memory that tensors use.")
         reserved = GaugeMetricFamily(
-            "ballast_vram_reserved_bytes", "Bytes of the GPU's memory that torch has taken, for tensors now and later."
+            "ballast_vram_reserved_bytes", "Bytes of GPU memory that torch has reserved for tensors."
         )
         limit = GaugeMetricFamily(
             "ballast_vram_limit_bytes",
-            "Bytes of the GPU's memory that the plan may use, CUDA's own among them; 0 on the CPU.",
+            "Bytes of GPU memory that the plan may use, including CUDA's own; 0 on the CPU.",
         )
         in_tensors, in_all = (0, 0) if self.device == "cpu" else self.taken(self.device)
         allocated.add_metric([], in_tensors)

@@ -94,7 +94,7 @@ class JsonCalls(BracketedCalls):
         return self._as_content(self._text.strip().removeprefix("}").strip())
 
     def _whole(self) -> list[Part]:
-        """The call, from its whole text, in whatever order its keys are; nothing where it is none."""
+        """The call, from its whole text, with its keys in any order; nothing if it is not a call."""
         try:
             call = json.loads(self._text)
         except (ValueError, RecursionError):

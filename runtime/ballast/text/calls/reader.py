@@ -1,4 +1,4 @@
-"""What reads the tool calls of one reply, and what all forms have in common."""
+"""The interface of parsers for the tool calls of a reply, and the code that all formats share."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""Templates and tokenizers that come with a model: what they do is decided by whoever wrote the file, so it is done in
-a guarded process."""
+"""Templates and tokenizers that come with a model. Their content is untrusted, so they run in a guarded process."""

@@ -11,12 +11,12 @@ from ballast.text.template_sandbox import CompiledTemplate
 
 
 def answer(task: Any) -> Any:
-    """Of a template's source alone, the variables that it uses; of source and values, the rendered text."""
+    """Of a template's source alone, the variables that it uses; of source, values and date, the rendered text."""
     match task:
         case [source]:
             return sorted(_compiled(source).variables)
-        case [source, values]:
-            return _compiled(source).render(values)
+        case [source, values, today]:
+            return _compiled(source).render(values, today)
 
 
 @lru_cache(maxsize=8)

@@ -16,8 +16,8 @@ LIMITS = Limits(cpu_s=2.0, memory_bytes=512 << 20)
 """Generous: a thousand messages take some 20 ms, and the text of the longest context a few megabytes."""
 
 _PROCESS = GuardedProcess("ballast.text.foreign.render", LIMITS)
-"""One for all templates of this process, since a server has one. Each task carries the template's source, so that a
-process that was started anew needs to be told nothing."""
+"""Shared by all templates of this process, because a server has one. Each task carries the template's source, so that a
+process that was restarted needs no state."""
 
 
 class ForeignTemplate:
@@ -27,6 +27,6 @@ class ForeignTemplate:
         self._source = source
         self.variables: frozenset[str] = frozenset(_PROCESS.ask([source]))
 
-    def render(self, values: Mapping[str, Any]) -> str:
+    def render(self, values: Mapping[str, Any], today: str | None = None) -> str:
         """The text, rendered with `values`, which are plain data."""
-        return str(_PROCESS.ask([self._source, values]))
+        return str(_PROCESS.ask([self._source, values, today]))

@@ -26,7 +26,7 @@ def answer(task: Any) -> Any:
             whole = {"version": "1.0", "added_tokens": [], "model": model, "post_processor": post_processor}
             return tokenizers.Tokenizer.from_str(json.dumps(whole)).encode("").ids[:1000]
         case ["encode", key, texts, parse_special]:
-            # Unknown after a process was started anew. The answer asks for the tokenizer itself.
+            # Unknown after the process was restarted. None requests the tokenizer itself.
             return _encoders[key](texts, parse_special=parse_special) if key in _encoders else None
         case ["encode", key, texts, parse_special, text]:
             _encoders.clear()

@@ -61,7 +61,7 @@ def _ask(process: GuardedProcess, file: Path, part: str, task: Any) -> Any:
 
 
 def _check_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, file: Path) -> None:
-    """The library gives an added token the next free id, whatever the file says."""
+    """Check the ids of added tokens: the library assigns the next free id and ignores the file's."""
     for n, token in enumerate(content.added_tokens):
         found = backend.token_to_id(token.content)
         if found != token.id:

@@ -230,7 +230,7 @@ def _parts(part: Any) -> Iterator[_Part]:
 
 
 def _growth(part: _Part) -> float:
-    """How many times as many bytes a text may have after this part, of those that a file makes as large as it likes.
+    """The factor by which a part can increase the bytes of a text, for parts with no limit in the file.
 
     Unicode's own normal forms and lower case have bounds of their own, and count as 1.
     """

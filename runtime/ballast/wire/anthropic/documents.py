@@ -14,7 +14,8 @@ TYPES = ("document", "search_result")
 
 
 def document_text(block: Mapping[str, Any], path: str) -> str:
-    """What the model reads of a block of one of TYPES. Raises RequestError for one that is no text, as a PDF."""
+    """The text of a block of one of TYPES for the model. Raises RequestError for a block without text, such as a
+    PDF."""
     if block.get("type") == "search_result":
         found = (block.get("title"), block.get("source"))
         name = " - ".join(each for each in found if isinstance(each, str))

@@ -59,7 +59,7 @@ class Format(Protocol):
     opening: Mapping[str, Any] | None
     """Fields of the first frame of each choice; None: there is no such frame."""
     prompt_in_choice: bool
-    """Whether a prompt's ids and scores stand in each of its choices, as in vLLM's text completions, or beside them."""
+    """Whether each choice contains its prompt's ids and scores, as in vLLM's text completions, or the reply does."""
 
     def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
         """The fields of a chunk for one part of choice `index`; `part` None: for a chunk without text."""

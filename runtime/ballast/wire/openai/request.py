@@ -112,7 +112,7 @@ class StreamOptions(StrictModel):
 
 
 class GenerationRequest(FormFields):
-    """What chat and text completions have in common."""
+    """The fields that chat and text completions share."""
 
     other_fields = GENERATION_RULES
 
@@ -271,7 +271,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def thinking_budget(self) -> int | None:
-        """Most tokens of reasoning, in whichever field's words; None: no bound of its own."""
+        """Most tokens of reasoning, from any of the fields for it; None: no separate limit."""
         asked = [
             None if self.thinking_token_budget == -1 else self.thinking_token_budget,
             self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSwitch) else None,

@@ -1,4 +1,4 @@
-"""Log probabilities of a response's text, as they come with its events and stand in its parts."""
+"""Log probabilities of a response's text, for its events and its output parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast.wire.piece import ScoredToken
 class TextScores:
     """The scores of the tokens that are no reasoning, in order.
 
-    A response has one text as a rule. Where it has tool calls as well, the scores of their tokens stand in it too.
+    A response usually has one text. With tool calls, it also contains the scores of their tokens.
     """
 
     def __init__(self, spelling: Spelling) -> None:
@@ -30,7 +30,7 @@ class TextScores:
         return self._num_sent < len(self._shown)
 
     def new(self) -> list[dict[str, Any]]:
-        """Those that no event has had yet."""
+        """The scores that no event has contained yet."""
         new, self._num_sent = self._shown[self._num_sent :], len(self._shown)
         return new
 

@@ -51,8 +51,8 @@ _INCLUDED = frozenset(
         "message.input_image.image_url",
     }
 )
-"""Values of `include`. But for log probabilities they ask for what there is none of here: reasoning is not encrypted,
-and nobody searches."""
+"""Values of `include`. Except for log probabilities, they request data that does not exist here: reasoning is not
+encrypted, and there is no search."""
 _AS_CHATS = (
     *(name for name in SAMPLING_FIELDS if name not in ("max_tokens", "temperature", "top_p")),
     *("stop", "ignore_eos", "priority", "structured_outputs", "skip_special_tokens", "include_stop_str_in_output"),
@@ -287,7 +287,7 @@ def _is_text_file(part: Mapping[str, Any]) -> bool:
 
 
 def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[str, Any]], dict[str, CalledTool]]:
-    """The tools as functions, and the client's names of those that the model reads under another."""
+    """The tools as functions, and the client's names of tools that the model sees under another name."""
     functions: list[dict[str, Any]] = []
     called: dict[str, CalledTool] = {}
     for path, namespace, tool in _all_tools(body):

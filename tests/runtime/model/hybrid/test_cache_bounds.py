@@ -12,9 +12,10 @@ from gguf import GGMLQuantizationType, GGUFReader
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
 from ballast.model.hybrid.layers import largest_kept
-from ballast.model.hybrid.pointwise.pointwise import HeadWeights, TorchPointwise
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
+from support.kernels.torch_pointwise import TorchPointwise
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.random_blocks import dequantized
 from support.models.written import MakeTiny

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, divide, phase_of
+from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
+from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC

@@ -14,13 +14,13 @@ from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
-from ballast.model.hybrid.experts.division import divide
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
+from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
 from support.models.gguf_files import R1_SPEC

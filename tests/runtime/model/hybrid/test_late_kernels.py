@@ -15,11 +15,11 @@ import torch
 
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.model.hybrid import load
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.model import HybridModel
 from ballast.tiny import write_tiny_model
+from support.models.cpu_backend import CpuBackend
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.written import MakeTiny
@@ -157,11 +157,11 @@ def test_a_start_records_the_kernels_that_it_began_without(
 
     class Compiling:
         def use_in(self, *arguments: object) -> None:
-            kernels = arguments[-1]
-            assert isinstance(kernels, LateKernels)
-            kernels.add(compiler.compiled, compiler.end)
+            late_kernels = arguments[-1]
+            assert isinstance(late_kernels, LateKernels)
+            late_kernels.add(compiler.compiled, compiler.end)
 
-    monkeypatch.setattr(load, "_flashinfer", lambda *_: Compiling())
+    monkeypatch.setattr(CpuBackend, "late_attention", lambda *_: Compiling())
     file = written(arch="v3", mla="split", quant="f32").gguf
     model = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, finishes_later=finishes_later)
     compiler.end()

@@ -33,13 +33,13 @@ from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch, padding
-from ballast.model.hybrid import load as loading
 from ballast.model.hybrid.attention import attention
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.load_stages import weights
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
@@ -371,7 +371,7 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_compute
             seen.append(weakref.ref(experts))
             return super().take(index, experts)
 
-    monkeypatch.setattr(loading, "WholeLayers", Watched)
+    monkeypatch.setattr(weights, "WholeLayers", Watched)
     hybrid = load(
         file, CPU, make_linear=float_linear, kv_dtype=torch.float32, make_experts=make, gpu_experts=gpu_experts
     )
@@ -421,9 +421,11 @@ def test_a_later_start_takes_the_share_of_an_earlier_one(
         assert load(file, CPU, **options).device_counts.pcie_share == SHARES[1]
         return record
 
-    monkeypatch.setattr("ballast.model.hybrid.load.measured_share", lambda *_: SHARES[1])
+    monkeypatch.setattr("ballast.model.hybrid.load_stages.experts.measured_share", lambda *_: SHARES[1])
     assert start().measurements.reused == []
-    monkeypatch.setattr("ballast.model.hybrid.load.measured_share", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(
+        "ballast.model.hybrid.load_stages.experts.measured_share", lambda *_: pytest.fail("measured again")
+    )
     again = start()
     assert again.measurements.reused == ["pcie_share"]
     assert again.times.seconds()["weights"] > 0

@@ -1,4 +1,4 @@
-"""A folder of KV blocks: what was written is read, what is not whole is not, whatever ended the process that wrote."""
+"""A folder of KV blocks: complete blocks are read and incomplete ones are not, however the writing process ended."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
 def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
     path = filled(tmp_path)
     (path / "heads").chmod(0o666)
-    with pytest.raises(BlockFileError, match="nobody else may write there"):
+    with pytest.raises(BlockFileError, match="only that user may write there"):
         restored(tmp_path)
     (path / "heads").unlink()
     (path / "heads").symlink_to(path / "contents")

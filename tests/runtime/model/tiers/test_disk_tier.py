@@ -1,4 +1,4 @@
-"""The tier on disk beside a device: copies that take long, that fail, and what its folder's name follows from."""
+"""The disk tier of a device: slow copies, failed copies, and the inputs of its folder's name."""
 
 from __future__ import annotations
 

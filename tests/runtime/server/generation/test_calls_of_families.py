@@ -36,6 +36,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
         ("v32", None),
         ("minimaxm2", None),
         ("hy3", None),
+        ("gptoss", None),
     ],
     ids=lambda param: param[1] or param[0],
 )

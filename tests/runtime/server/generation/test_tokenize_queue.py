@@ -27,7 +27,7 @@ MAX_WAITING = 4
 
 
 class Client:
-    """Sends a body at once, and stays until it leaves."""
+    """Sends a body immediately, and stays connected until it is told to disconnect."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()

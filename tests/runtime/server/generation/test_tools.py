@@ -60,7 +60,7 @@ def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompleti
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     for chunk in chunks:
         for choice in chunk.choices:
-            # A reply that is cut short is an error to whoever asks the client to parse it.
+            # A truncated reply is an error for users who let the client parse it.
             choice.finish_reason = "stop" if choice.finish_reason == "length" else choice.finish_reason
         state.handle_chunk(chunk)
     said, message = state.current_completion_snapshot, whole.choices[0].message

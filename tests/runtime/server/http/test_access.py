@@ -85,12 +85,12 @@ def test_a_changed_file_counts_and_one_that_vanishes_leaves_the_last_keys_in_for
         until(lambda: status(server, "third-key").status_code == 200)
         assert status(server, "first-key").status_code == 401
         key_file.unlink()
-        until(
-            lambda: status(server, "third-key") and any("stays in force" in event["event"] for event in server.events)
-        )
+        until(lambda: status(server, "third-key") and any("stays valid" in event["event"] for event in server.events))
         assert status(server, "third-key").status_code == 200
         key_file.write_text("")
-        until(lambda: status(server, "third-key") and any("holds no key" in e.get("error", "") for e in server.events))
+        until(
+            lambda: status(server, "third-key") and any("contains no keys" in e.get("error", "") for e in server.events)
+        )
         assert status(server, "third-key").status_code == 200
         key_file.write_text("fourth-key\n")
         until(lambda: status(server, "fourth-key").status_code == 200)
@@ -109,11 +109,11 @@ async def test_a_file_that_is_checked_again_logs_a_problem_once(key_file, monkey
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "holds no key"),
-        (b"# nothing\n\n", "holds no key"),
-        (b"good\nsecret with spaces\n", "line 2 is no key"),
-        (b"\xff\xfesecret\n", "line 1 is no key"),
-        (b"x" * ((1 << 20) + 1), "no file of keys"),
+        (b"", "contains no keys"),
+        (b"# nothing\n\n", "contains no keys"),
+        (b"good\nsecret with spaces\n", "line 2 is not a key"),
+        (b"\xff\xfesecret\n", "line 1 is not a key"),
+        (b"x" * ((1 << 20) + 1), "expected one API key per line"),
     ],
 )
 def test_a_file_without_usable_keys_is_refused_without_repeating_it(tmp_path, content, sentence):

@@ -126,7 +126,7 @@ def test_a_stop_string_frees_the_request_at_once(server):
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("num_tokens", [1, 20])
 def test_a_client_that_only_ends_its_sending_gets_the_reply(server, stream, num_tokens):
-    """The longer reply takes longer than the server waits before it asks whether anybody reads."""
+    """The longer reply takes longer than the server waits before it checks whether the client still reads."""
     connection = post(server, {"prompt": "abc", "stream": stream, "max_tokens": num_tokens})
     connection.shutdown(socket.SHUT_WR)
     reply = http.client.HTTPResponse(connection)

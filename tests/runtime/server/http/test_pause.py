@@ -1,4 +1,4 @@
-"""A server that stands still for a while, as with its machine: who was in the middle of something goes on."""
+"""A server that is paused for a while, for example with its machine: requests in progress continue."""
 
 import contextlib
 import json

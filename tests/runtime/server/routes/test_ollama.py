@@ -257,8 +257,8 @@ def test_a_prompt_that_is_too_long_is_refused(server: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "said"),
     [
-        ("POST", "/api/embed", "computes no embeddings"),
-        ("POST", "/api/embeddings", "computes no embeddings"),
+        ("POST", "/api/embed", "provides no embeddings"),
+        ("POST", "/api/embeddings", "provides no embeddings"),
         ("POST", "/api/create", "ballast pull"),
         ("POST", "/api/copy", "ballast pull"),
         ("POST", "/api/push", "ballast pull"),

@@ -385,7 +385,7 @@ def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
     other.goto(server.url)
     other.locator("#show-chats").click()
     told = other.locator("#told")
-    # What somebody else wrote may be anything: messages that follow each other in a circle, texts that are none.
+    # Stored data from other programs can be anything: cyclic messages, texts that are not strings.
     hostile = [{"id": "a", "parent": "b", "role": "user", "content": "x"}, {"id": "b", "parent": "a", "role": "user"}]
     chats = [{"id": "x", "title": "<b>odd</b>", "messages": [*hostile, 7, None], "leaf": "b"}, {"messages": 7}, 7]
     texts = {"[]": "this file holds no exported chats", "{": "this file holds no exported chats"}
@@ -421,7 +421,7 @@ def test_formulas_are_drawn_and_their_source_is_shown_where_they_are_wrong(page,
     ask(page, "root")
     text = page.locator("article.assistant > .text")
     expect(text.locator(".katex")).to_have_count(5)
-    expect(text.locator("math")).to_have_count(5)  # what a screen reader is told
+    expect(text.locator("math")).to_have_count(5)  # the text for screen readers
     expect(text.locator("div.formula .katex-display")).to_have_count(3)
     for shown in ("it costs $5 or $6.", "\\href", "\\htmlStyle", "$\\unknown$"):
         expect(text).to_contain_text(shown)

@@ -333,16 +333,16 @@ def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
 def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, named):
     v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
     assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
-    assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).unheeded == named
-    assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).unheeded == ()
+    assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).ineffective == named
+    assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).ineffective == ()
 
 
 def test_variables_that_the_template_does_not_read_are_named(text, v31):
     variables = {"enable_thinking": True, "extra": "a", "other": 1}
     job = RequestBuilder(text, LIMITS).chat(chat(chat_template_kwargs=variables))
-    assert job.unheeded == ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.other")
+    assert job.ineffective == ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.other")
     job = RequestBuilder(v31, LIMITS).chat(chat(chat_template_kwargs=variables))
-    assert job.unheeded == ("chat_template_kwargs.extra", "chat_template_kwargs.other")
+    assert job.ineffective == ("chat_template_kwargs.extra", "chat_template_kwargs.other")
 
 
 CLOSED = "<think>\n\n</think>\n\n"
@@ -426,7 +426,7 @@ def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
 def test_a_continued_message_is_not_held_to_a_response_format(v31, fields):
     final = CONTINUED[1] if fields else {**CONTINUED[1], "prefix": True}
     body = {"messages": [CONTINUED[0], final], **fields}
-    with pytest.raises(RequestError, match="response_format: excludes continuing") as refused:
+    with pytest.raises(RequestError, match="response_format: cannot be combined with continuing") as refused:
         RequestBuilder(v31, LIMITS).chat(chat(**body, response_format={"type": "json_object"}))
     assert refused.value.param == "response_format"
     assert RequestBuilder(v31, LIMITS).chat(chat(**body, response_format={"type": "text"})).sampling.constraint is None
@@ -543,12 +543,12 @@ def test_reasoning_of_earlier_turns_is_kept_where_the_template_can(thinking, pro
     messages = [{"role": "assistant", "content": "a", "reasoning_content": "so"}, {"role": "user", "content": "b"}]
     job = RequestBuilder(text, LIMITS).chat(chat(messages=messages, thinking=thinking))
     assert text.tokenizer.decode(job.prompts[0].ids) == prompt
-    assert job.unheeded == ("thinking",)
+    assert job.ineffective == ("thinking",)
 
 
 def test_a_wish_about_earlier_reasoning_that_the_template_cannot_fulfil_is_named(v31):
     thinking = {"type": "enabled", "clear_thinking": False}
-    assert RequestBuilder(v31, LIMITS).chat(chat(thinking=thinking)).unheeded == ("thinking.clear_thinking",)
+    assert RequestBuilder(v31, LIMITS).chat(chat(thinking=thinking)).ineffective == ("thinking.clear_thinking",)
 
 
 def test_only_an_echo_may_generate_no_token(text):

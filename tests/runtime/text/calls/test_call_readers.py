@@ -322,7 +322,7 @@ JSON = ' string="false"'
         (f"{BEGIN}{INVOKE_F}{dsml('text', 'a')}{END_INVOKE}{END}", "", [("f", {"text": "a"})]),
         # As the published form writes a call without arguments, and without the empty line.
         (f"hm{BEGIN}{INVOKE_F}\n{END_INVOKE}{INVOKE_F}{END_INVOKE}{END}", "hm", [("f", {}), ("f", {})]),
-        # What the tag says, whatever it looks like; JSON that is none is text, and so is what no tag says.
+        # The tag decides, not the form of the content. Invalid JSON is text, and so is everything outside tags.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '5')}{dsml('b', '5', JSON)}{END_INVOKE}{END}", "", [("f", {"a": "5", "b": 5})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '[1, {}', JSON)}{dsml('b', '[1]', '')}{END_INVOKE}{END}", "", None),
         # A value is everything up to its closing tag: lines, quotes, other tags that are spelled out.

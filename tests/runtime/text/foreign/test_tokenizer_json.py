@@ -1,4 +1,5 @@
-"""A tokenizer.json is checked field by field, tried where it can do no harm, and encodes where it can take for ever."""
+"""A tokenizer.json is checked field by field, tried in a guarded process, and used only where a slow encoding does no
+harm."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ ADDED = {
 
 
 def template(special_ids: int, times: int) -> dict[str, Any]:
-    """A post-processor that puts a token of so many ids before a text, so many times."""
+    """A post-processor that puts a token of `ids` ids before a text, `times` times."""
     text_a = {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "type": "TemplateProcessing",

@@ -1,4 +1,4 @@
-"""What containerd, its network and a kubelet are told, on whatever machine a node is."""
+"""The configuration of containerd, its network and a kubelet, for a node on any machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEMORY_EVICTION_MIB = 100
 
 
 def containerd_config(folder: Path, sandbox_image: str) -> str:
-    """Its config.toml. It keeps everything in `folder`/containerd, with the network's configuration beside it."""
+    """containerd's config.toml. It keeps everything in `folder`/containerd, next to the network's configuration."""
     return f"""\
 version = 2
 root = "{folder}/containerd/root"

@@ -76,7 +76,7 @@ class PodAnswers(ServerThread):
                 self.send_response(page[0])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with suppress(ConnectionError):  # whoever asked has left
+                with suppress(ConnectionError):  # the client has disconnected
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:

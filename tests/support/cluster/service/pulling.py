@@ -1,4 +1,4 @@
-"""Pulls of a model for tests: the Job's pods are made up, and whoever calls this is their kubelet."""
+"""Pulls of a model for tests: the Job's pods are simulated, and the caller acts as their kubelet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`python -m support.cluster.service.skewed`: the operator with a wall clock that is wrong by CLOCK_SKEW_S seconds, or
-by as many as the file says that CLOCK_SKEW_FILE names, read anew each time."""
+by as many as the file says that CLOCK_SKEW_FILE names, read again each time."""
 
 from __future__ import annotations
 

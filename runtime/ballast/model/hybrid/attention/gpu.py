@@ -85,7 +85,7 @@ def compiled_flashinfer(
         last_line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         off.add(
             "flashinfer",
-            f"{last_line} (it takes the extra ballast-serve[cuda], which brings nvcc and ninja, and g++ in PATH)",
+            f"{last_line} (flashinfer needs the wheel's extra [cuda], which has nvcc and ninja, and g++ in PATH)",
         )
         return None
 

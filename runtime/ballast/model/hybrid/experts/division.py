@@ -1,7 +1,7 @@
 """Divides the experts that a step has chosen: the device computes some from its own memory, some from host memory over
 PCIe, and the CPU computes the rest.
 
-The rule is made of torch's operations, and no value comes back to the host, so a CUDA graph may hold it.
+No value comes back to the host, so a CUDA graph may hold the rule.
 """
 
 from __future__ import annotations
@@ -44,29 +44,6 @@ class Divide(Protocol):
         phase: float,
         num_across: torch.Tensor,
     ) -> Division: ...
-
-
-def divide(
-    ids: torch.Tensor,
-    slots: torch.Tensor | None,
-    share: torch.Tensor | None,
-    phase: float,
-    num_across: torch.Tensor,
-) -> Division:
-    """`Divide` on any device."""
-    nobody = torch.full_like(ids, -1)
-    gpu_slots = nobody if slots is None else slots[ids]
-    left = ids if slots is None else torch.where(gpu_slots < 0, ids, nobody)
-    if share is None:
-        return Division(gpu_slots, nobody, left)
-    expert, order = left.flatten(), torch.arange(left.numel(), device=ids.device)
-    again = (expert[:, None] == expert) & (order < order[:, None])
-    is_first = ~again.any(1) & (expert >= 0)
-    rank = ((expert < expert[:, None]) & is_first).sum(1)
-    count = (share * is_first.sum() + phase).floor().long()
-    goes = ((expert >= 0) & (rank < count)).view_as(ids)
-    num_across += count
-    return Division(gpu_slots, torch.where(goes, left, nobody), torch.where(goes, nobody, left))
 
 
 def phase_of(layer: int) -> float:

@@ -1,4 +1,4 @@
-"""`Router`, `Divide` and the grouping of `group_by_expert` on a GPU, one kernel launch each."""
+"""`Choose`, `Divide` and the grouping of `group_by_expert` on a GPU, one kernel launch each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAIRS = 256
 
 
 class FusedRouter:
-    """`Choose` in one launch; see `Router`."""
+    """`Choose` in one launch."""
 
     def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
         """bias float32 [E], on the device, added for the choice only."""

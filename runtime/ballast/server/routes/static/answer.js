@@ -4,7 +4,7 @@ import { CallCards } from "./cards.js";
 import { element } from "./elements.js";
 import { Markdown } from "./markdown.js";
 
-const unfolded = new Set(); // ids of messages whose thoughts somebody has opened
+const unfolded = new Set(); // ids of messages whose reasoning the user has opened
 
 export function unfold(id) {
   unfolded.add(id);
@@ -115,7 +115,7 @@ export class Answer {
     if (this.box.lastChild !== this.foot) this.box.append(this.foot); // always last
   }
 
-  // Open while the model thinks, and then folded; whoever opens or closes it has it so.
+  // Open while the model thinks, then folded, unless the user has opened or closed it.
   drawReasoning(reasoning, isOver) {
     if (!this.fold) {
       const [summary, text] = [element("summary"), element("div", [], "text")];

@@ -1,9 +1,9 @@
-// Calls of tools as cards. The page runs no tool: whoever reads it writes what the tool has found.
+// Tool calls as cards. The page runs no tool: the user enters the result of the call.
 
 import { button, element, scrolling } from "./elements.js";
 import { highlighted } from "./markdown.js";
 
-const written = new Map(); // results that somebody has begun to write, by the call's id
+const written = new Map(); // results that the user has begun to enter, by the call's id
 
 export class CallCards {
   constructor(place) {

@@ -19,7 +19,7 @@ import { offer, refused as tooLong, settle, watchTooLong } from "./too_long.js";
 import { focusSwitcher, switcher } from "./versions.js";
 
 const DRAW_MS = 50;
-const HEARD = 1000; // characters of a reply that a screen reader is told
+const HEARD = 1000; // characters of a reply that a screen reader announces
 const TOO_LONG = "context_length_exceeded";
 
 let chat = newId();
@@ -36,7 +36,7 @@ function article(role, name) {
   return box;
 }
 
-// Draw the conversation anew.
+// Draw the conversation again.
 function redraw() {
   const path = conversation.path();
   at("messages").replaceChildren();
@@ -136,7 +136,7 @@ function remove(message) {
   at("prompt").focus();
 }
 
-// The text goes back to where it is written; what is sent then stands beside the earlier question.
+// Puts a message back into the composer. The edited message becomes another version of it.
 function edit(message) {
   if (running) return;
   editing ??= conversation.leaf;
@@ -266,7 +266,7 @@ function told(error) {
   return error instanceof TypeError ? "the connection was lost" : error.message;
 }
 
-// The reply in its last form, where it stood: whoever reads further up is left there.
+// Draws the finished reply in the same place, without scrolling if the user reads further up.
 function ended(coming, said, follows) {
   coming.box.remove();
   reply(said, [], true, coming.isUnfolded());
@@ -321,7 +321,7 @@ function busy(is) {
   watchBusily(is);
 }
 
-// Begin or go on with a conversation.
+// Begin or continue a conversation.
 function open(id, kept) {
   running?.abort();
   forgetPending();

@@ -31,7 +31,7 @@ function write(chats) {
   return 0;
 }
 
-// Those whose title or messages have `words`, the latest first.
+// Chats whose title or messages contain `words`, the latest first.
 export function chats(words = "") {
   const wanted = words.trim().toLowerCase();
   const has = (text) => String(text).toLowerCase().includes(wanted);

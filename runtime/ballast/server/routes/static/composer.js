@@ -1,4 +1,4 @@
-// Where a message is written: its box, and the files that go along with it.
+// The composer: the message box and the attached files.
 
 import { at, say } from "./elements.js";
 import { attach, setFiles, takeFiles } from "./files.js";
@@ -10,7 +10,7 @@ export function write(text, files) {
   setFiles(files);
 }
 
-// What is written, which is then sent; null if nothing is.
+// Returns and clears the message; null if it is empty.
 export function take() {
   const text = at("prompt").value.trim();
   if (!text && at("files").hidden) return null;

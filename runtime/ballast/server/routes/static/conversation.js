@@ -1,5 +1,5 @@
-// A conversation is a tree: each message names the one that it follows, so an edited question or a reply made again
-// stands beside the earlier one. `leaf` is where the branch ends that is shown.
+// A conversation is a tree: each message names its parent, so an edited question or a regenerated reply is a sibling
+// of the earlier one. `leaf` is the end of the displayed branch.
 
 const ROLES = new Set(["user", "assistant", "tool"]);
 
@@ -49,7 +49,7 @@ export class Conversation {
     return added;
   }
 
-  // What stands in the same place, in other branches and in this one.
+  // The versions of a message: its siblings and itself.
   versions(message) {
     return this.messages.filter((other) => other.parent === message.parent && other.role === message.role);
   }
@@ -72,8 +72,8 @@ export class Conversation {
   }
 }
 
-// What is kept or was imported, with all that is not as it must be left out: a message follows one that stands before
-// it, so no branch runs in a circle. Lists without parents are of an earlier page, each message following the last.
+// Loads a stored or imported conversation and drops invalid messages: a parent must come before its children, so no
+// branch is a cycle. Lists without parents are from an earlier page; each message follows the previous one.
 function sound(messages) {
   const found = [];
   const ids = new Set();

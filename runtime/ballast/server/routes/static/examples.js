@@ -1,4 +1,4 @@
-// What to ask first. The built-in model knows little besides Ballast: it is asked what it answers well.
+// Example questions. The built-in model knows little besides Ballast, so it gets questions that it answers well.
 
 const BUILT_IN = [
   "What is Ballast?",

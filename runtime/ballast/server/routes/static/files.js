@@ -12,7 +12,7 @@ export function setFiles(files = []) {
   draw();
 }
 
-// What is attached, which is then sent.
+// Returns and clears the attached files.
 export function takeFiles() {
   const taken = attached;
   setFiles();

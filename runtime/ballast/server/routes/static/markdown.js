@@ -12,7 +12,7 @@ const LONGEST_HIGHLIGHTED = 50_000; // characters of a block of code
 const LINKS = new Set(["http:", "https:", "mailto:"]);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-// What is under `place`, kept in step with a text that grows: blocks that stayed the same are left alone.
+// Renders growing text below `place`; unchanged blocks are not drawn again.
 export class Markdown {
   constructor(place) {
     this.place = place;

@@ -1,4 +1,4 @@
-// What the server is doing: the bars at the top.
+// The server's load: the bars at the top.
 
 import { at } from "./elements.js";
 import { request } from "./server.js";

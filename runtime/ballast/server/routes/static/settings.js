@@ -1,5 +1,5 @@
-// What a request asks for besides its messages. A field of the form whose `name` is a request's field is sent if it is
-// filled in; what is left empty is the server's default.
+// Request parameters other than messages. A form field whose `name` is a request field is sent if it is filled in;
+// an empty field uses the server's default.
 
 import { at } from "./elements.js";
 

@@ -1,5 +1,5 @@
-// What the page offers for a conversation that is longer than the model's context: to leave out its oldest turns, or to
-// go on in a new chat that begins with a summary.
+// Options for a conversation that is longer than the model's context: drop its oldest turns, or continue in a new chat
+// that begins with a summary.
 
 import { Answer } from "./answer.js";
 import { write } from "./composer.js";
@@ -24,7 +24,7 @@ export function offer(what) {
   at("too-long").hidden = what === null;
 }
 
-// What was asked is answered, or something else is wrong with it.
+// Called when a question is answered, or fails for another reason.
 export function settle() {
   room = null;
 }

@@ -1,5 +1,4 @@
-// Decodes groups of panels whose codes are the points of a grid, on the names of an instruction set's simd.h.
-// Included by panel-inl.h, with internal linkage as there.
+// Decodes groups whose codes are points of a grid.
 #pragma once
 
 #include "cpu/grid_layout.h"
@@ -7,11 +6,11 @@
 namespace ballast {
 namespace {
 
-// The largest magnitude of a weight, or below: 43 and 62.
+// A bound of the magnitudes of weights, which are at most 43 and 62.
 constexpr int kLargestPoint = 63;
 
-// A point's weights side by side, as they are looked up: magnitudes or, where weights are shifted, eighths of
-// those that are shifted up, 128 added.
+// The weights of a point as adjacent bytes: magnitudes, or for shifted weights eighths of the weight shifted
+// up, plus 128.
 template <int kWeights>
 struct PointOf {
   using Type = uint64_t;
@@ -43,19 +42,19 @@ struct PointBytes {
 template <CodeTable kTable>
 static constexpr PointBytes<kTable> kPointBytes{};
 
-// A point's weights: without signs, and shifted ones 128 too large.
+// The weights of a point without signs. Shifted weights are 128 too large.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE auto weights_at(const uint8_t* group, int row, int point) {
   auto weights = kPointBytes<kLayout.table>.points[point_at<kLayout>(group, row, point)];
   if constexpr (kLayout.grid().is_shifted()) {
-    // Without a branch, which would be mispredicted for every other point.
+    // Without a branch, which would be mispredicted for every second point.
     const uint64_t down = is_shifted_down<kLayout>(group, row, point);
     weights -= 0x0202020202020202 & -down;
   }
   return weights;
 }
 
-// Two quads of four rows, from a point of eight weights for each.
+// Two quads of four rows, from one point of eight weights per row.
 struct TwoQuads {
   __m128i first;
   __m128i second;
@@ -73,7 +72,7 @@ BALLAST_INLINE TwoQuads four_rows_of_eights(const uint8_t* group, int row, int p
           _mm_castps_si128(_mm_shuffle_ps(lower, upper, 0xdd))};
 }
 
-// A quad of four rows, from a point of four weights for each.
+// A quad of four rows, from one point of four weights per row.
 template <const QuantLayout& kLayout>
 BALLAST_INLINE __m128i four_rows_of_fours(const uint8_t* group, int row, int point) {
   return _mm_setr_epi32(static_cast<int32_t>(weights_at<kLayout>(group, row, point)),
@@ -82,7 +81,7 @@ BALLAST_INLINE __m128i four_rows_of_fours(const uint8_t* group, int row, int poi
                         static_cast<int32_t>(weights_at<kLayout>(group, row + 3, point)));
 }
 
-// All eight signs of each byte that has seven: the eighth makes their number even.
+// Completes the eighth sign of each byte with seven: the number of signs is even.
 BALLAST_INLINE Bytes with_eighth_sign(Bytes seven) {
   const Bytes signs = and_bytes(seven, bytes_of(0x7f));
   Bytes count = xor_bytes(signs, shift_right<4>(signs));
@@ -91,24 +90,24 @@ BALLAST_INLINE Bytes with_eighth_sign(Bytes seven) {
   return or_bytes(signs, shift_left<7>(and_bytes(count, bytes_of(1))));
 }
 
-// A part's signs, a byte for each eight weights of a row. Shifted points have none.
+// The signs of the rows of a vector, one byte per eight weights of a row. Shifted points have none.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE Bytes point_signs(const uint8_t* group, int part) {
+BALLAST_INLINE Bytes point_signs(const uint8_t* group, int row_vector) {
   constexpr Grid kGrid = kLayout.grid();
   if constexpr (kGrid.is_shifted()) return Bytes{};
-  const Bytes signs = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
+  const Bytes signs = load_bytes(group + kLayout.sign_plane() + row_vector * kVectorBytes);
   return kGrid.sign_bits == 7 ? with_eighth_sign(signs) : signs;
 }
 
-// A quad of a part's rows without signs, as weights_at has the weights. It is put together in registers:
-// loads of vectors from what single weights were stored to would wait for all of those stores.
+// A quad of a vector's rows without signs. It is assembled in registers: a vector load of weights that were
+// stored one by one would wait for all of these stores.
 template <const QuantLayout& kLayout, int kQuad>
-BALLAST_INLINE Bytes point_quad(const uint8_t* group, int part) {
+BALLAST_INLINE Bytes point_quad(const uint8_t* group, int row_vector) {
   constexpr int kFours = kVectorRows / 4;
   __m128i fours[kFours];
 #pragma GCC unroll 4
   for (int i = 0; i < kFours; ++i) {
-    const int row = part * kVectorRows + 4 * i;
+    const int row = row_vector * kVectorRows + 4 * i;
     if constexpr (kLayout.grid().weights == 8) {
       const TwoQuads quads = four_rows_of_eights<kLayout>(group, row, kQuad / 2);
       fours[i] = kQuad % 2 == 0 ? quads.first : quads.second;
@@ -119,31 +118,31 @@ BALLAST_INLINE Bytes point_quad(const uint8_t* group, int part) {
   return join_fours(fours);
 }
 
-// The same with its signs, as it is multiplied.
+// The same with signs, as it is multiplied.
 template <const QuantLayout& kLayout, int kQuad>
-BALLAST_INLINE Bytes decode_point_quad(const uint8_t* group, int part, Bytes signs) {
-  const Bytes quad = point_quad<kLayout, kQuad>(group, part);
+BALLAST_INLINE Bytes decode_point_quad(const uint8_t* group, int row_vector, Bytes signs) {
+  const Bytes quad = point_quad<kLayout, kQuad>(group, row_vector);
   if constexpr (kLayout.grid().is_shifted()) return wide_codes(quad);
   return from_signed(negate_where<kQuad / 2, kQuad % 2>(quad, signs));
 }
 
-// Keeps the compiler from holding the address of each row of a group, for which registers do not suffice. A
-// panel of one part needs few addresses, and is slower with this.
+// Prevents the compiler from keeping the address of each row, for which there are not enough registers.
+// Panels of one vector need few addresses and are slower with this.
 BALLAST_INLINE const uint8_t* only_address(const uint8_t* group) {
   if constexpr (kPanelVectors > 1) __asm__("" : "+r"(group));
   return group;
 }
 
-// The codes of a part's rows as they are multiplied, a quad every kStride bytes. Neighbouring quads share
-// points, which would be looked up again after a store.
-template <const QuantLayout& kLayout, int kStride, int kPart, int kQuad = 0>
+// Decodes the rows of a vector, one quad per kStride bytes. Two adjacent quads share points, which would be
+// looked up again after a store.
+template <const QuantLayout& kLayout, int kStride, int kRowVector, int kQuad = 0>
 BALLAST_INLINE void decode_points(const uint8_t* group, Bytes signs, uint8_t* out) {
   if constexpr (kQuad < kGroupQuads) {
-    const Bytes first = decode_point_quad<kLayout, kQuad>(group, kPart, signs);
-    const Bytes second = decode_point_quad<kLayout, kQuad + 1>(group, kPart, signs);
+    const Bytes first = decode_point_quad<kLayout, kQuad>(group, kRowVector, signs);
+    const Bytes second = decode_point_quad<kLayout, kQuad + 1>(group, kRowVector, signs);
     store_codes(out + kQuad * kStride, first);
     store_codes(out + (kQuad + 1) * kStride, second);
-    decode_points<kLayout, kStride, kPart, kQuad + 2>(group, signs, out);
+    decode_points<kLayout, kStride, kRowVector, kQuad + 2>(group, signs, out);
   }
 }
 
@@ -154,35 +153,39 @@ BALLAST_INLINE bool decode_by_permutes(const uint8_t*, int64_t, uint8_t*) {
 }
 #endif
 
-// The codes of groups that follow each other, as decode_points has those of one.
-template <const QuantLayout& kLayout, int kStride, int kPart = 0>
-BALLAST_INLINE void decode_groups(const uint8_t* first, int64_t count, int part, uint8_t* out) {
+// Decodes consecutive groups, each as decode_points does.
+template <const QuantLayout& kLayout, int kStride, int kRowVector = 0>
+BALLAST_INLINE void decode_groups(const uint8_t* first, int64_t count, int row_vector, uint8_t* out) {
   if (decode_by_permutes<kLayout, kStride>(first, count, out)) return;
-  if constexpr (kPart + 1 < kPanelVectors) {
-    if (part > kPart) return decode_groups<kLayout, kStride, kPart + 1>(first, count, part, out);
+  if constexpr (kRowVector + 1 < kPanelVectors) {
+    if (row_vector > kRowVector)
+      return decode_groups<kLayout, kStride, kRowVector + 1>(first, count, row_vector, out);
   }
   for (int64_t index = 0; index < count; ++index) {
     const uint8_t* const group = only_address(first + index * kLayout.group_bytes());
-    decode_points<kLayout, kStride, kPart>(group, point_signs<kLayout>(group, kPart),
-                                           out + index * kGroupQuads * kStride);
+    decode_points<kLayout, kStride, kRowVector>(group, point_signs<kLayout>(group, kRowVector),
+                                                out + index * kGroupQuads * kStride);
   }
 }
 
-// n of the scales of a group's sub-blocks, which are 2 n + 1. `index` is the group's in its super-block.
+// n in the scale 2 n + 1 of a sub-block. `index` is the position of the group in its super-block.
 template <const QuantLayout& kLayout>
-BALLAST_INLINE Ints sub_scale(const uint8_t* record, const uint8_t* group, int part, int64_t index, int sub) {
+BALLAST_INLINE Ints sub_scale(const uint8_t* record, const uint8_t* group, int row_vector, int64_t index,
+                              int sub) {
   if constexpr (kLayout.scales == Scales::kOddNibbles) {
     constexpr bool kHasTwo = kLayout.subs_per_group() == 2;
     const uint8_t* const bytes = record + 2 * kPanelRows + (kHasTwo ? index : index / 2) * kPanelRows;
-    const Ints both = load_int8(bytes + part * kVectorRows);
+    const Ints both = load_int8(bytes + row_vector * kVectorRows);
     return (kHasTwo ? sub : index % 2) == 0 ? low_nibbles(both) : high_nibbles(both);
   } else if constexpr (kLayout.grid().is_shifted()) {
-    const Ints nibbles = load_uint16(group + kLayout.high_plane() + part * kVectorRows * 2);
-    const auto bit = [&](Ints shifted, int place) { return and_bytes(shifted, broadcast_int(1 << place)); };
+    const Ints nibbles = load_uint16(group + kLayout.high_plane() + row_vector * kVectorRows * 2);
+    const auto bit = [&](Ints shifted, int position) {
+      return and_bytes(shifted, broadcast_int(1 << position));
+    };
     return or_bytes(bit(shift_right_ints<3>(nibbles), 0),
                     or_bytes(bit(shift_right_ints<6>(nibbles), 1), bit(shift_right_ints<9>(nibbles), 2)));
   } else {
-    const Ints words = load_bytes(group + kLayout.sign_plane() + part * kPartBytes);
+    const Ints words = load_bytes(group + kLayout.sign_plane() + row_vector * kVectorBytes);
     const Ints tops = and_bytes(shift_right_ints<7>(words), broadcast_int(0x01010101));
     const Ints four = or_bytes(or_bytes(tops, shift_right_ints<7>(tops)),
                                or_bytes(shift_right_ints<14>(tops), shift_right_ints<21>(tops)));
@@ -191,12 +194,13 @@ BALLAST_INLINE Ints sub_scale(const uint8_t* record, const uint8_t* group, int p
 }
 
 template <const QuantLayout& kLayout>
-BALLAST_INLINE Floats point_scale(const uint8_t* record, const uint8_t* group, int part, int64_t index,
+BALLAST_INLINE Floats point_scale(const uint8_t* record, const uint8_t* group, int row_vector, int64_t index,
                                   int sub) {
   constexpr float kUnit = 1.0f / (1 << kLayout.grid().scale_log2);
-  const Ints odd =
-      add_ints(shift_left_ints<1>(sub_scale<kLayout>(record, group, part, index, sub)), broadcast_int(1));
-  const Floats scale = multiply(halves_to_floats(record + part * kVectorRows * 2), broadcast_float(kUnit));
+  const Ints odd = add_ints(shift_left_ints<1>(sub_scale<kLayout>(record, group, row_vector, index, sub)),
+                            broadcast_int(1));
+  const Floats scale =
+      multiply(halves_to_floats(record + row_vector * kVectorRows * 2), broadcast_float(kUnit));
   return multiply(scale, to_floats(odd));
 }
 

@@ -1,5 +1,10 @@
-// The functions that an instruction set exports, one a kind of panel.
+// The functions that an instruction set exports, one per kind of panel.
 #pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/panels/multiply_floats-inl.h"
+#include "cpu/panels/multiply_quantized-inl.h"
+#include "cpu/shared/elementwise-inl.h"
 
 namespace ballast {
 namespace {

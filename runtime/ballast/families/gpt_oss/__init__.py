@@ -1,0 +1,33 @@
+"""gpt-oss, whose replies are messages on channels (the harmony format).
+
+The published template is replaced by one that needs no guarded process and writes the same bytes. It also takes several
+calls in a message, text beside calls, the API's levels of effort and reasoning in `reasoning_content`.
+"""
+
+from __future__ import annotations
+
+from ballast.families.family import Family, Release, ReplyForm
+from ballast.families.marks import Mark
+
+FAMILY = Family(
+    name="gpt_oss",
+    served="gpt-oss-20b, gpt-oss-120b",
+    architecture="gpt-oss",
+    models=(),
+    releases=(Release("gpt-oss", "gpt-oss.jinja", has_switch=True, object_arguments=True),),
+    published={"665cc3253ec1d792": "gpt-oss"},
+    reply=ReplyForm(
+        spellings={
+            Mark.START: "<|start|>",
+            Mark.CHANNEL: "<|channel|>",
+            Mark.CONSTRAIN: "<|constrain|>",
+            Mark.MESSAGE: "<|message|>",
+            Mark.END: "<|end|>",
+        },
+        read_style="channels",
+    ),
+    vocabulary=("<|channel|>", "<|constrain|>"),
+    without_template="gpt-oss",
+    ends=("<|return|>", "<|call|>"),
+    never_ends=("<|end|>",),
+)

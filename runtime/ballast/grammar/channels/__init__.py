@@ -1,0 +1,1 @@
+"""Constrains replies whose messages are on channels."""

@@ -1,0 +1,32 @@
+"""The grammar of a call that is a message to a function, from the header to the end of its arguments.
+
+The function is named before the channel, as templates write it, or after it, as models mostly do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ballast.families.family import CALL_CHANNEL, REASONING_CHANNEL
+from ballast.families.marks import Mark
+from ballast.grammar.source import quoted
+
+_TO = quoted(" to=functions.")
+
+
+def channel_frame(names: Sequence[str], rules: Mapping[Mark, str]) -> list[str]:
+    """The rule `calls` of one call, whose functions have the rules `names` and `channel_call` has written."""
+    early, late = (" | ".join(f"{name}_{form}" for name in names) for form in ("early", "late"))
+    channel = f"{rules[Mark.CHANNEL]} ({quoted(CALL_CHANNEL)} | {quoted(REASONING_CHANNEL)})"
+    json = quoted("json")
+    return [
+        f"calls: {_TO} ({early}) | {channel} {_TO} ({late})",
+        f"channel: {channel}",
+        f"message: ({quoted(' ')}? {rules[Mark.CONSTRAIN]} {json} | {quoted(' json')})? {rules[Mark.MESSAGE]}",
+    ]
+
+
+def channel_call(rule: str, name: str, arguments: str) -> Iterator[str]:
+    """The rules of one function's calls, from its name on."""
+    yield f"{rule}_early: {quoted(name)} channel message {arguments}"
+    yield f"{rule}_late: {quoted(name)} message {arguments}"

@@ -1,0 +1,124 @@
+"""A backend: the kernels of one kind of device, and how a model that uses them is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from ballast._core import kernels
+from ballast.host.startup.measurements import Measurements
+from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedKernels, ExpandedSizes
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.experts.division import Divide
+from ballast.model.hybrid.experts.routing import Choose
+from ballast.model.hybrid.linear import Linear
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.sparse.choice import PositionChoice
+from ballast.model.hybrid.sparse.chosen import ChosenAttention
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.rope import RopeTable
+from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
+
+
+class LateAttention(Protocol):
+    """Kernels of attention that compile while a model is loaded."""
+
+    def use_in(
+        self,
+        lanes: Sequence[Any],
+        use_expanded: Callable[[ExpandedAttention], None],
+        num_saturated: torch.Tensor,
+        piece_keys: int,
+        late: LateKernels,
+    ) -> None:
+        """Let `lanes` use the kernels, and `use_expanded` attention outside the latent space. `late` gets the kernels
+        that no decode step needs."""
+
+
+class EarlyKernels(Protocol):
+    """Compiles kernels while weights are loaded."""
+
+    def add_linear(self, linear: Linear) -> None:
+        """A dense layer was loaded."""
+
+    def add_experts(self, experts: kernels.Experts) -> None:
+        """Experts were loaded that stay in host memory, where the device will read some of them."""
+
+
+class Backend(Protocol):
+    """The operations of one device."""
+
+    device: torch.device
+    compiles: bool
+    """Whether kernels are compiled at their first use, so that products are tuned and the model is warmed up."""
+    captures_graphs: bool
+    """Whether decode steps can be captured as graphs."""
+    divide: Divide
+    make_experts: MakeExperts
+    make_sums: MakeSums
+
+    def prepare(self) -> None:
+        """Find the compilers and their caches."""
+
+    def attention(self, sizes: Sizes) -> Attention:
+        """Attention of one lane. Raises ValueError if heads are too large."""
+
+    def sparse_attention(
+        self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+    ) -> tuple[PositionChoice, ChosenAttention]:
+        """The choice of positions, and attention to them. Raises ValueError if the device cannot compute them."""
+
+    def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
+        """Begin to compile the faster kernels of attention. Returns None if there are none."""
+
+    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
+        """Kernels outside the latent space that need no compilation. Returns None if there are none."""
+
+    def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
+        """The pointwise operations. `scale`: the factor of attention's scores."""
+
+    def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
+        """The choice of a layer's experts."""
+
+    def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        """See `MakeLinear`."""
+
+    def reads_host(self, pinned: PinnedMemory) -> bool:
+        """Whether the device can compute experts from host memory."""
+
+    def warmup_sizes(self, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
+        """Sizes for the kernels of experts, up to `most_tokens` tokens, and for steps, up to `longest` tokens."""
+
+    def pinning(self, ahead: PinnedAhead | None) -> AbstractContextManager[Pinning | None]:
+        """Pins experts in host memory, while others are loaded. None: the device needs no pinned memory."""
+
+    def early_kernels(
+        self,
+        spec: ModelSpec,
+        pool: kernels.ThreadPool,
+        make_experts: MakeExperts,
+        most_tokens: int,
+        expert_sizes: Sequence[int],
+    ) -> AbstractContextManager[EarlyKernels | None]:
+        """Compiles kernels while weights are loaded. None: nothing is compiled."""
+
+    def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
+        """A context in which launches only compile."""
+
+    def autotune(
+        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
+    ) -> None:
+        """Choose the kernel of each dense layer for each number of tokens."""
+
+    def give_back_memory(self) -> None:
+        """Give back device memory that is not used."""

@@ -1,0 +1,146 @@
+"""The backend of CUDA devices: the only importer of modules that need Triton."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ballast._core import kernels
+from ballast.host.gpu import driver_library
+from ballast.host.nvcc import use_packaged_tools
+from ballast.host.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.host.startup.measurements import Measurements
+from ballast.model.hybrid.attention.attention import largest_query
+from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes
+from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
+from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.registrar import CudaRegistrar
+from ballast.model.hybrid.experts.division import Divide
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide
+from ballast.model.hybrid.experts.routing import Choose
+from ballast.model.hybrid.linear import Linear
+from ballast.model.hybrid.panels.autotune import autotune, replay_seconds
+from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.sparse.choice import PositionChoice
+from ballast.model.hybrid.sparse.chosen import ChosenAttention
+from ballast.model.hybrid.sparse.gpu import sparse_kernels
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.startup import warmup_sizes
+from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
+from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.rope import RopeTable
+from ballast.model.spec import ModelSpec
+from ballast.model.switched_off import SwitchedOff
+
+
+class CudaBackend:
+    """Implements `Backend`."""
+
+    compiles = True
+    captures_graphs = True
+
+    def __init__(self, device: torch.device) -> None:
+        """Binds the calling thread to the device."""
+        self.device = device
+        self.divide: Divide = fused_divide
+        self.make_experts: MakeExperts = ExpertPanels
+        self.make_sums: MakeSums = ExpertSums
+        self._use_device()
+
+    def prepare(self) -> None:
+        """See `Backend`."""
+        for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
+            keep_compiled_kernels_in(compiler)
+        use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
+
+    def attention(self, sizes: Sizes) -> GpuAttention:
+        """See `Backend`."""
+        return GpuAttention(paged_attention(sizes, self.device))
+
+    def sparse_attention(
+        self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+    ) -> tuple[PositionChoice, ChosenAttention]:
+        """See `Backend`."""
+        return sparse_kernels(index, sizes, kv_dtype, self.device, lambda: self.parallel_compile(lambda _: None))
+
+    def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateFlashinfer:
+        """See `Backend`."""
+        return LateFlashinfer(sizes, expanded, self.device, off)
+
+    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
+        """See `Backend`: flashinfer's kernels are compiled."""
+        return None
+
+    def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
+        """See `Backend`."""
+        return TritonPointwise(rms_eps, rope, self.device, largest_query(scale, kv_dtype))
+
+    def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
+        """See `Backend`."""
+        return FusedRouter(rule, bias)
+
+    def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        """See `Backend`."""
+        return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=self.device)
+
+    def reads_host(self, pinned: PinnedMemory) -> bool:
+        """See `Backend`."""
+        return bool(pinned.num_bytes)
+
+    def warmup_sizes(self, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
+        """See `Backend`."""
+        return (
+            warmup_sizes.sizes_for_experts(most_tokens, spec.routing.num_experts_used, spec.routing.num_experts),
+            warmup_sizes.sizes_for_steps(longest, spec.routing.num_experts_used, spec.routing.num_experts),
+        )
+
+    def pinning(self, ahead: PinnedAhead | None) -> AbstractContextManager[Pinning | None]:
+        """See `Backend`."""
+        make_room = None if ahead is None else ahead.give_back
+        return Pinning(CudaRegistrar(), self._use_device, make_room)
+
+    @contextmanager
+    def early_kernels(
+        self,
+        spec: ModelSpec,
+        pool: kernels.ThreadPool,
+        make_experts: MakeExperts,
+        most_tokens: int,
+        expert_sizes: Sequence[int],
+    ) -> Iterator[KernelsAhead]:
+        """See `Backend`."""
+        with CompileAhead(self._use_device) as compiling:
+            yield KernelsAhead(compiling, spec, pool, make_experts, most_tokens, expert_sizes, self.device)
+
+    def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
+        """See `Backend`."""
+        return parallel_compile(self._use_device, report)
+
+    def autotune(
+        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
+    ) -> None:
+        """See `Backend`."""
+        tuned = [linear for linear in linears if isinstance(linear, PanelLinear)]
+        compiled_first = partial(self.parallel_compile, lambda _: None)
+        autotune(tuned, most_tokens, self.device, replay_seconds, compiled_first, off, measurements)
+
+    def give_back_memory(self) -> None:
+        """See `Backend`."""
+        torch.cuda.empty_cache()
+
+    def _use_device(self) -> None:
+        torch.cuda.set_device(self.device)

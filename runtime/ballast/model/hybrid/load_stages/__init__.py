@@ -1,0 +1,1 @@
+"""The stages in which a hybrid model is loaded."""

@@ -1,0 +1,115 @@
+"""The attention of all layers: its kernels, chosen before weights are loaded, and its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ballast.errors import ModelError
+from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.layers.attention_layer import AttentionKind, AttentionLayer
+from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
+from ballast.model.hybrid.layers.latent_attention import LatentAttention
+from ballast.model.hybrid.load_stages.stage import Report
+from ballast.model.hybrid.load_stages.state import LoadState
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.slices import slice_sizes_of
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.sparse import SparseAttention
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import Mixer
+from ballast.model.rope import build_rope_table, softmax_scale
+
+
+def choose_kernels(state: LoadState, report: Report) -> None:
+    """Choose the kernels of attention. Those that take minutes to compile begin to compile."""
+    options, mixer = state.options, state.mixer
+    sizes = state.sizes = _sizes(mixer, options.block_tokens)
+    with state.times.phase("kernels"):
+        state.backend.prepare()
+        state.attends = _attentions(state, sizes)
+        state.expanded_sizes = _expanded_sizes(mixer, sizes)
+        state.late_attention = None
+        if not state.spec.choices:
+            state.late_attention = state.backend.late_attention(sizes, state.expanded_sizes, state.off)
+    longest = min(options.max_step_tokens, state.num_positions)
+    state.expert_sizes, state.step_sizes = state.backend.warmup_sizes(state.spec, options.max_step_tokens, longest)
+
+
+def make_layers(state: LoadState, report: Report) -> None:
+    """Make the attention of both lanes. Kernels of long prompts that are still compiled are used later."""
+    options, mixer = state.options, state.mixer
+    rope = build_rope_table(mixer.rope, state.num_positions)
+    pointwise = state.pointwise = state.backend.pointwise(
+        state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype
+    )
+    # Before anything on the CPU is timed: until now a compiler may have run. One that still runs leaves it the CPUs.
+    if state.ahead is not None:
+        with state.times.phase("pinned"):
+            state.ahead.wait()
+    slices = slice_sizes_of(mixer) if options.slices is None else options.slices
+    short = replace(slices, long_from=None)
+    state.attention = AttentionLayer(_kind(mixer, pointwise, state.attends[0], None), short)
+
+    def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayer[Any]:
+        cuts = short if expanded is None else slices
+        return AttentionLayer(_kind(mixer, pointwise, state.attends[1], expanded), cuts)
+
+    def use_expanded(expanded: ExpandedAttention) -> None:
+        state.model.set_prefill_attention(prefill_attention(expanded))
+
+    state.make_prefill_attention = prefill_attention
+    state.late = LateKernels()
+    if state.late_attention is not None:
+        with state.times.phase("kernels"):
+            state.late_attention.use_in(
+                state.attends, use_expanded, pointwise.num_saturated, slices.long_tokens, state.late
+            )
+    state.expanded = None
+    if state.expanded_sizes is not None:
+        expanded_kernels = state.backend.expanded_kernels(state.expanded_sizes, pointwise.num_saturated)
+        if expanded_kernels is not None:
+            state.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
+
+
+def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
+    """One for each lane, by kernels that need not be compiled first."""
+    backend, choices = state.backend, state.spec.choices
+    try:
+        if not choices:
+            return [backend.attention(sizes) for _ in range(2)]
+        assert isinstance(sizes, LatentSizes), "chosen positions are those of latent attention"
+        index = IndexSizes(choices[0].num_heads, choices[0].key_dim, choices[0].top_k, sizes.block_tokens)
+        choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
+        is_shared = not all(choice.has_indexer for choice in choices)
+        return [SparseAttention(choose, attend, is_shared=is_shared) for _ in range(2)]
+    except ValueError as error:
+        raise ModelError(state.gguf_model.path, str(error)) from error
+
+
+def _sizes(mixer: Mixer, block_tokens: int) -> Sizes:
+    scale = softmax_scale(mixer)
+    if isinstance(mixer, LatentSpec):
+        return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens)
+    return GroupedSizes(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.v_dim, scale, block_tokens)
+
+
+def _expanded_sizes(mixer: Mixer, of: Sizes) -> ExpandedSizes | None:
+    """The sizes of attention outside the latent space; None if attention has no latent space or sees chosen positions
+    alone."""
+    if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
+        return None
+    return ExpandedSizes(of.num_heads, of.rank, mixer.nope_dim, of.rope_dim, mixer.v_dim, of.scale, of.block_tokens)
+
+
+def _kind(
+    mixer: Mixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+) -> AttentionKind[Any]:
+    """`expanded`: for long slices of latent attention."""
+    if isinstance(mixer, LatentSpec):
+        return LatentAttention(mixer, pointwise, attend, expanded)
+    return GroupedAttention(mixer, pointwise, attend)

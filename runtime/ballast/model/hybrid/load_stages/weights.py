@@ -1,0 +1,102 @@
+"""Weights are loaded, experts in host memory are pinned, and the products of the dense layers are tuned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from ballast._core.kernels import Experts, Matrix
+from ballast.model.hybrid.experts.device_layers import WholeLayers
+from ballast.model.hybrid.linear import Linear, MakeLinear
+from ballast.model.hybrid.load_stages.experts import self_check
+from ballast.model.hybrid.load_stages.stage import Report
+from ballast.model.hybrid.load_stages.state import LoadState
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory
+from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
+
+log = logging.getLogger(__name__)
+
+_LOADED = 0.9 / 0.93
+"""Of this stage's progress, when the weights are loaded; the rest is the pinning of experts."""
+
+
+def load_weights(state: LoadState, report: Report) -> None:
+    """Load all weights. Experts in host memory are pinned, and kernels compiled, while others are loaded."""
+    options, device, backend = state.options, state.device, state.backend
+    make_experts = options.make_experts or backend.make_experts
+    state.whole = WholeLayers(options.gpu_experts, make_experts, device, self_check(state))
+    state.linears = []
+    state.pinned = PinnedMemory()
+    with (
+        backend.pinning(state.ahead) as pinning,
+        backend.early_kernels(
+            state.spec, state.packing.pool, make_experts, options.max_step_tokens, state.expert_sizes
+        ) as early,
+    ):
+
+        def note(linear: Linear) -> None:
+            state.linears.append(linear)
+            if early is not None:
+                early.add_linear(linear)
+
+        def is_taken(index: int, experts: Experts) -> bool:
+            is_on_device = state.whole.take(index, experts)
+            if not is_on_device:
+                if pinning is not None:
+                    pinning.add(experts)
+                if early is not None and options.pcie_share != 0:
+                    early.add_experts(experts)
+            return is_on_device
+
+        with state.times.phase("weights"):
+            state.weights = load_hybrid_weights(
+                state.gguf_model,
+                state.spec,
+                options.num_sampled_ids,
+                state.packing,
+                _noted(options.make_linear or backend.make_linear, note),
+                backend.router,
+                device,
+                lambda done: report(_LOADED * done),
+                is_taken,
+            )
+        if pinning is not None:
+            with state.times.phase("pinned"):
+                state.pinned = pinning.finish(lambda done: report(_LOADED + (1 - _LOADED) * done))
+    _tell_bounds(state.weights, options.kv_dtype)
+
+
+def tune_products(state: LoadState, report: Report) -> None:
+    """Choose the kernel of each dense layer for each number of tokens."""
+    if state.backend.compiles:
+        with state.times.phase("kernels"):
+            state.backend.autotune(state.linears, state.options.max_step_tokens, state.off, state.measurements)
+    state.routed_weights = [layer.routed for layer in state.weights.layers if layer.routed is not None]
+    state.in_host = {
+        index: layer.experts for index, layer in enumerate(state.routed_weights) if layer.experts is not None
+    }
+
+
+def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
+    """Say whether the cache can hold whatever tokens may come; where not, what is too large is bounded and counted."""
+    holds = torch.finfo(kv_dtype).max
+    is_safe = all(largest <= holds for largest in weights.largest.values())
+    kept = "s and ".join(weights.largest)
+    log.log(
+        logging.INFO if is_safe else logging.WARNING,
+        f"the cache holds all {kept}s" if is_safe else f"the cache may have to bound {kept}s",
+        extra={**{f"largest_{name}": largest for name, largest in weights.largest.items()}, "holds": holds},
+    )
+
+
+def _noted(make_linear: MakeLinear, note: Callable[[Linear], None]) -> MakeLinear:
+    """`note` gets every layer that is made."""
+
+    def make(matrix: Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        linear = make_linear(matrix, rows, cols, is_transposed=is_transposed)
+        note(linear)
+        return linear
+
+    return make

@@ -1,0 +1,1 @@
+"""Replies and conversations whose messages are on channels: the harmony format of gpt-oss."""

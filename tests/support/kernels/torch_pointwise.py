@@ -1,0 +1,127 @@
+"""`Pointwise` in torch's operations, on any device."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
+from ballast.model.hybrid.step import Step
+from ballast.model.rope import RopeTable
+
+
+class TorchPointwise:
+    """`Pointwise` in torch's operations, on any device."""
+
+    def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device, largest_query: float = math.inf) -> None:
+        """`largest_query`: what attention can take of a query."""
+        self.num_saturated = torch.zeros((), dtype=torch.int64, device=device)
+        self._largest_query = largest_query
+        self._rms_eps = rms_eps
+        self._cos = torch.from_numpy(rope.cos).to(device)
+        self._sin = torch.from_numpy(rope.sin).to(device)
+        self._rope_dim = 2 * rope.cos.shape[1]
+
+    def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        for part in parts:
+            stream += part
+        return self.norm(stream, weight)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        return F.rms_norm(x, weight.shape, weight, self._rms_eps)
+
+    def query_and_cache(
+        self,
+        nope: torch.Tensor,
+        heads: torch.Tensor,
+        latents: torch.Tensor,
+        weight: torch.Tensor,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        rank = weight.numel()
+        key = self._rotated(latents[:, None, rank:], step)[:, 0]
+        row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
+        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
+        return self._bounded(query, self._largest_query)
+
+    def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
+        """See `Pointwise`."""
+        none = latents.new_empty((len(latents), 0, weight.numel()))
+        self.query_and_cache(none, none, latents, weight, cache, step)
+
+    def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
+        """See `Pointwise`."""
+        turned = self._rotated(heads[..., -self._rope_dim :], step)
+        query = torch.cat([heads[..., : -self._rope_dim], turned], -1)
+        out.copy_(self._bounded(query, self._largest_query) * scale)
+
+    def heads_and_cache(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        weights: HeadWeights,
+        cache: torch.Tensor,
+        step: Step,
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        turned = []
+        for heads, bias, norm in (
+            (query, weights.query_bias, weights.query_norm),
+            (key, weights.key_bias, weights.key_norm),
+        ):
+            normed = _biased(heads, bias)
+            if norm is not None:
+                normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
+            turned.append(self._halves_rotated(normed, step))
+        row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
+        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        return self._bounded(turned[0], self._largest_query)
+
+    def index_query_and_key(
+        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """See `Pointwise`."""
+        largest = torch.finfo(keys.dtype).max
+        normed = F.layer_norm(key, norm.weight.shape, norm.weight, norm.shift, INDEX_NORM_EPS)
+        turned = []
+        for heads in (query, normed[:, None]):
+            if norm.pairs_apart:
+                turned.append(self._halves_rotated(heads, step))
+            else:
+                first, rest = heads.tensor_split((self._rope_dim,), -1)
+                turned.append(torch.cat([self._rotated(first, step), rest], -1))
+        keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
+        return self._bounded(turned[0], largest).to(keys.dtype)
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        return F.silu(gate) * up
+
+    def _bounded(self, values: torch.Tensor, largest: float) -> torch.Tensor:
+        self.num_saturated += (values.abs() > largest).sum()
+        return values.clamp(-largest, largest)
+
+    def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""
+        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+    def _halves_rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Pairs (i, i + rope_dim / 2) of [T, heads, rope_dim or more]."""
+        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+        first, second, rest = x.tensor_split((self._rope_dim // 2, self._rope_dim), -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+def _biased(heads: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """heads [T, heads, width], bias [heads * width]."""
+    return heads if bias is None else heads + bias.view(heads.shape[1:])

@@ -60,7 +60,7 @@ def test_a_mistyped_option_gets_a_suggestion(capsys):
         (["serve", "--max-batchsize", "3"], "did you mean --max_batch_size?"),
         (["chat", "--modle=x"], "did you mean --model?"),
         (["serv", "model.gguf"], "no command 'serv'; did you mean serve?"),
-        (["zzz"], "no command 'zzz'; there are serve, pull,"),
+        (["zzz"], "no command 'zzz'; commands are serve, pull,"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(argv)

@@ -303,7 +303,7 @@ def test_a_port_in_use_is_a_configuration_error():
         (("--host", "256.0.0.1"), "host=256.0.0.1: not an address to listen on: "),
         (("--host", "192.0.2.1"), "host=192.0.2.1: not an address to listen on: Cannot assign requested address"),
         (("--host", "a" * 70), "not an address to listen on: invalid host name"),
-        (("--admin_port", "10002"), "admin_port=10002: is the API's port; choose another"),
+        (("--admin_port", "10002"), "admin_port=10002: is also the API's port; choose another"),
     ],
 )
 def test_an_address_that_cannot_be_listened_on_is_blamed_on_the_option_that_names_it(options, sentence):

@@ -105,7 +105,7 @@ def test_a_key_s_range_holds_where_the_api_has_no_such_field(ranged, path):
 def test_what_is_not_allowed_is_refused_by_name(ranged, key, asked, range_):
     status, error = refused(ranged, key, priority=asked)
     assert (status, error["param"]) == (400, "priority")
-    assert f"priority: {asked} is not" in error["message"]
+    assert f"priority: {asked} is outside the range of this client" in error["message"]
     assert range_ in error["message"]
 
 

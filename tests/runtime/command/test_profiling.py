@@ -66,7 +66,10 @@ def test_what_was_computed_before_the_prompts_does_not_count(tmp_path: Path) -> 
         ([1, 2], "line 1: expected"),
         ({"prompt": "a", "token_ids": [1]}, "line 1: expected"),
         ({"prompt": 5}, "line 1: prompt must be a string"),
-        ({"prompt": "a", "temperature": 1}, "line 1: unknown keys temperature; allowed are prompt, token_ids, max_tokens"),
+        (
+            {"prompt": "a", "temperature": 1},
+            "line 1: unknown keys temperature; allowed are prompt, token_ids, max_tokens",
+        ),
         ({"token_ids": [1, -1]}, "line 1: token_ids must be a list of whole numbers from 0 to "),
         ({"token_ids": []}, "line 1: the prompt has 0 tokens; expected 1 to "),
         ({"token_ids": [1] * 600}, "line 1: the prompt has 600 tokens; expected 1 to "),
@@ -87,7 +90,8 @@ def test_a_line_of_plain_text_is_refused_with_the_expected_form(
     prompts.write_text("hello there\n")
     assert cli.exit_code(lambda: cli.main(["profile", str(prompts), "--device", "cpu", *OPTIONS])) == 2
     assert (
-        'line 1: expected {"prompt": "a text"} or {"token_ids": [1, 2]}, this is not valid JSON' in capsys.readouterr().err
+        'line 1: expected {"prompt": "a text"} or {"token_ids": [1, 2]}, this is not valid JSON'
+        in capsys.readouterr().err
     )
 
 

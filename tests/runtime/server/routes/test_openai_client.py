@@ -1,7 +1,9 @@
 """The real `openai` client against the real server on a model with random weights."""
 
+import socket
 import threading
 
+import httpx
 import openai
 import pytest
 
@@ -154,12 +156,15 @@ def test_an_unknown_model_or_route_is_not_found(client):
 
 
 def test_a_stream_cancelled_in_the_middle_frees_its_memory(server, client):
-    # So many bytes that the server cannot hand them to the connection before the client closes it, however slow it is.
-    stream = greedy(client, max_tokens=512, stream=True, n=4, logprobs=True, top_logprobs=20)
-    for _, _ in zip(range(5), stream, strict=False):
-        pass
-    assert server.metrics()["ballast_kv_cache_used_tokens"] > 0
-    stream.close()
+    # The reply has 8 MB, more than the buffers of the connection: the server cannot finish it, however slow the client.
+    receives_little = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
+    with httpx.Client(transport=httpx.HTTPTransport(socket_options=receives_little), timeout=60) as http:
+        slow = client.with_options(http_client=http)
+        stream = greedy(slow, max_tokens=512, stream=True, n=8, logprobs=True, top_logprobs=20)
+        for _, _ in zip(range(5), stream, strict=False):
+            pass
+        assert server.metrics()["ballast_kv_cache_used_tokens"] > 0
+        stream.close()
     server.wait_until_empty()
     name = 'ballast_requests_total{endpoint="chat_completions",outcome="client_gone"}'
     server.wait_for(lambda now: now.get(name, 0) >= 1)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
+from ballast.tiny.tokenizer import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3"]
+    family: Family
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4

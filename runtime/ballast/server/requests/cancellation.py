@@ -21,11 +21,14 @@ async def cancel_on_disconnect(
 ) -> AsyncIterator[None]:
     """Run the block as `bounded` does, and only until the client disconnects: then ClientGoneError is raised
     instead."""
+    is_gone = False
     async with bounded(timeout_s, shutting_down) as end:
 
         async def watch() -> None:
+            nonlocal is_gone
             while (await receive())["type"] != "http.disconnect":
                 pass  # an unused chunk of the body
+            is_gone = True
             end(ClientGoneError())
 
         watcher = asyncio.create_task(watch())
@@ -33,3 +36,6 @@ async def cancel_on_disconnect(
             yield
         finally:
             watcher.cancel()
+        # The block may end before it is cancelled: after the connection is lost, uvicorn ignores what is sent.
+        if is_gone:
+            raise ClientGoneError

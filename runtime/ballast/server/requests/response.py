@@ -137,6 +137,9 @@ class GenerationResponse(Response):
     async def _send_part(self, send: Send, frames: bytes) -> None:
         self._last_sent = time.monotonic()
         await send({"type": "http.response.body", "body": frames, "more_body": True})
+        # Pieces that are ready do not wait. Without a pause here, the loop would neither notice a lost connection nor
+        # serve other clients until the last of them is sent.
+        await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
     async def _keep_alive(self, send: Send) -> AsyncIterator[None]:

@@ -1,7 +1,9 @@
 """The real `openai` client against the real server on a model with random weights."""
 
+import json
 import socket
 import threading
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -21,6 +23,7 @@ def server(noise):
 
 # A model with random weights ends when it happens to; these tests count on its going on.
 GO_ON = {"ignore_eos": True}
+CLIENT_GONE = 'ballast_requests_total{endpoint="chat_completions",outcome="client_gone"}'
 
 
 def greedy(client, **fields):
@@ -158,6 +161,7 @@ def test_an_unknown_model_or_route_is_not_found(client):
 def test_a_stream_cancelled_in_the_middle_frees_its_memory(server, client):
     # The reply has 8 MB, more than the buffers of the connection: the server cannot finish it, however slow the client.
     receives_little = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
+    before = server.metrics().get(CLIENT_GONE, 0)
     with httpx.Client(transport=httpx.HTTPTransport(socket_options=receives_little), timeout=60) as http:
         slow = client.with_options(http_client=http)
         stream = greedy(slow, max_tokens=512, stream=True, n=8, logprobs=True, top_logprobs=20)
@@ -166,8 +170,23 @@ def test_a_stream_cancelled_in_the_middle_frees_its_memory(server, client):
         assert server.metrics()["ballast_kv_cache_used_tokens"] > 0
         stream.close()
     server.wait_until_empty()
-    name = 'ballast_requests_total{endpoint="chat_completions",outcome="client_gone"}'
-    server.wait_for(lambda now: now.get(name, 0) >= 1)
+    server.wait_for(lambda now: now.get(CLIENT_GONE, 0) == before + 1)
+
+
+def test_a_client_that_leaves_after_the_last_token_but_before_the_last_byte_is_gone(server):
+    """The engine has finished the reply; most of it waits for a client that does not read."""
+    fields = {"max_tokens": 512, "n": 8, "stream": True, "logprobs": True, "top_logprobs": 20} | GO_ON
+    body = json.dumps({"model": "m", "messages": HELLO, "temperature": 0} | fields).encode()
+    before = server.metrics().get(CLIENT_GONE, 0)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", urlsplit(server.url).port))
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        server.wait_until_empty()
+        assert server.metrics().get(CLIENT_GONE, 0) == before
+    server.wait_for(lambda now: now.get(CLIENT_GONE, 0) == before + 1)
 
 
 async def test_the_async_client_streams_and_cancels_too(server):

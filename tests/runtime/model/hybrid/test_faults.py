@@ -60,7 +60,7 @@ def dies(directory, fault, sentence, *options):
     ("fault", "sentence"),
     [
         ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
-        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken "),
+        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch uses "),
         ("experts", "1048"),
         ("silent", "layer 1"),  # as whichever side's limit ends first says it
     ],

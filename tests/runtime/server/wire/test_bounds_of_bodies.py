@@ -148,10 +148,10 @@ def test_maps_that_clients_fill_have_a_bounded_number_of_entries():
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"properties": {f"p{n}": {} for n in range(10_000)}}, "has 10000 properties, and at most 1000"),
-        ({"enum": [1] * 1_000_000}, "lists 1000000 values, and at most 5000"),
-        ({"examples": [1] * 1_000_000}, "has 2000000 bytes, and at most 131072"),
-        ({"anyOf": [{"enum": [1] * 3000}] * 1000}, "lists 6000 values, and at most 5000"),
+        ({"properties": {f"p{n}": {} for n in range(10_000)}}, "has 10000 properties; at most 1000 are allowed"),
+        ({"enum": [1] * 1_000_000}, "lists 1000000 values; at most 5000 are allowed"),
+        ({"examples": [1] * 1_000_000}, "has 2000000 bytes; at most 131072 are allowed"),
+        ({"anyOf": [{"enum": [1] * 3000}] * 1000}, "lists 6000 values; at most 5000 are allowed"),
     ],
 )
 def test_a_schema_is_looked_at_until_it_is_too_large(schema, reason):

@@ -11,7 +11,7 @@ from ballast.text.tokenizer import Tokenizer
 
 WHY = (
     "this model's file has no vocabulary, so the server only accepts and returns token ids: send `prompt` as a list of "
-    "ids to /v1/completions, or start the server with --model_path and a directory that holds the model's tokenizer.json"
+    "ids to /v1/completions, or start the server with --model_path and a folder that holds the model's tokenizer.json"
 )
 
 

@@ -253,7 +253,7 @@ class HybridModel(Runner):
             if not self._has_saturated and self._num_saturated:
                 self._has_saturated = True
                 largest = torch.finfo(self._kv.dtype).max
-                log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
+                log.warning("numbers that are too large for the cache are clamped", extra={"largest": largest})
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         self._has_joint_step = False
         return rows

@@ -83,7 +83,7 @@ def test_the_hybrid_serves_where_nothing_fails():
         state = json.loads(server.get("/debug/state", admin=True)[2])
         not_pinned = "the experts' memory is not pinned"
         assert state["switched_off"] == {"streamed_experts": not_pinned}
-        assert server.event("experts are not streamed: long steps are computed by the CPU")["reason"] == not_pinned
+        assert server.event("expert streaming is disabled: the CPU computes long steps")["reason"] == not_pinned
         metrics = server.metrics()
         assert metrics['ballast_switched_off{feature="streamed_experts"}'] == 1
         assert metrics['ballast_switched_off{feature="flashinfer"}'] == 0

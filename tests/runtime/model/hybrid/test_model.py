@@ -434,7 +434,7 @@ def test_a_later_start_takes_the_share_of_an_earlier_one(
 @pytest.mark.parametrize("value", [0.5, True, "0.25", None, [0.25]])
 def test_a_kept_share_is_one_of_those_that_are_tried(value: object) -> None:
     assert [kept_share(share) for share in (0, *SHARES)] == [0.0, *SHARES]
-    with pytest.raises(ValueError, match="no share that is tried"):
+    with pytest.raises(ValueError, match="not a candidate fraction"):
         kept_share(value)
 
 

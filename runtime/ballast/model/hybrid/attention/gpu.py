@@ -71,7 +71,7 @@ def compiled_flashinfer(
     if "flashinfer" in off.reasons:
         return None  # as for the other lane
     if not has_kernels(sizes):
-        log.info("attention by Ballast's own kernels: flashinfer has none for %s", sizes)
+        log.info("attention uses Ballast's kernels: flashinfer has none for %s", sizes)
         return None
     try:
         if compiled is not None:

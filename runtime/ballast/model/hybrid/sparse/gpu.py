@@ -55,7 +55,7 @@ def sparse_kernels(
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like
         reason = first_line(error)
     if reason is not None:
-        raise ValueError(f"this GPU's kernels of sparse attention are of no use: {reason}; --device cpu computes it")
+        raise ValueError(f"sparse attention does not work on this GPU: {reason}; use --device cpu")
     return choose, attend
 
 
@@ -127,7 +127,7 @@ class Trial:
             if not by <= MAX_DIFFERENCE:
                 return f"scores of positions differ from the plain way's by {by:.2g} of the largest"
             if not torch.equal(found.chosen, highest(found.rounded, step.positions + 1, self._index.top_k)):
-                return "other positions are chosen than those of the highest scores"
+                return "the chosen positions are not those with the highest scores"
             plain = PlainChosenAttention(self._sizes)(self._query, self._cache, found.chosen, owners, step)
             by = difference(found.attended.cpu().numpy(), plain.cpu().numpy())
             if not by <= MAX_DIFFERENCE:

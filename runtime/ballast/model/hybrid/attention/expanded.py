@@ -49,7 +49,8 @@ class ExpandedWeights:
 
 
 class ExpandedKernels(Protocol):
-    """What `ExpandedAttention` is made of. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V = v_dim."""
+    """The operations that `ExpandedAttention` needs. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V =
+    v_dim."""
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], all heads with the same rope. What is infinite
@@ -74,7 +75,7 @@ class ExpandedAttention:
     call."""
 
     def __init__(self, sizes: ExpandedSizes, kernels: ExpandedKernels, piece_keys: int) -> None:
-        """`piece_keys`: most keys outside the latent space at a time, and most queries of a call."""
+        """`piece_keys`: maximum number of expanded keys at a time, and of queries per call."""
         self.sizes = sizes
         self._kernels = kernels
         self._piece_keys = piece_keys

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LateFlashinfer:
-    """flashinfer's kernels of one model. They compile from now on."""
+    """flashinfer's kernels of one model. Compilation starts on construction."""
 
     def __init__(
         self, sizes: Sizes, expanded_sizes: ExpandedSizes | None, device: torch.device, off: SwitchedOff

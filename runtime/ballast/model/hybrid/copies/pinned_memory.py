@@ -1,4 +1,4 @@
-"""Host memory that a GPU copies at the bus's speed, while it computes.
+"""Host memory that a GPU can copy at the speed of the bus while it computes.
 
 The driver's own allocation clears such memory at some 3 GB/s, under a lock that everything else on the GPU waits for:
 with 24 GiB, loading stood still for 8 seconds. Here the system clears huge pages first, and the driver only locks them.

@@ -1,4 +1,4 @@
-"""What the device needs to compute a layer's experts: copies of some, and addresses in host memory of all."""
+"""The device's data of a layer's experts: copies of some, and the addresses of all in host memory."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class NumaReport:
 
     cpus: tuple[int, ...]
     shared_core_cpus: tuple[int, ...]
-    """Those of `cpus` whose core has another CPU that only other processes may use."""
+    """The subset of `cpus` whose core has another CPU that only other processes may use."""
     memory_nodes: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
     gpu_node: int | None
@@ -227,7 +227,7 @@ def read_gpu_node(root: Path = Path("/")) -> int | None:
 
 
 def read_shared_core_cpus(cpus: Sequence[int], root: Path = Path("/")) -> tuple[int, ...]:
-    """Those of `cpus` with a sibling outside `cpus`. CPUs with unknown siblings are left out."""
+    """The subset of `cpus` with a sibling outside `cpus`. CPUs with unknown siblings are left out."""
     shared = []
     for cpu in cpus:
         siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"

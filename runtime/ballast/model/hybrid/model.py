@@ -76,7 +76,7 @@ class DeviceParts:
     attention: AttentionLayer[Any]
     """Of the model's kind, for the weights of its layers."""
     prefill_attention: AttentionLayer[Any]
-    """Of long prompts, which are computed beside the decode lane's steps."""
+    """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
@@ -347,7 +347,7 @@ class HybridModel(Runner):
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What the device has done so far, and how it is set up."""
+        """The device's counters and settings."""
         num_graphs = 0 if self._graphs is None else self._graphs.count
         return DeviceCounts(
             self.expert_bytes_read_over_pcie,

@@ -32,6 +32,6 @@ def largest_product(norm: NDArray[np.float32], rows: NDArray[np.float32], bias: 
 
 
 def largest_rotated(first: F64, second: F64, rotation: float) -> float:
-    """Of pairs that are rotated into each other, given how large both may be; `rotation`: what a rotation multiplies
+    """The bound of rotated pairs, given the bounds of both entries; `rotation`: what a rotation multiplies
     lengths by."""
     return rotation * float(np.hypot(first, second).max())

@@ -82,7 +82,7 @@ class ExpandedAttention:
 
     def weights(self, k_up: Linear, v_up: Linear, dtype: torch.dtype, device: torch.device) -> ExpandedWeights:
         """The matrices of a layer. k_up: per head nope_dim → rank; v_up: per head rank → v_dim. They are read by
-        what they make of unit vectors, whatever their type."""
+        their products with unit vectors, so that any type works."""
         sizes = self.sizes
         keys = torch.cat(list(_columns(k_up, sizes.nope_dim, sizes.num_heads, device)))  # [nope_dim, H, rank]
         values = torch.cat(list(_columns(v_up, sizes.rank, sizes.num_heads, device)))  # [rank, H, v_dim]

@@ -21,7 +21,7 @@ from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.hybrid.streams import new_stream
 
 HEAD_DIMS = (64, 128, 256)
-"""Widths of keys and values that flashinfer has kernels for, if both are alike."""
+"""Supported widths of flashinfer's kernels, if keys and values have the same width."""
 FEWEST_TOKENS = 32
 """Minimum average number of new tokens per request of a step."""
 MOST_TILES = 16 << 10

@@ -27,8 +27,8 @@ class DeviceBlocks:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int, take: Take) -> None:
-        """Takes memory for COPIED_AT_ONCE blocks on the tensors' device. `take` gives host memory: pinned, beside a
-        GPU."""
+        """Allocates memory for COPIED_AT_ONCE blocks on the tensors' device. `take` allocates host memory: pinned, with
+        a GPU."""
         first = tensors[0]
         self._device = first.device
         self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]

@@ -1,4 +1,4 @@
-"""The doctor: one line per fact, and exit code 1 only if Ballast cannot run."""
+"""The doctor prints one line per fact, and exits with 1 only if Ballast cannot run."""
 
 from __future__ import annotations
 

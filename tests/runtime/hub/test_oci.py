@@ -1,4 +1,4 @@
-"""Models are pulled from an OCI registry as other tools publish them there, and every blob is held to its digest."""
+"""Models that other tools have published are pulled from an OCI registry, and every blob is verified."""
 
 from __future__ import annotations
 

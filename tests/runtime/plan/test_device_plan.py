@@ -1,4 +1,4 @@
-"""What a model takes of a GPU: counted without one, compared with what is loaded, refused with the numbers."""
+"""A model's GPU memory: computed without a GPU, compared with a loaded model, and rejected with numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement rules: what each one claims, what is refused, and what the report says."""
+"""Placement rules: the modules that each one claims, rejected rules, and the report."""
 
 from __future__ import annotations
 

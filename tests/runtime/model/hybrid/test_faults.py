@@ -1,4 +1,4 @@
-"""What requests, and whoever started the server, get when the hybrid fails in a step: an error, and exit code 70 with
+"""The results for clients and for the server's parent process when a hybrid step fails: an error, and exit code 70 with
 the reason, never a wait without an end. On the CPU faults are injected into the hand-off; on a GPU they are real."""
 
 import json

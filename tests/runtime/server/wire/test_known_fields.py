@@ -1,4 +1,4 @@
-"""What happens to fields of a request that no type declares: ignored and said, without effect, or refused by name."""
+"""Fields of a request that no type declares are ignored and reported, have no effect, or are refused by name."""
 
 import json
 

@@ -114,7 +114,7 @@ def test_a_gpu_is_said_to_be_used_only_where_it_is() -> None:
     assert findings["device"][0].text == "auto is cpu: the GPU cannot be used: the driver is too old"
     assert "flashinfer" not in findings
     findings = found(machine, ON_GPU)
-    assert (findings["device"][0].level, findings["device"][0].text) == ("ok", "auto is cuda:0: a GPU is here")
+    assert (findings["device"][0].level, findings["device"][0].text) == ("ok", "auto is cuda:0: this machine has a GPU")
     assert "without nvcc, g++; attention" in findings["flashinfer"][0].text
     complete = replace(ON_GPU, compilers=dict.fromkeys(ON_GPU.compilers, True))
     assert "flashinfer" not in found(machine, complete)

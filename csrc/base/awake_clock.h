@@ -1,7 +1,7 @@
-// Time that passes while this process runs, for limits of what the process itself must do or see.
+// Time during which this process runs, for limits on actions of the process itself.
 //
-// A process may stand still for minutes, by SIGSTOP or with its whole machine, and the system's clock goes
-// on. A limit by that clock would have run out afterwards, without anything having had its time.
+// A process may be stopped for minutes, by SIGSTOP or with its whole machine, while the system's clock
+// continues. A limit measured by that clock would have expired although nothing had time to run.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,18 @@
 
 namespace ballast {
 
-// For one thread, which reads it every now and then: a longer gap than `longest` between two readings is
-// taken for a pause, and counts as that.
+// For one thread, which reads it regularly: a gap between two readings that is longer than `longest` counts
+// as a pause of length `longest`.
 class AwakeClock {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit AwakeClock(Clock::duration longest) : longest_(longest) {}
-  // For one wait of `limit`, of which a pause takes an eighth at most. To be read ten times in it.
+  // For one wait of `limit`, where a pause counts for at most an eighth. Read it at least ten times per
+  // limit.
   static AwakeClock for_limit(Clock::duration limit) { return AwakeClock(limit / 8); }
 
-  // Since it was made.
+  // Time since construction.
   Clock::duration now() {
     const Clock::time_point now = Clock::now();
     awake_ += std::min(now - last_, longest_);

@@ -1,4 +1,4 @@
-// BALLAST_CHECK states what only a bug in this code can break; it stays on in release builds.
+// BALLAST_CHECK tests an invariant that only a bug in this code can break. It is active in release builds.
 #pragma once
 
 #include <stdexcept>

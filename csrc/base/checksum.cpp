@@ -12,7 +12,7 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-// Fletcher's sums of 64-bit words, eight side by side: sums, and sums of sums, which know the order.
+// Fletcher's sums of 64-bit words in eight lanes: sums, and sums of sums, which depend on the order.
 uint64_t checksum(const void* data, size_t num_bytes) {
   constexpr size_t kLanes = 8;
   const uint64_t* words = static_cast<const uint64_t*>(data);

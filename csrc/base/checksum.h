@@ -1,4 +1,4 @@
-// A sum over memory that tells damage, at the speed at which memory is read. It does not tell forgery.
+// A checksum of memory at the speed of memory reads. It detects damage, not forgery.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace ballast {
 
-// Of num_bytes, a multiple of 8, at an address that 8 divides. Depends on the order of the bytes.
+// num_bytes and the address must be multiples of 8. Depends on the order of the bytes.
 uint64_t checksum(const void* data, size_t num_bytes);
 
 }  // namespace ballast

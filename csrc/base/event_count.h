@@ -9,8 +9,8 @@ namespace ballast {
 
 class EventCount {
  public:
-  // Sleeps until the next wake_all at most, unless `ready` holds; the caller checks again afterwards. `ready`
-  // may read nothing but atomics.
+  // Sleeps at most until the next wake_all, unless `ready` is true; the caller checks again afterwards.
+  // `ready` may only read atomics.
   template <class Ready>
   void wait(const Ready& ready) {
     // Both sides change num_waiting_: either wake_all sees this thread counted, or this thread sees what was
@@ -21,7 +21,7 @@ class EventCount {
     num_waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  // To be called after `ready` was made true.
+  // Call this after making `ready` true.
   void wake_all() {
     if (num_waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     num_wakes_.fetch_add(1, std::memory_order_release);

@@ -1,4 +1,4 @@
-// Small ids get types: a block and a sequence can never be swapped.
+// Strong types for ids, so that a block and a sequence cannot be confused.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ enum class SeqId : int64_t {};
 // Padding rows read and write here; no request ever holds it. Inside the index it also stands for "no block".
 inline constexpr BlockId kNullBlock{0};
 
-// A digest of what a client names as its `cache_salt`: blocks with different salts are never shared.
+// A digest of a client's `cache_salt`: blocks with different salts are never shared.
 struct Salt {
   uint64_t low = 0, high = 0;
   friend bool operator==(const Salt& a, const Salt& b) { return a.low == b.low && a.high == b.high; }
 };
 
-// The salt of requests that name none: they share blocks with each other.
+// The salt of requests without `cache_salt`: they share blocks with each other.
 inline constexpr Salt kNoSalt{};
 
 constexpr size_t index_of(BlockId block) { return static_cast<size_t>(block); }

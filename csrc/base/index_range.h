@@ -1,4 +1,4 @@
-// How a range of indices is cut into tasks: equal chunks, the last one possibly shorter.
+// Splits a range of indices into tasks: equal chunks, the last one possibly shorter.
 #pragma once
 
 #include <algorithm>

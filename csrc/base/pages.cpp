@@ -16,8 +16,8 @@ size_t rounded_up(size_t num_bytes, size_t unit) { return (num_bytes + unit - 1)
 
 size_t whole_pages(size_t num_bytes) { return rounded_up(num_bytes, page_bytes()); }
 
-// Bytes to map for num_bytes. Small pages are read more slowly than huge ones, and a huge page takes all of
-// its memory: so the last huge page is filled up only where half of it or more is used.
+// Bytes to map for num_bytes. Reads from huge pages are faster, but a huge page always takes its whole size.
+// So the last huge page is completed only if at least half of it is used.
 size_t mapped_bytes(size_t num_bytes) {
   const size_t rest = num_bytes % kHugePageBytes;
   return rest >= kHugePageBytes / 2 ? num_bytes - rest + kHugePageBytes : whole_pages(num_bytes);
@@ -47,7 +47,7 @@ Pages::Pages(size_t num_bytes) : size_(num_bytes), mapped_(mapped_bytes(num_byte
   map_with_guards(wants_huge ? kHugePageBytes : page_bytes(), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS, -1);
   if (data_ == nullptr) throw std::bad_alloc();
-  // A hint: a system without huge pages to give uses small ones.
+  // A hint: a system without free huge pages uses small ones.
   if (wants_huge) madvise(data_, mapped_, MADV_HUGEPAGE);
 }
 

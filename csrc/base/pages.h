@@ -39,12 +39,12 @@ class Pages {
 // The size of the system's huge pages, and what is taken, read and summed up at a time.
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// How long a file should be that holds num_bytes of memory: whole pages, and a whole huge page at the end
-// where half of it or more is used. A multiple of `unit`, of which the file's memory is made.
+// The length of a file for num_bytes of memory: whole pages, and a whole huge page at the end if at least
+// half of it is used. A multiple of `unit`, the unit of the file's memory.
 size_t file_bytes(size_t num_bytes, size_t unit);
 
-// Takes memory for some whole pages that were not written yet, with one system call, near the thread that
-// calls. A hint: what cannot be taken is left to the faults.
+// Allocates whole pages that were not written yet, with one system call, near the calling thread. A hint: the
+// remaining pages are allocated by page faults.
 void take_memory(const Pages& pages, size_t begin, size_t end);
 
 // Takes memory for some bytes of a file that were not written yet, in huge pages where the system gives them,

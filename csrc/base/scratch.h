@@ -1,5 +1,5 @@
-// Memory that a call needs while it runs. The calling thread keeps it for its next calls: fresh memory would
-// be mapped, zeroed page by page and unmapped in every call.
+// Temporary memory of a call. The calling thread keeps it for later calls; otherwise every call would map,
+// zero and unmap memory.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Checked views of NumPy arrays: what an array must be is said once, and nothing is ever cast or copied
+// Checked views of NumPy arrays: each requirement is stated once, and arrays are never cast or copied
 // silently.
 #pragma once
 
@@ -38,7 +38,7 @@ inline std::string describe(const char* dtype, const std::vector<Dim>& dims) {
   return text + "], C-contiguous and aligned";
 }
 
-// Throws ValueError naming the argument, what it is and what it must be.
+// Throws ValueError with the argument, its actual and its expected form.
 template <class T>
 void check_array(const char* name, const pybind11::array& array, const std::vector<Dim>& dims) {
   constexpr int kWanted = pybind11::array::c_style | pybind11::detail::npy_api::NPY_ARRAY_ALIGNED_;
@@ -68,7 +68,7 @@ T* write(const char* name, pybind11::array& array, const std::vector<Dim>& dims)
   return static_cast<T*>(array.mutable_data());
 }
 
-// For operations that read their input after they have begun to write.
+// For operations that still read their input while they write.
 inline void check_disjoint(const char* name, const pybind11::array& out, const char* input_name,
                            const pybind11::array& input) {
   const auto begin = [](const pybind11::array& array) { return static_cast<const char*>(array.data()); };

@@ -1,5 +1,5 @@
-// The hand-off for Python: a model's routed layers, the buffers that their activations and choices pass
-// through, the words.
+// The CPU/GPU hand-off for Python: a model's routed layers, the buffers of their activations and choices, and
+// the signal words.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -31,7 +31,7 @@ std::atomic<uint32_t>* words(const char* name, py::array& array, int64_t num_lay
   return reinterpret_cast<std::atomic<uint32_t>*>(write<uint32_t>(name, array, {{"layers", num_layers}}));
 }
 
-// Everything that the thread touches, declared before the thread so that it outlives it.
+// The data that the thread uses, declared before the thread so that it outlives it.
 class ExpertWorker {
  public:
   ExpertWorker(ThreadPool& pool, const std::vector<ExpertsView>& layers, py::array inputs, py::array ids,

@@ -1,4 +1,4 @@
-// Matrices for Python: seen where they lie, packed, read back.
+// Matrices for Python: views in place, packing, and reading back.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

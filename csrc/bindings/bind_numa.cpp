@@ -1,4 +1,4 @@
-// Topology, thread placement and memory's whereabouts for Python.
+// Topology, thread placement and location of memory for Python.
 #include <pybind11/eval.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// The threads that kernels run on, for Python.
+// The thread pool of the kernels, for Python.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

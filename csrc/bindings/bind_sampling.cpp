@@ -42,7 +42,7 @@ SequenceSampler make_sampler(double temperature, int64_t top_k, double top_p, do
                          copy_ids("prompt", prompt));
 }
 
-// The logits of a step, of which calls name rows.
+// The logits of a step. Calls select rows of it.
 struct Logits {
   const float* data;
   int64_t num_rows;

@@ -1,4 +1,4 @@
-// ballast._core.sched: the scheduler as Python sees it. Its contract is runtime/ballast/_core/sched.pyi.
+// ballast._core.sched: the scheduler's Python interface. Its contract is runtime/ballast/_core/sched.pyi.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// The extension ballast._core: one submodule a topic, each registered by its own file.
+// The extension ballast._core: one submodule per topic, each registered by its own file.
 #include <pybind11/pybind11.h>
 
 #include "base/check.h"

@@ -30,7 +30,7 @@ void BlockManager::match(const std::vector<int32_t>& tokens, const Salt& salt, P
   }
 }
 
-// A parent outlives its children: where one block is still there, so are all before it.
+// A parent outlives its children: if a block still exists, all blocks before it exist too.
 void BlockManager::keep_known(PrefixMatch& match) const {
   const std::vector<BlockId>& blocks = match.blocks;
   while (!blocks.empty() && stamp(blocks.back()) != match.stamps.back()) match.resize(blocks.size() - 1);
@@ -44,7 +44,7 @@ size_t BlockManager::num_before_hidden(const std::vector<BlockId>& blocks) const
   return static_cast<size_t>(first - blocks.begin());
 }
 
-// Who holds a block holds all before it, so the held ones come first.
+// A holder of a block also holds all blocks before it, so held blocks come first.
 int32_t BlockManager::num_unheld(const PrefixMatch& match) const {
   const auto first = std::partition_point(match.blocks.begin(), match.blocks.end(),
                                           [this](BlockId block) { return is_held(block); });

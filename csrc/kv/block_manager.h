@@ -11,7 +11,7 @@
 
 namespace ballast {
 
-// The cached blocks that a prompt begins with, as far as was known at the last look.
+// The cached blocks at the beginning of a prompt, as of the last lookup.
 struct PrefixMatch {
   std::vector<BlockId> blocks;
   std::vector<uint64_t> stamps;  // of the blocks, see PrefixIndex
@@ -33,12 +33,12 @@ class BlockManager {
   BlockId next_evicted() const { return pool_.num_free() == 0 ? index_.first_in_line() : kNullBlock; }
   BlockId allocate();  // evicts the least recently released cached block when none is free
 
-  // The longest run of cached blocks that `tokens` begins with and that leaves at least one token to compute:
-  // without a computed token there are no logits to sample from. Nothing is held yet. `match` is empty, or of
-  // an earlier look at the same tokens and salt: then only what the cache has lost and gained since is looked
-  // at.
+  // The longest run of cached blocks at the beginning of `tokens` that leaves at least one token to compute,
+  // because sampling needs the logits of a computed token. No block is held yet. `match` is empty or the
+  // result of an earlier lookup of the same tokens and salt; then only changes of the cache since are
+  // examined.
   void match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const;
-  // Leaves of a match of an earlier look what still serves.
+  // Reduces an earlier match to its valid part.
   void keep_known(PrefixMatch& match) const;
   // The block that holds `content` [block_tokens] after `parent`, or kNullBlock.
   BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
@@ -57,7 +57,7 @@ class BlockManager {
   // Removes a block, and all that follow it, from matching. Holders keep their blocks; unheld ones become
   // free immediately. Returns all removed blocks.
   std::vector<BlockId> hide(BlockId block);
-  // See PrefixIndex; 0 of a block that the cache does not know.
+  // See PrefixIndex; 0 for a block that is not in the cache.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
   uint64_t num_hides() const { return index_.num_hides(); }

@@ -1,4 +1,4 @@
-// Which blocks exist, and how many requests hold each of them.
+// The pool of blocks and the number of requests that hold each block.
 #pragma once
 
 #include <cstdint>

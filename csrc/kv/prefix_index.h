@@ -1,5 +1,5 @@
-// Finds a full block by what it holds: its own tokens, and through its parent every token before them. Blocks
-// with different salts are never equal.
+// Finds a full block by its content: its tokens and, through its parent, all tokens before them. Blocks with
+// different salts are never equal.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class PrefixIndex {
   BlockId find(BlockId parent, const int32_t* tokens, const Salt& salt) const;
   void insert(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt);  // a new key
   bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
-  // Numbers the block's latest insert(): the same number later means the same content and the same parent.
+  // The number of the block's latest insert(). If it is unchanged later, content and parent are the same.
   uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
   bool matches(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) const;
 
@@ -34,11 +34,11 @@ class PrefixIndex {
   BlockId first_in_line() const { return node(kNullBlock).line_next; }
   BlockId evict();            // erase the block first in line; O(1); num_parked() must not be 0
   void erase(BlockId block);  // forget it; it must have no children and not be parked
-  // find() never returns it from now on, nor its descendants, those that are still to come included. Those
-  // that hold them keep them. Returns what was hidden, parents before their children.
+  // From now on, find() does not return the block or its present and future descendants. Holders keep them.
+  // Returns the hidden blocks, parents before their children.
   std::vector<BlockId> hide(BlockId block);
   bool is_hidden(BlockId block) const { return nodes_[index_of(block)].hidden; }
-  uint64_t num_hides() const { return num_hides_; }  // as long as it is the same, nothing was hidden
+  uint64_t num_hides() const { return num_hides_; }  // unchanged as long as no block is hidden
   int32_t num_parked() const { return num_parked_; }
   bool is_parked(BlockId block) const { return nodes_[index_of(block)].parked; }
 

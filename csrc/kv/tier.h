@@ -12,7 +12,7 @@ namespace ballast {
 
 struct TierConfig {
   int32_t num_blocks;    // usable blocks; ids run 1…num_blocks
-  int32_t most_storing;  // most blocks on their way to it
+  int32_t most_storing;  // maximum number of blocks in transfer to it
 };
 
 // Does only the bookkeeping: the caller moves the content and reports when it has arrived. Until then, a
@@ -50,8 +50,8 @@ class Tier {
   // The known block that `tokens` begins with, or kNullBlock.
   BlockId first(const std::vector<int32_t>& tokens, const Salt& salt) const;
 
-  // Takes in blocks that an earlier process has stored, last to be evicted last; children come before their
-  // parents. Nothing may be known yet. `tokens` [blocks, block_tokens], `salts` [blocks]. Throws
+  // Adopts blocks that an earlier process has stored, in the order of eviction; children come before their
+  // parents. The tier must be empty. `tokens` [blocks, block_tokens], `salts` [blocks]. Throws
   // std::invalid_argument where ids repeat, parents are missing or have another salt.
   void restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);

@@ -1,5 +1,5 @@
-// The kinds of attention: their sizes and their common interface. Each kind names its tensors once, in its
-// own file, where it checks them and computes with them.
+// The kinds of attention: their sizes and their common interface. Each kind has its own file, which declares
+// and checks its tensors and computes with them.
 //
 // Shapes: T tokens, D hidden, H heads.
 #pragma once
@@ -51,7 +51,7 @@ struct GroupedShape {
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;
 
-// Memory between two operations, as large as the largest step so far.
+// Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {
   std::vector<float> query_down;    // [T, q_lora_rank]
   std::vector<float> query;         // [T, H, nope + rope or head_dim]

@@ -1,6 +1,5 @@
 // A mixture-of-experts transformer on the CPU: one loop over layers for every family of models. Families
-// differ in their layers' attention and in the rule by which experts are chosen, which weights and shape
-// bring along.
+// differ in their layers' attention and in the routing rule, which weights and shape define.
 //
 // Shapes: T tokens, D hidden.
 #pragma once
@@ -28,8 +27,8 @@ class Transformer {
   int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
-  // Bytes of routed experts' weights that all steps so far have read: of each layer, every expert once a step
-  // that any token chose. May be asked for from any thread.
+  // Bytes of routed experts' weights that all steps so far have read: per step and layer, each chosen expert
+  // once. May be called from any thread.
   int64_t expert_bytes_read() const { return routed_.bytes_read(); }
 
   // Writes the step's rows of the cache and logits [num_sampled, num_logits]; calls layer_done after each
@@ -39,7 +38,7 @@ class Transformer {
   void forward(const Step& step, float* logits, const std::function<void()>& layer_done);
 
  private:
-  // Memory between two operations, as large as the largest step so far.
+  // Buffers between operations, sized for the largest step so far.
   struct StepMemory {
     void reserve(int64_t num_tokens, const ModelShape& shape);
 

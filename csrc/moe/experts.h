@@ -16,18 +16,18 @@
 
 namespace ballast {
 
-// A matrix an expert, among the rows of a larger one, whose scales are the experts'.
+// One matrix per expert, inside the rows of a larger one, with one scale per expert.
 struct ExpertMatrices {
   Matrix matrix;
   HeadRows rows;
 };
 
-// What is added to each expert's products. Gate and up [E * I], down [E * D].
+// Biases of each expert's products. Gate and up [E * I], down [E * D].
 struct ExpertBiases {
   std::vector<float> gate, up, down;
 };
 
-// Which range of the intermediate dimension each node holds: whole blocks of down and of its activations.
+// The range of the intermediate dimension on each node: whole blocks of down and of its activations.
 std::vector<IndexRange> ranges_by_node(const FormatTraits& down, int64_t width,
                                        const std::vector<int>& threads_per_node);
 
@@ -53,7 +53,7 @@ class Experts {
 
   // The same experts with biases. Throws std::invalid_argument when one does not fit.
   Experts with_biases(ExpertBiases biases) const;
-  // The same experts with a unit in place of silu(gate) * up.
+  // The same experts with another unit instead of silu(gate) * up.
   Experts with_unit(const ClampedSwiglu& unit) const;
   const ExpertBiases* biases() const { return biases_.get(); }
   const std::optional<ClampedSwiglu>& unit() const { return unit_; }

@@ -20,7 +20,7 @@ struct Grouping {
   int64_t num_members() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// The id of a pair that is left out, because it is computed elsewhere.
+// The id of a pair that is skipped because another device computes it.
 constexpr int32_t kNoExpert = -1;
 
 // ids, weights [T, k]. Throws std::out_of_range for an id that is neither an expert nor kNoExpert.

@@ -1,10 +1,10 @@
 // A thread that computes layers on a device's request; the two signal each other through words of shared
 // memory.
 //
-// A layer's input lies ready when its `submitted` word is one: the thread makes that zero, computes, and
-// makes the layer's `done` word one, which the device waits for and makes zero. Only constants are ever
-// written, so the device's side may be captured once and replayed. A step asks for every layer once, in
-// ascending order.
+// A layer's input is ready when its `submitted` word is 1. The thread resets the word to 0, computes, and
+// sets the layer's `done` word to 1; the device waits for that and resets it to 0. All written values are
+// constants, so the device's side can be captured in a graph. A step submits every layer once, in ascending
+// order.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace ballast {
 
 class Handoff {
  public:
-  // Zero at first. They must outlive the Handoff.
+  // Initially 0. They must outlive the Handoff.
   struct Words {
     std::atomic<uint32_t>* submitted;
     std::atomic<uint32_t>* done;
@@ -40,7 +40,7 @@ class Handoff {
   // kPerToken per token. A pause of the whole process does not count.
   Handoff(const Words& words, ThreadPool& pool, Compute compute, std::chrono::milliseconds limit,
           const std::function<void()>& on_start);
-  // Ends the thread; a step that still runs fails.
+  // Ends the thread; a running step fails.
   ~Handoff();
   Handoff(const Handoff&) = delete;
   Handoff& operator=(const Handoff&) = delete;
@@ -75,7 +75,7 @@ class Handoff {
   std::exception_ptr error_;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> layer_{kNoLayer};  // what the thread computes
-  // State of the caller's side: the last layer that it saw computed, and for how long.
+  // State of the caller's side: the last completed layer that it saw, and the time since.
   int64_t watched_ = kNoLayer;
   AwakeClock watching_;
 

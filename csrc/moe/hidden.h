@@ -1,4 +1,4 @@
-// What goes into the down matrix of a call's experts.
+// The inputs of the down matrix of a call's experts.
 #pragma once
 
 #include <atomic>

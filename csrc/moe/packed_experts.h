@@ -1,4 +1,4 @@
-// Experts over packed weights: gate and up in one pass, their product rounded for down as it is made.
+// Experts with packed weights: gate and up in one pass, whose product is rounded for down immediately.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ballast {
 
-// Packed experts, which tokens they compute, and where the result goes: [T, D].
+// Packed experts, the tokens that they compute, and the output [T, D].
 struct PackedCall {
   const Experts* experts;
   const Grouping* grouping;

@@ -1,4 +1,4 @@
-// From router logits to the experts of a layer that are called.
+// Converts router logits to the arguments of a layer's experts.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace ballast {
 
-// Borrows the pool. One choice at a time: they share the memory for what was chosen.
+// Borrows the pool. One choice at a time, because all use the same buffers.
 class RoutedExperts {
  public:
   RoutedExperts(ThreadPool& pool, const RoutingRule& rule) : pool_(pool), rule_(rule) {}
@@ -20,7 +20,7 @@ class RoutedExperts {
   // as in `route`. Valid until the next call.
   Experts::Call choose(const Experts& experts, const float* bias, const float* logits, int64_t num_tokens,
                        float* out);
-  // To be told how many experts' weights that call has read.
+  // Reports the number of experts whose weights that call has read.
   void count_read(const Experts& experts, int64_t num_read);
 
   // Bytes of the weights that all calls so far have read. Thread-safe.

@@ -1,4 +1,4 @@
-// Which experts a token goes to, and with what weight.
+// Chooses the experts of each token, and their weights.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace ballast {
 
 struct RoutingRule {
   int64_t num_experts;
-  int64_t num_chosen;       // experts a token goes to
+  int64_t num_chosen;       // experts per token
   int64_t num_groups;       // of equal size, neighbours; 1 means no groups
   int64_t num_groups_used;  // groups whose experts may be chosen
   bool sigmoid;             // scores are sigmoid(logit); softmax over the experts otherwise
@@ -15,7 +15,7 @@ struct RoutingRule {
   bool normalize;           // weights are divided by their sum
   float scale;              // and multiplied with this
 
-  // Throws std::invalid_argument naming the field when the numbers do not go together.
+  // Throws std::invalid_argument with the field if the numbers are inconsistent.
   void check() const;
 };
 

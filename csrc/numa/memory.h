@@ -1,5 +1,5 @@
-// Places memory on a chosen node, and reports where memory really lies. First touch by the node's own threads
-// places it; memory policies are set as well where the kernel permits them, but never needed.
+// Places memory on a chosen node, and reports the actual location of memory. First touch by the node's
+// threads places it; memory policies are also set if the kernel permits them, but are not required.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace ballast {
 // Whether this process may set memory policies; containers commonly may not.
 bool mempolicy_available();
 
-// Asks that pages go to the kernel's node `node`, also those that it swaps or migrates. Returns whether it
-// will; where it does not, the thread that touches a page first places it all the same.
+// Requests that the kernel places pages on its node `node`, also after swapping or migration. Returns whether
+// the kernel accepts; if not, the first thread that touches a page still places it.
 bool prefer_node(const Pages& pages, int node);
 
 struct AddressRange {

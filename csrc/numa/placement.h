@@ -1,4 +1,4 @@
-// Which threads run on which CPUs: decided from a topology alone.
+// Decides from a topology which threads run on which CPUs.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// How work and threads are divided among nodes.
+// Divides work and threads among nodes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The machine's NUMA nodes, cores and CPUs as far as this process may use them. What the system does not tell
-// is unknown here, never guessed. A Topology may also be made up, as tests do.
+// The machine's NUMA nodes, cores and CPUs as far as this process may use them. Facts that the system does
+// not report stay unknown and are never guessed. Tests construct synthetic topologies.
 #pragma once
 
 #include <string>
@@ -39,7 +39,7 @@ Topology read_topology(const std::string& root, const std::vector<int>& allowed_
 // pinned. Throws std::system_error if the system does not report them.
 std::vector<int> allowed_cpus();
 
-// The kernel's lists, "0-3,8,10-11", ascending. What is no list reads as none.
+// Parses the kernel's lists, such as "0-3,8,10-11"; ascending. Invalid text gives an empty list.
 std::vector<int> parse_cpu_list(const std::string& text);
 
 }  // namespace ballast

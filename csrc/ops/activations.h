@@ -1,4 +1,4 @@
-// Activations as panels take them: rounded to bytes once a call, or floats where they lie.
+// Activations for products with panels: rounded to bytes once per call, or borrowed floats.
 #pragma once
 
 #include <cstdint>

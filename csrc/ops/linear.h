@@ -1,4 +1,4 @@
-// Products of activations with weight matrices. Shapes are the caller's to check; kernels do not throw.
+// Products of activations with weight matrices. The caller checks shapes; kernels do not throw.
 #pragma once
 
 #include <cstdint>

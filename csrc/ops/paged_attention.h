@@ -75,8 +75,8 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen = nullptr);
 
-// Most bytes that paged_attention keeps between positions that are attended to apart, for steps of up to
-// `num_tokens` and sequences of up to `num_positions`, which share the cache.
+// Maximum bytes of paged_attention's partial results, for steps of up to `num_tokens` and sequences of up to
+// `num_positions` positions that share the cache.
 int64_t attention_states_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t value_width,
                                int64_t num_tokens, int64_t num_positions, int num_threads);
 

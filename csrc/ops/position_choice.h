@@ -1,5 +1,5 @@
-// Which positions a token attends to where an indexer chooses them (DeepSeek-V3.2-Exp, §2.1): a few small
-// heads score every position that the token sees, and those with the highest scores are chosen.
+// Selects the positions that a token attends to, for models with an indexer (DeepSeek-V3.2-Exp, §2.1): a few
+// small heads score every visible position, and the positions with the highest scores are selected.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct IndexShape {
 };
 
 // Writes the positions of the k highest of num_scores scores, ascending; of equal scores the lower
-// positions'. Returns how many there are, min(k, num_scores). NaN is above every number.
+// positions'. Returns how many there are, min(k, num_scores). NaN counts as the highest score.
 int64_t choose_top(const float* scores, int64_t num_scores, int64_t k, int32_t* chosen);
 
 // For each token, chosen [T, top_k], its first counts [T] entries: all positions that it sees where these are

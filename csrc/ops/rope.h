@@ -1,4 +1,4 @@
-// Rotary position embedding. What makes a pair is a matter of how a model's weights are stored.
+// Rotary position embedding. The layout of a model's weights determines which entries form a pair.
 #pragma once
 
 #include <cstdint>

@@ -34,8 +34,8 @@ inline float power_of_two(uint8_t power) {
   return float_from_bits(power < 2 ? 0x00200000u << power : static_cast<uint32_t>(power - 1) << 23);
 }
 
-// The seven bits of an E4M3 float that has no sign. What stands for no number is zero: 0x7f, not 0xff, as in
-// the gguf package.
+// The seven bits of an E4M3 float that has no sign. NaN (0x7f, not 0xff) becomes zero, as in the gguf
+// package.
 inline uint8_t magnitude_of_e4m3(uint8_t code) { return code == 0x7f ? 0 : code & 0x7f; }
 
 // A half of what they stand for. Shifted into the place of a half's bits, the exponent is 7 too small.

@@ -1,4 +1,4 @@
-"""Values: wrong ones are refused by name, right ones end where they belong."""
+"""The chart's values: invalid ones are refused by name, and valid ones reach the right fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of clients have in common: a tool, a schema, the examples as modules."""
+"""Shared parts of the client checks: a tool, a schema, the examples as modules."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Beside other projects that call their kind InferenceService: each is found by its own name."""
+"""Other projects also have a kind InferenceService: each is found by its full name."""
 
 from __future__ import annotations
 

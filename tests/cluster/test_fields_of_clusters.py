@@ -1,4 +1,4 @@
-"""Fields that clusters with rules of their own ask for: a real API server takes them, and what serves goes on."""
+"""Fields that some clusters' policies require: a real API server accepts them, and services keep serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many services at once, and what a cluster that has nothing to do costs."""
+"""Many services at the same time, and the cost of an idle cluster."""
 
 from __future__ import annotations
 

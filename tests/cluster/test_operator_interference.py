@@ -1,4 +1,5 @@
-"""Others edit what the operator owns, and ask for what cannot be: what serves goes on, and the status is true."""
+"""Other clients edit the operator's objects and request impossible changes: services keep serving, and the status is
+correct."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ ADDED = [
     ("networkpolicies", {"egress": [{}]}),
     ("poddisruptionbudgets", {"selector": {"matchLabels": {"foo": "bar"}}}),
 ]
-"""What somebody adds to a child's spec, beside what the operator put there."""
+"""Fields that another client adds to a child's spec, in addition to the operator's."""
 
 
 def test_what_somebody_adds_to_a_child_is_taken_away_and_foreign_labels_stay(kube: Kube, namespace: str) -> None:

@@ -1,4 +1,4 @@
-"""Objects of others, and objects of ours that others hold: named as what they are, and taken up where they may be."""
+"""Foreign objects, and own objects with foreign owners: they are reported, and adopted if that is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the operator in a cluster: kinds that come and go, topology that is told, containers put in."""
+"""The operator's environment: kinds that are added and removed, published topology, injected containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every sample is applied as it stands, with what it needs beside it, and its services become Ready."""
+"""Every sample is applied unchanged, with its prerequisites, and its services become Ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two installs of the operator that look after the same services: one acts, both say so, and nobody fights."""
+"""Two installs of the operator watch the same services: only one acts, both report it, and they do not conflict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dashboards show of what is wrong: colours, links and marks. That their queries return numbers is tested on a
+"""How the dashboards show problems: colours, links and marks. That their queries return numbers is tested on a
 real Prometheus, in tests/cluster."""
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ VALUES: list[Any] = [
     *({"include_usage": True}, {"effort": "low"}),
 ]
 BEYOND_SCHEMAS = re.compile(
-    r"only allowed with|excludes|is more than max_tokens|make it equal to n|must be at least 1 without echo"
+    r"only allowed with|excludes|is more than max_tokens|set it to n|must be at least 1 without echo"
     r"|cannot be read|cannot be enforced|not valid JSON|a schema must be an object|the prompt is empty"
     r"|only a message of the assistant can be continued"
 )

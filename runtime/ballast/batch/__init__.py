@@ -1,1 +1,1 @@
-"""`ballast batch`: a file of requests in, a file of replies out, in OpenAI's batch format."""
+"""`ballast batch`: answers a file of requests in OpenAI's batch format, and writes a file of replies."""

@@ -34,18 +34,18 @@ _ENDPOINTS: Mapping[str, tuple[Endpoint, bool]] = {
     "/v1/responses": (Endpoints.response, True),
     "/v1/messages": (Endpoints.message, True),
 }
-"""By URL; and whether the endpoint may render a template."""
+"""By URL, with a flag: whether the endpoint may render a template."""
 
 URLS = tuple(_ENDPOINTS)
 
 
 class Answers:
-    """Answers requests by one engine. All of them are of one client."""
+    """Answers requests with one engine, all as the same client."""
 
     def __init__(
         self, model: PreparedModel, engine: Engine, threads: TextThreads, shutting_down: asyncio.Future[None]
     ) -> None:
-        """`shutting_down` is done once requests that still run must fail."""
+        """`shutting_down`: is done when running requests must fail."""
         server = model.config.server
         self._engine = engine
         self._endpoints = Endpoints.of(model, engine.limits)
@@ -62,7 +62,7 @@ class Answers:
         engine.count_arriving = lambda: threads.num_arriving
 
     async def answer(self, url: str, body: bytes) -> Answer:
-        """The answer to a request whose URL is one of URLS; also where that is an error."""
+        """The reply, or the error, to a request whose URL is one of URLS."""
         request_id = uuid.uuid4().hex
         ignored = IgnoredFields(refuse_unknown=self._refuses_unknown)
         try:

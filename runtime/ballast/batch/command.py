@@ -1,4 +1,4 @@
-"""`ballast batch`: answers a file of requests as the server would."""
+"""`ballast batch`: answers a file of requests like the server."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ log = logging.getLogger(__name__)
 EXIT_SOME_FAILED = 1
 LOGGED_EVERY_S = 30.0
 _TRIES = 20
-"""Of a request that finds no capacity, such as threads for its grammar."""
+"""Attempts of a request without capacity, such as threads for its grammar."""
 _NO_CAPACITY = (429, 503)
 _NO_LIMIT = 1 << 40
 
 
 def run(config: Config, requests: Path, replies: Path) -> int:
-    """Answer the requests that `replies` does not hold yet, with a resolved configuration.
+    """Answer the requests that have no reply in `replies` yet, with a resolved configuration.
 
-    Returns 0, 1 where some failed, or 128 and the signal that stopped it. Raises BallastError.
+    Returns 0, 1 if some failed, or 128 plus the number of the signal that stopped it. Raises BallastError.
     """
     configure_logging(config.log)
     if replies.exists() and requests.exists() and replies.samefile(requests):
-        raise ConfigError("replies", replies, "is the file of requests; name another")
+        raise ConfigError("replies", replies, "is also the file of requests; choose another file")
     asked = check_requests(requests)
     with Replies(replies) as output:
         other = next((name for name in output.held if name not in asked), None)
         if other is not None:
-            problem = f"answers custom_id {shown(other)}, which {requests} does not ask; name another file"
+            problem = f"has a reply to custom_id {shown(other)}, which {requests} does not contain; choose another file"
             raise ConfigError("replies", replies, problem)
         before = len(output.held)
         ended = _Ended()
@@ -70,7 +70,7 @@ def run(config: Config, requests: Path, replies: Path) -> int:
         sys.stdout.flush()
     if not ended.engine_stopped:
         logging.shutdown()
-        os._exit(128 + (ended.signal or 0))  # the engine's thread cannot be stopped from here
+        os._exit(128 + (ended.signal or 0))  # this thread cannot stop the engine's
     if ended.signal is not None:
         return 128 + ended.signal
     return EXIT_SOME_FAILED if failed else 0
@@ -101,12 +101,12 @@ def _summary(asked: int, held: int, failed: int, before: int, ended: _Ended, fil
 
 
 async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output: Replies, total: int) -> _Ended:
-    """Exits the process where the engine dies."""
+    """Exits the process if the engine dies."""
     loop = asyncio.get_running_loop()
     shutting_down: asyncio.Future[None] = loop.create_future()
     ended = _Ended()
     window = 2 * model.config.scheduling.max_batch_size
-    # The window limits the waiting requests, so that none is rejected because the queue is full.
+    # The window limits waiting requests, so that the queue is never full.
     settings = replace(
         engine_settings(model.config),
         max_queue=window * MAX_CHOICES,
@@ -117,7 +117,7 @@ async def _answer_all(model: PreparedModel, todo: Iterator[BatchRequest], output
 
     def on_signal(number: int) -> None:
         if ended.signal is not None or engine.state is EngineState.LOADING:
-            os._exit(128 + number)  # replies are written line by line: nothing is lost
+            os._exit(128 + number)  # replies are written line by line, so none is lost
         ended.signal = number
         shutting_down.set_result(None)
 
@@ -152,7 +152,7 @@ async def _work(
     shutting_down: asyncio.Future[None],
     progress: _Progress,
 ) -> None:
-    """Answer requests, `window` at a time, until there is none left, the run is stopped or the engine is dead."""
+    """Answer requests, `window` at a time, until all are answered, the run is stopped or the engine is dead."""
 
     def is_over() -> bool:
         return shutting_down.done() or engine.failure is not None
@@ -161,7 +161,7 @@ async def _work(
         while not is_over() and (request := next(todo, None)) is not None:
             line = await _line_for(answers, request, shutting_down)
             if is_over():
-                return  # it may say no more than that; it is asked again next time
+                return  # the error may be a consequence of the stop; the next run tries the request again
             output.add(request.custom_id, line)
             progress.note(failed=output.held[request.custom_id])
 
@@ -184,7 +184,7 @@ async def _line_for(answers: Answers, request: BatchRequest, shutting_down: asyn
 
 
 class _Progress:
-    """A bar on a terminal, else a line in the log every 30 s."""
+    """A progress bar on a terminal, otherwise a log line every 30 s."""
 
     def __init__(self, total: int, held: int) -> None:
         self._total, self._failed = total, 0
@@ -204,7 +204,7 @@ class _Progress:
         self._redirected.__exit__(kind, error, trace)
 
     def note(self, *, failed: bool) -> None:
-        """One more is done."""
+        """Count one more reply."""
         self._num_done += 1
         self._failed += failed
         if self._failed:

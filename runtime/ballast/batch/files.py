@@ -1,5 +1,5 @@
-"""The two files of a batch: requests, which are checked before anything is loaded, and replies, which are only added
-to."""
+"""The two files of a batch: requests, which are checked before the model is loaded, and replies, which are
+append-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_PROBLEMS = 5
 
 
 def read_requests(file: Path) -> Iterator[BatchRequest]:
-    """The requests of a file, one after another. Raises ConfigError for the first line that is none."""
+    """The requests of a file, in order. Raises ConfigError for the first invalid line."""
     for number, line in _lines(file):
         try:
             yield read_request(line)
@@ -28,14 +28,14 @@ def read_requests(file: Path) -> Iterator[BatchRequest]:
 
 
 def check_requests(file: Path) -> frozenset[str]:
-    """The custom_ids of a file of requests. Raises ConfigError, which names the first lines that are wrong."""
+    """The custom_ids of a file of requests. Raises ConfigError, which names the first invalid lines."""
     seen: dict[str, int] = {}
     problems = []
     for number, line in _lines(file):
         try:
             name = read_request(line).custom_id
             if name in seen:
-                raise LineError(f"custom_id {shown(name)} is that of line {seen[name]} too; each must have its own")
+                raise LineError(f"custom_id {shown(name)} is also used in line {seen[name]}; each must be unique")
             seen[name] = number
         except LineError as error:
             problems.append(f"line {number}: {error}")
@@ -49,7 +49,7 @@ def check_requests(file: Path) -> frozenset[str]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers."""
+    """The lines that are not blank, with their numbers."""
     try:
         with file.open("rb") as stream:
             number = 0
@@ -68,13 +68,13 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class Replies:
-    """A file of replies, which one process at a time may add to. Closed by leaving its context.
+    """A file of replies, which only one process at a time may extend. Closed by leaving its context.
 
-    Lines are written whole; one that a crash has cut off is removed, and its request is asked again.
+    If a crash left an incomplete last line, that line is removed and its request is answered again.
     """
 
     def __init__(self, file: Path) -> None:
-        """Open `file`, or make it. Raises ConfigError for one that holds anything else."""
+        """Open or create `file`. Raises ConfigError if it has other content."""
         self._file = file
         try:
             self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -86,7 +86,9 @@ class Replies:
             """custom_id → whether the request failed."""
         except BlockingIOError:
             os.close(self._fd)
-            raise ConfigError("replies", file, "another `ballast batch` writes it; wait for that one") from None
+            raise ConfigError(
+                "replies", file, "another `ballast batch` is writing it; wait until that one ends"
+            ) from None
         except BaseException:
             os.close(self._fd)
             raise
@@ -100,7 +102,7 @@ class Replies:
         os.close(self._fd)
 
     def add(self, custom_id: str, line: bytes) -> None:
-        """Write the line that answers a request. Raises ConfigError where the disk takes no more."""
+        """Append the line of a reply. Raises ConfigError if the file cannot be written."""
         left = memoryview(line)
         try:
             while left:
@@ -122,7 +124,7 @@ class Replies:
                 try:
                     custom_id, failed = read_held(line)
                 except LineError as error:
-                    problem = f"line {number} is no reply of a batch ({error}); name another file"
+                    problem = f"line {number} is not a reply of a batch ({error}); choose another file"
                     raise ConfigError("replies", self._file, problem) from None
                 held[custom_id] = failed
                 end += len(line)

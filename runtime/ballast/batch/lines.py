@@ -1,4 +1,4 @@
-"""The lines of both files: a request as OpenAI's batch format has it, and the line that answers it."""
+"""The lines of both files: requests and replies in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ballast.errors import shown
 from ballast.wire.json_text import to_json
 
 OWN_BEGIN = b'{"id":"batch_req_'
-"""How every line of a file of replies begins."""
+"""The beginning of every line of a file of replies."""
 
 
 class LineError(Exception):
-    """What is wrong with a line, as the end of a sentence that begins with its number."""
+    """A line is invalid. The message continues a sentence that begins with its number."""
 
 
 class BatchRequest(BaseModel):
-    """One request. Further fields are ignored."""
+    """One request. Other fields are ignored."""
 
     custom_id: Annotated[str, Field(min_length=1, strict=True)]
     method: Literal["POST"] = "POST"
@@ -51,7 +51,7 @@ class _Held(BaseModel):
 
 
 def read_request(line: bytes) -> BatchRequest:
-    """A line of the file of requests. Raises LineError."""
+    """Parse a line of the file of requests. Raises LineError."""
     try:
         return BatchRequest.model_validate_json(line)
     except ValidationError as error:
@@ -59,7 +59,7 @@ def read_request(line: bytes) -> BatchRequest:
 
 
 def read_held(line: bytes) -> tuple[str, bool]:
-    """Of a line of the file of replies, the custom_id, and whether the request failed. Raises LineError."""
+    """The custom_id of a line of the file of replies, and whether the request failed. Raises LineError."""
     try:
         held = _Held.model_validate_json(line)
     except ValidationError as error:
@@ -68,17 +68,18 @@ def read_held(line: bytes) -> tuple[str, bool]:
 
 
 def refusal(request: BatchRequest, urls: Sequence[str]) -> tuple[str, str] | None:
-    """Code and message for a request that is not even tried; None for others. `urls`: those that a batch answers."""
+    """Error code and message of a request that is not attempted; None otherwise. `urls`: the URLs that a batch
+    supports."""
     if request.url not in urls:
         served = ", ".join(urls)
-        return "url_not_served", f"url: {shown(request.url)} is not answered in a batch; these are: {served}"
+        return "url_not_served", f"url: {shown(request.url)} is not supported in a batch; use one of {served}"
     if request.body.get("stream"):
-        return "stream_not_supported", "stream: the replies of a batch are whole; leave it out"
+        return "stream_not_supported", "stream: a batch cannot stream replies; leave it out"
     return None
 
 
 def answer_line(custom_id: str, answer: Answer) -> bytes:
-    """The line for a request that was answered, also where the answer is an error."""
+    """The line for a request that was answered, possibly with an error."""
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id,
@@ -88,7 +89,7 @@ def answer_line(custom_id: str, answer: Answer) -> bytes:
 
 
 def refusal_line(custom_id: str, request_id: str, code: str, message: str) -> bytes:
-    """The line for a request that was not tried."""
+    """The line for a request that was not attempted."""
     return _line(custom_id, request_id, {"response": None, "error": {"code": code, "message": message}})
 
 
@@ -103,4 +104,4 @@ def _problem(error: ValidationError) -> str:
         return f"is not JSON: {detail['msg'].removeprefix('Invalid JSON: ')}"
     if detail["type"] == "missing":
         return f"{path} is missing"
-    return f"{path}: {detail['msg']}" if path else "is no JSON object"
+    return f"{path}: {detail['msg']}" if path else "is not a JSON object"

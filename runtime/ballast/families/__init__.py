@@ -1,2 +1,2 @@
-"""The model families that are served: what each says of its files and of its text. Data only; what acts on it is shared
-and does not ask which family it serves."""
+"""The supported model families: the properties of their files and texts. Data only; the shared code that uses it does
+not depend on the family."""

@@ -1,4 +1,4 @@
-"""What an architecture of model files says of its arithmetic, as data."""
+"""The arithmetic of an architecture of model files, as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ llama.cpp. DeepSeek's models have other values, so their architectures have no d
 
 @dataclass(frozen=True, slots=True)
 class RouterRule:
-    """How a router chooses, as far as files do not say it."""
+    """How a router chooses, as far as files do not define it."""
 
     group_score: Literal["max", "top2_sum"]
     """By which of its experts' scores a group is chosen: the best, or the sum of the best two."""
@@ -60,7 +60,7 @@ class Architecture:
     defaults: Mapping[str, Value] | None = None
     """Values of missing keys, if they do not depend on the model: by key without prefix."""
     ffn_norm: str = "ffn_norm"
-    """How files name the norm before the feed-forward."""
+    """The files' name of the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
     norms_all_heads: bool = False

@@ -1,4 +1,4 @@
-"""What a model family says of itself, as data."""
+"""The description of a model family, as data."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ReplyForm:
 
 
 class Dimensions(NamedTuple):
-    """What tells one model from another."""
+    """The dimensions that identify a model."""
 
     hidden: int
     ffn_dim: int
@@ -132,19 +132,19 @@ class Family:
     architecture: str
     """`general.architecture` of these files."""
     models: tuple[KnownModel, ...]
-    """What older conversions of its models left out."""
+    """Values that older conversions of its models lack."""
     releases: tuple[Release, ...]
     published: Mapping[str, str]
     """Fingerprint of a published template → name of the release whose template replaces it."""
     reply: ReplyForm
     vocabulary: tuple[str, ...]
-    """Tokens that no earlier family's vocabulary has all of."""
+    """Tokens that identify the family: no earlier family's vocabulary has all of them."""
     without_template: str | None = None
     """The name of the release whose template a file gets that has none."""
     ends: tuple[str, ...] = ()
     """Tokens that end a reply, in addition to those of the file."""
     never_ends: tuple[str, ...] = ()
-    """Tokens that end no reply, even if the file says so."""
+    """Tokens that do not end a reply, even if the file declares them as end tokens."""
 
     def source(self, release: Release) -> str:
         """The text of a release's template."""

@@ -1,4 +1,4 @@
-"""The table of families, and how one is found."""
+"""The table of families, and the search in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAMILIES: Mapping[str, Family] = {
         gpt_oss.FAMILY,
     )
 }
-"""By name. Where a file tells no family, the first is taken."""
+"""By name. If a file does not identify a family, the first one is used."""
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each for each in (DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS)

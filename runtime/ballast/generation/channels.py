@@ -1,4 +1,4 @@
-"""What replies on channels need of a request: how they are divided, and how they are constrained."""
+"""Readers and constraints of a request's replies on channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ballast.wire.openai.request import ChatCompletionRequest, GenerationRequest
 
 
 def channels_of(prompt_ids: Iterable[int], tokenizer: Tokenizer) -> Start:
-    """What a reply begins with. `prompt_ids` are in reverse order."""
+    """The beginning of a reply. `prompt_ids` are in reverse order."""
     return channel_start(prompt_ids, marks_of(tokenizer, tokenizer.reply.spellings), tokenizer)
 
 

@@ -16,14 +16,14 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPrefix:
-    """Reasoning that may precede the constrained text. It is free, but must end before the reply does."""
+    """Reasoning that may precede the constrained text. It is unconstrained, but must end before the reply."""
 
     end_id: int
     """The token after which the grammar begins."""
     begin_id: int | None
     """The reply reasons only if this is its first token; None: every reply reasons."""
     banned_ids: frozenset[int] = frozenset()
-    """Tokens that would end the reasoning in another way."""
+    """Tokens that would end the reasoning without the end tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Grammar:
     matcher: LLMatcher
     """Before the first token; each state works on a copy."""
     param: str
-    """The request's field that the grammar comes from."""
+    """The request's field with the grammar."""
     vocab_size: int
     reasoning_prefix: ReasoningPrefix | None
 
@@ -98,5 +98,5 @@ def grammar_error(matcher: LLMatcher, param: str) -> RequestError:
     """The error that llguidance reports, in one line."""
     reason = " ".join(matcher.get_error().split()).replace(" | <non-verbose/>", "").replace(" <non-verbose/>", "")
     if reason == "NoExtensionBias":
-        reason = "no text follows it, as in a schema that refers only to itself"
+        reason = "no text matches it, as in a schema that refers only to itself"
     return RequestError(f"{param}: the grammar cannot be enforced: {reason[:MAX_REASON_CHARS]}", param=param)

@@ -1,4 +1,4 @@
-"""The grammar of calls in tags with a mark in each, as DeepSeek V3.2 writes them.
+"""The grammar of calls in tags that each contain a mark, as DeepSeek V3.2 writes them.
 
 A tag says whether its value is a string.
 """
@@ -49,8 +49,8 @@ def dsml_calls(
             if not is_key(key):
                 path = f"{param}.{function.number}.function.parameters.properties"
                 raise RequestError(
-                    f"{path}: the key {shown(key)} cannot be held in this model's form of calls; one of at most "
-                    f"{LONGEST_KEY} characters can, without line breaks and double quotation marks",
+                    f"{path}: the key {shown(key)} cannot be enforced in this model's format of calls; use at most "
+                    f"{LONGEST_KEY} characters without line breaks and double quotation marks",
                     param=path,
                 )
             yield from terminals_of(value.terminals, rule, quoted("</"))

@@ -1,8 +1,7 @@
-"""The part of a JSON schema that a grammar can enforce. It is never stricter than the schema.
+"""Extracts the part of a JSON schema that a grammar can enforce. It is never stricter than the schema.
 
-llguidance checks each part by itself, so its rules are not repeated here. References within the schema are not followed
-in these checks, since every part is checked in its own place.
-"""
+llguidance checks each part separately, so its rules are not repeated here. The checks do not follow references within
+the schema, because the parts that they refer to are checked too."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ import orjson
 from llguidance import LLMatcher
 
 MAX_CHECKED_BYTES = 2 << 20
-"""Bound of the work for one schema: about two seconds. Parts that are not checked by then are left out."""
+"""Work limit for one schema: about two seconds. Parts that are unchecked by then are left out."""
 
 _CACHE_SIZE = 64
 
 _SCHEMAS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords that hold an object of schemas."""
+"""Keywords whose value is an object of schemas."""
 _SCHEMA = frozenset(
     {
         *("items", "additionalItems", "unevaluatedItems", "contains"),
@@ -30,9 +29,9 @@ _SCHEMA = frozenset(
         *("not", "if", "then", "else"),
     }
 )
-"""Keywords that hold one schema."""
+"""Keywords whose value is one schema."""
 _SCHEMA_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
-"""Keywords that hold a list of schemas."""
+"""Keywords whose value is a list of schemas."""
 _CONJUNCTIONS = frozenset({"required", "allOf", "patternProperties"})
 """Keywords of which each entry restricts a value further, so that a schema without one of them is weaker."""
 _REST_OF: Mapping[str, str] = {
@@ -40,12 +39,12 @@ _REST_OF: Mapping[str, str] = {
     "prefixItems": "items",
     "properties": "additionalProperties",
 }
-"""Keyword → the one that applies to what it does not name. The second would be too strict without the first."""
+"""Keyword → the keyword that applies to its remaining members. The second would be too strict without the first."""
 _LITERALS = frozenset({"const", "enum", "default", "examples"})
-"""Keywords that hold values, not schemas."""
+"""Keywords whose values are not schemas."""
 _DEFINITIONS = ("$defs", "definitions")
 _FIRST = ("type", "enum", "const", "properties", "patternProperties", "prefixItems")
-"""Keywords that are kept rather than others that contradict them."""
+"""Keywords that take precedence over contradicting ones."""
 _UNKNOWN_KEYS = "Unimplemented keys: "
 _UNKNOWN_FORMAT = "Unknown format: "
 
@@ -54,11 +53,11 @@ MAX_SCHEMA_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Enforceable:
-    """What a grammar can enforce of a schema."""
+    """The enforceable part of a schema."""
 
     schema: Mapping[str, Any]
     left_out: tuple[str, ...] = ()
-    """Paths of the parts that it cannot enforce, such as .properties.age.minimum; "" is the whole schema."""
+    """Paths of the parts that cannot be enforced, such as .properties.age.minimum; "" is the whole schema."""
 
 
 def enforceable(schema: Mapping[str, Any]) -> Enforceable:
@@ -152,7 +151,7 @@ def _pruned(node: Any, levels: int, path: str, left_out: list[str]) -> Any:
 
 
 class _Reduction:
-    """Leaves out of a schema what no grammar can be made of."""
+    """Removes the parts of a schema that grammars do not support."""
 
     def __init__(self, root: Mapping[str, Any], left_out: list[str]) -> None:
         self._root = root
@@ -160,7 +159,7 @@ class _Reduction:
         self._bytes_left = MAX_CHECKED_BYTES
 
     def whole(self) -> dict[str, Any]:
-        """What is left of the root."""
+        """The remaining root."""
         # First what references lead to, since the checks of the rest do not follow them.
         shared = {key: self._root[key] for key in _DEFINITIONS if isinstance(self._root.get(key), dict)}
         sound = _mapped(shared, lambda each, step: self._reduced(each, f".{step}"))

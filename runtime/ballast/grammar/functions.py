@@ -1,4 +1,4 @@
-"""Functions whose calls are pairs of a key and a value, as grammars of calls need them."""
+"""Functions whose calls are key/value pairs, for grammars of calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pair(NamedTuple):
 
 
 class Function(NamedTuple):
-    """What a call of one function holds."""
+    """The content of a call of one function."""
 
     number: int
     name: str
@@ -33,9 +33,9 @@ class Function(NamedTuple):
     order: KeyOrder
     pairs: list[Pair]
     takes_others: bool
-    """Whether any other pairs may follow."""
+    """Whether other pairs are allowed."""
     lines: list[str]
-    """The rules that the values need."""
+    """Rules that the values refer to."""
 
     def inner(self, pairs: Iterable[str], other: str) -> Iterator[str]:
         """Yields the rules of the pairs in any order, of which `inner_<number>` is the first. `pairs`: an expression
@@ -54,7 +54,7 @@ def functions_of(
     offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool
 ) -> Iterator[Function]:
     """The functions that are given with their numbers. With `any_arguments` those that are not strict take any pairs.
-    Raises RequestError for a strict function whose arguments cannot be held, and for a schema whose `properties` or
+    Raises RequestError for a strict function whose arguments cannot be enforced, and for a schema whose `properties` or
     `required` cannot be read."""
     for n, function in offered:
         strict, path = bool(function.get("strict")), f"{param}.{n}.function.parameters"
@@ -86,12 +86,12 @@ def _check(parameters: Parameters, path: str, *, strict: bool) -> None:
     named = [word for word in _OTHER_RULES if word in schema]
     if named or (others and others is not True and "properties" not in schema):
         raise RequestError(
-            f"{path}: {min(named, default='additionalProperties')} cannot be held in this model's form of calls",
+            f"{path}: {min(named, default='additionalProperties')} cannot be enforced in this model's format of calls",
             param=path,
         )
     if len(parameters.required) > MAX_TRACKED:
         raise RequestError(
-            f"{path}: {len(parameters.required)} required arguments cannot be held in this model's form of calls; at "
-            f"most {MAX_TRACKED} can",
+            f"{path}: {len(parameters.required)} required arguments cannot be enforced in this model's "
+            f"format of calls; at most {MAX_TRACKED} can",
             param=path,
         )

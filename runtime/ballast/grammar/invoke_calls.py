@@ -1,4 +1,4 @@
-"""The grammar of calls in invoke tags that are spelled out, as MiniMax-M2 writes them.
+"""The grammar of calls in invoke tags that are ordinary text, as MiniMax-M2 writes them.
 
 A value ends at the first `</parameter>` that a tag follows, as in `ballast.text.calls.invoke_calls`.
 """
@@ -38,8 +38,8 @@ def invoke_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *
             if not is_key(key):
                 path = f"{param}.{function.number}.function.parameters.properties"
                 raise RequestError(
-                    f"{path}: the key {shown(key)} cannot be held in this model's form of calls; one of 1 to "
-                    f"{LONGEST_KEY} characters can, without line breaks, angle brackets and double quotation marks",
+                    f"{path}: the key {shown(key)} cannot be enforced in this model's format of calls; use 1 to "
+                    f"{LONGEST_KEY} characters without line breaks, angle brackets and double quotation marks",
                     param=path,
                 )
             terminals = [] if value.is_any_text else bare_terminals(value, function.parameters.types_of(key))

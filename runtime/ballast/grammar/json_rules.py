@@ -1,8 +1,7 @@
-"""Rules for JSON that follows a tool's schema, with the keys of objects in any order.
+"""Rules for JSON that matches a tool's schema, with the keys of objects in any order.
 
-llguidance's own rules for a schema fix the order of keys. They are used for the parts of a schema that the rules here
-do not cover, such as `allOf`. References may name any part of the tool's schema.
-"""
+llguidance's rules for a schema fix the order of keys. They are used for parts that these rules do not cover, such as
+`allOf`. References may refer to any part of the tool's schema."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ _COMMON: Mapping[str, str] = {
 
 
 def common_rules(param: str) -> Iterator[str]:
-    """The rules that those of every `JsonRules` need."""
+    """The common rules of all `JsonRules`."""
     for name, rule in _COMMON.items():
         yield f"{name}: {rule}"
     scalar = embedded_schema({"type": sorted(_SCALARS)}, param, strict=True, blanks=False)
@@ -131,7 +130,7 @@ class JsonRules:
             if self._strict:
                 reference = shown(str(target["$ref"]))
                 raise RequestError(
-                    f"{self._path}: the reference {reference} names no part of this schema", param=self._path
+                    f"{self._path}: the reference {reference} does not exist in this schema", param=self._path
                 )
             return "json"
         if len(keys) > 1:

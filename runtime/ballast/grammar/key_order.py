@@ -1,8 +1,7 @@
-"""Keys that come in any order, each at most once, and the required ones at least once.
+"""Keys in any order, each at most once, and required keys at least once.
 
-A rule of the grammar carries 64 bits, one for each key that was used (llguidance's parametric rules). Required keys
-have the first bits. Optional keys beyond the last bit may be repeated.
-"""
+A rule of the grammar has 64 bits, one per used key (llguidance's parametric rules). Required keys have the first bits.
+Optional keys without a bit may be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grammar for tool calls that applies only once the reply begins one: the text before it is free."""
+"""A grammar for tool calls. It applies once the reply begins a call; the text before is unconstrained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LazyToolGrammar:
 
     calls: Grammar
     triggers: Mapping[int, tuple[int, ...]]
-    """Token id → the ids that the grammar reads in its place."""
+    """Token id → the ids that the grammar reads instead."""
 
     def start(self) -> LazyToolGrammarState:
         """The state before the first generated token."""

@@ -1,4 +1,4 @@
-"""Where a grammar begins: with the first token, or after the reasoning."""
+"""Decides where a grammar begins: at the first token, or after the reasoning."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ballast.text.tokenizer import Tokenizer
 def constrained_start(start: Start, thinking_enabled: bool | None) -> Start:
     """How a reply under a grammar begins, if it would begin as `start` without one.
 
-    A mask leaves few of the tokens that a model would write, so a `<think>` that stays allowed is soon the likeliest
-    one left. It is allowed only if the request asks for thinking. `thinking_enabled` is None when the request does not
-    say.
+    A mask forbids most of the tokens that a model would write, so an allowed `<think>` easily becomes the likeliest
+    one. It is allowed only if the request asks for thinking. `thinking_enabled` is None when the request does not say.
     """
     closed = start is Start.EITHER and not thinking_enabled
     switched_off = start is Start.EITHER_REASONING and thinking_enabled is False

@@ -1,4 +1,4 @@
-"""Grammars as text in llguidance's language, made from what a client may ask of a reply's form."""
+"""Grammars as text in llguidance's language, made from the fields that request a reply's form."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Source:
     param: str
     text: str
     left_out: tuple[str, ...] = ()
-    """The parts of the request's field that the grammar does not enforce."""
+    """Parts of the request's field that the grammar does not enforce."""
     or_else: Source | None = None
-    """The grammar to use if this one is too large or has no text."""
+    """The grammar to use if this one is too large or matches no text."""
 
 
 def json_object(param: str) -> Source:
@@ -79,7 +79,7 @@ def grammar(text: str, param: str) -> Source:
     llama.cpp and XGrammar read (`root ::= …`). Raises RequestError for one that is too long or cannot be read."""
     if len(text) > MAX_GRAMMAR_CHARS:
         raise RequestError(
-            f"{param}: the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_CHARS} can be", param=param
+            f"{param}: the grammar has {len(text)} characters; at most {MAX_GRAMMAR_CHARS} are allowed", param=param
         )
     try:
         return lark(text if is_lark(text) else lark_of(text), param)
@@ -138,4 +138,4 @@ def check_size(schema: Mapping[str, Any], param: str, *, strict: bool) -> None:
 
 def _check_count(count: int, most: int, what: str, param: str) -> None:
     if count > most:
-        raise RequestError(f"{param}: the schema {what.format(count)}, and at most {most} can be", param=param)
+        raise RequestError(f"{param}: the schema {what.format(count)}; at most {most} are allowed", param=param)

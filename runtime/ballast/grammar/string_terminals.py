@@ -1,6 +1,6 @@
-"""Terminals for the bare text of strings that a schema restricts: patterns, lengths and formats.
+"""Terminals for bare strings that a schema restricts: patterns, lengths and formats.
 
-llguidance holds strings of JSON to the same keywords.
+llguidance enforces the same keywords for strings in JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Grammars of calls in tags that are spelled out, as Qwen3-Coder writes them.
+"""Grammars of calls in tags that are ordinary text, as Qwen3-Coder writes them.
 
-`ballast.text.calls.tags` says where a value ends, for these grammars and for the reader.
+`ballast.text.calls.tags` defines where a value ends, for these grammars and for the reader.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
                 continue
             path = f"{param}.{n}.function.parameters.properties"
             raise RequestError(
-                f"{path}: the key {shown(pair.key)} cannot be held in this model's form of calls; one of at most "
-                f"{LONGEST_KEY} characters can, without line breaks, angle brackets and white space at its ends",
+                f"{path}: the key {shown(pair.key)} cannot be enforced in this model's format of calls; use at most "
+                f"{LONGEST_KEY} characters without line breaks, angle brackets and white space at its ends",
                 param=path,
             )
         terminals = bare_terminals(pair.value, function.parameters.types_of(pair.key))

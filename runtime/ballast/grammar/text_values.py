@@ -24,7 +24,7 @@ _JSON_TEXT = {
 
 @dataclass(slots=True)
 class TextValue:
-    """The ways to write one value. With `is_any_text` the others still count where text and JSON differ in form."""
+    """The ways to write one value. With `is_any_text`, the others still apply where text and JSON differ in form."""
 
     is_any_text: bool = False
     texts: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ def _add(
         if strict and expression is None:
             named = min(held - HELD, default="pattern" if "pattern" in held else "format")
             raise RequestError(
-                f"{path}: {named} of a value that may be a string cannot be held in this model's form of calls",
+                f"{path}: {named} of a value that may be a string cannot be enforced in this model's format of calls",
                 param=path,
             )
         if held == {"type"} or expression is None:
@@ -98,7 +98,7 @@ def _add(
     elif strict:
         named = min(own.keys() - ANNOTATIONS)
         raise RequestError(
-            f"{path}: {named} of a value that may be a string cannot be held in this model's form of calls",
+            f"{path}: {named} of a value that may be a string cannot be enforced in this model's format of calls",
             param=path,
         )
     else:

@@ -1,6 +1,6 @@
-"""What a request says about the tokens of its reply: which may come, which words may not, when reasoning ends.
+"""A request's rules for the tokens of its reply: allowed tokens, forbidden words, and the limit of reasoning.
 
-Each is a Constraint of the engine; several, and a grammar, hold together.
+Each is a Constraint of the engine. Several constraints and a grammar can be combined.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OnlyTokens:
 
 @dataclass(frozen=True, slots=True)
 class NoWords:
-    """Implements Constraint: no sequence of these is completed, as vLLM's `bad_words`."""
+    """Implements Constraint: none of these sequences is completed, as with vLLM's `bad_words`."""
 
     words: Sequence[tuple[int, ...]]
     """Each of one token or more."""
@@ -78,7 +78,7 @@ class NoWordsState:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingBudget:
-    """Implements Constraint: after `most` tokens of reasoning it ends, as vLLM's `thinking_token_budget`."""
+    """Implements Constraint: reasoning ends after `most` tokens, as with vLLM's `thinking_token_budget`."""
 
     most: int
     begin_id: int
@@ -164,11 +164,11 @@ class ChannelThinkingBudgetState:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Implements Constraint: a token may come if each of `parts` lets it."""
+    """Implements Constraint: a token is allowed if all `parts` allow it."""
 
     parts: tuple[Constraint, ...]
     fields: tuple[str, ...]
-    """The request's fields that they come from, for the error where they leave no token."""
+    """The request's fields, for the error if no token is allowed."""
     vocab_size: int
 
     def start(self) -> AllOfState:
@@ -184,7 +184,7 @@ class AllOfState:
         self._states: list[ConstraintState] = [part.start() for part in rule.parts]
 
     def allowed(self) -> Mask:
-        """The tokens that every part lets come. Raises RequestError where there is none."""
+        """The tokens that all parts allow. Raises RequestError if there is none."""
         size = self._rule.vocab_size
         num_bytes = (size + 7) // 8  # a grammar's mask may have more
         masks = [mask[:num_bytes] for state in self._states if (mask := state.allowed()) is not None]
@@ -193,7 +193,7 @@ class AllOfState:
         mask = reduce(np.bitwise_and, masks)
         if not mask[: size // 8].any() and not np.unpackbits(mask[size // 8 :], bitorder="little")[: size % 8].any():
             fields = " and ".join(self._rule.fields)
-            raise RequestError(f"{fields}: no token is left that may come next", param=self._rule.fields[0])
+            raise RequestError(f"{fields}: together they allow no next token", param=self._rule.fields[0])
         return mask
 
     def accept(self, token_id: int) -> None:

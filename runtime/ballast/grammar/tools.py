@@ -100,7 +100,7 @@ def tool_calls(
 
 
 def strict_schemas(tools: Sequence[Mapping[str, Any]], *, param: str = "tools") -> Iterator[Source]:
-    """The schema of each strict tool's arguments by itself, to find the one that cannot be held. Raises RequestError as
+    """The schema of each strict tool's arguments by itself, to find one that cannot be enforced. Raises RequestError as
     `json_schema` does."""
     for n, function in enumerate(tool["function"] for tool in tools):
         if function.get("strict") and (schema := function.get("parameters")):

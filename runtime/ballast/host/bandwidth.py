@@ -12,11 +12,11 @@ from ballast.host.machine import Machine, Memory
 from ballast.host.numa import plan_threads
 
 READ_BYTES = 1 << 30
-"""Read for a measurement; beyond the last cache of nearly all machines."""
+"""Bytes that a measurement reads; larger than the last-level cache of nearly all machines."""
 _SHARE_TAKEN = 4
 """A measurement uses at most 1/_SHARE_TAKEN of the available memory."""
 _LEAST_BYTES = 64 << 20
-"""Less than that would measure caches."""
+"""With less, caches would be measured."""
 
 _COPIED_BYTES = 256 << 20
 _COPIES = 5
@@ -27,17 +27,17 @@ _GPU_GB_PER_S = (
     *(("RTX 5090", 1792), ("RTX 4090", 1008), ("RTX 3090", 936), ("RTX 6000 Ada", 960), ("RTX A6000", 768)),
     *(("A10", 600), ("T4", 320), ("V100", 900)),
 )
-"""Parts of the driver's GPU names, longer names first → memory bandwidth from the data sheets."""
+"""Parts of GPU names as the driver reports them, longer names first → memory bandwidth from the data sheets."""
 
 
 def gpu_bytes_per_s(name: str) -> float | None:
-    """The rate of a GPU's memory by its model's data sheet; None for a model that is not known."""
+    """The memory bandwidth of a GPU model from its data sheet; None for an unknown model."""
     return next((rate * 1e9 for part, rate in _GPU_GB_PER_S if re.search(rf"\b{part}(?![0-9])", name)), None)
 
 
 def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
-    """The rate at which `num_threads` threads read memory, measured in about a second; None if too little memory is
-    free, or a limit of this process, such as `ulimit -v`, leaves too little."""
+    """The rate at which `num_threads` threads read memory, measured in about a second. None if too little memory is
+    free or allowed to this process, such as by `ulimit -v`."""
     num_bytes = min(READ_BYTES, memory.available_bytes // _SHARE_TAKEN)
     if num_bytes < _LEAST_BYTES:
         return None
@@ -47,7 +47,8 @@ def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
 
 
 def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
-    """Each NUMA node with usable CPUs and memory: its index, the threads that read, bytes a second."""
+    """For each NUMA node with usable CPUs and memory: its index, the number of reading threads, and bytes per
+    second."""
     for node in machine.topology.nodes:
         cpus = [core[0] for core in node.cores]
         num_bytes = min(READ_BYTES, machine.memory.available_bytes // _SHARE_TAKEN)
@@ -76,7 +77,7 @@ def copy_bytes_per_s(device: str) -> float:
 
 
 def _read_speed(pool: kernels.ThreadPool, num_bytes: int) -> float | None:
-    """Bytes a second; None where a limit of this process leaves too little memory."""
+    """Bytes per second; None if a limit of this process leaves too little memory."""
     try:
         return kernels.measure_read_speed(pool, num_bytes)
     except MemoryError:

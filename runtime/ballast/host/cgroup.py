@@ -1,8 +1,7 @@
-"""Limits of memory and CPU time that Linux control groups, version 2 and version 1, set for this process.
+"""The limits of memory and CPU time that Linux control groups (version 2 and 1) set for this process.
 
-A group's limit holds for all groups below it, so every group above the process counts. Inside a container the path that
-the kernel reports is often the host's, while the mount shows the container's own group as its root.
-"""
+A group's limit also applies to all groups below it, so all ancestors of the process's group are read. Inside a
+container, the kernel often reports the host's path, while the mount shows the container's group as its root."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ _UNLIMITED_BYTES = 1 << 60
 """Version 1 shows a number near 2⁶³ if there is no limit."""
 
 ReadText = Callable[[Path], str]
-"""Returns a file's text; empty if it cannot be read."""
+"""Returns a file's text; empty if the file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuQuota:
-    """The CPU time that a group's threads may use: that of `cpus` CPUs, which may be a fraction. Once it is used up,
-    all of the threads are stopped for the rest of the period, usually 100 ms."""
+    """The CPU time that a group's threads may use: that of `cpus` CPUs, possibly a fraction. When it is used up, the
+    kernel stops all of these threads for the rest of the period, usually 100 ms."""
 
     cpus: float
     limited_by: str
@@ -35,7 +34,7 @@ class CpuQuota:
 
 
 def memory_limits(read_text: ReadText, proc: Path, mount: Path) -> Iterator[tuple[Path, int, int]]:
-    """(directory, bytes left, bytes in all) of every group with a limit."""
+    """(directory, bytes left, total bytes) of every group with a limit."""
     unified, memory = _groups(read_text, proc, mount, "memory")
     names = [(unified, "memory.max", "memory.current")]
     names.append((memory, "memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -84,7 +83,7 @@ def parse_cgroups(text: str, controller: str) -> tuple[str | None, str | None]:
 
 
 def available_bytes(limit: str, usage: str, stat: str) -> int | None:
-    """Bytes that a group may still take, counting its page cache as free; None without a limit.
+    """Bytes that a group may still allocate, where page cache counts as free; None without a limit.
 
     Reads version 2 (memory.max, memory.current, memory.stat) and version 1 (limit_in_bytes, usage_in_bytes, whose
     stat counts the groups below it under `total_` names).
@@ -97,7 +96,7 @@ def available_bytes(limit: str, usage: str, stat: str) -> int | None:
 
 
 def quota_cpus(text: str) -> float | None:
-    """CPUs whose time a group may use, from "quota period" in microseconds, as cpu.max has them; None where the quota
-    is "max", or -1 as in version 1."""
+    """Number of CPUs whose time a group may use, from "quota period" in microseconds, as in cpu.max. None if the quota
+    is "max" or, in version 1, -1."""
     found = re.fullmatch(r"(\d+)\s+(\d+)\s*", text)
     return int(found[1]) / int(found[2]) if found and int(found[2]) else None

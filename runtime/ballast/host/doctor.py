@@ -1,4 +1,4 @@
-"""`ballast doctor`: reports what this machine offers, what is missing, and what that is needed for."""
+"""`ballast doctor`: reports the machine's resources, missing software, and what the software is needed for."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ballast.version import __version__
 
 _DISTRIBUTION = "ballast-serve"
 _SOURCE_TREE = Path(__file__).parents[3]
-"""Where pyproject.toml is when this runs from a source tree."""
+"""The folder of pyproject.toml in a source tree."""
 _OPTIONAL = {
     "torch": "computing on a GPU",
-    "triton": "the kernels of a GPU",
+    "triton": "GPU kernels",
     "flashinfer-python": "attention on a GPU, which is two to four times as fast with it",
 }
-"""Optional distributions → what they are for."""
+"""Optional distributions → their purpose."""
 
 Level = Literal["ok", "note", "missing"]
 
@@ -42,18 +42,18 @@ class Software:
     required: Mapping[str, str | None]
     optional: Mapping[str, str | None]
     extension_problem: str | None
-    """Why the compiled part cannot be imported; None when it can."""
+    """Why the compiled module cannot be imported; None if it can."""
     usable_isas: tuple[str, ...]
-    """Instruction sets with kernels in the compiled part that this machine supports, best first."""
+    """Instruction sets that this machine and the compiled module support, best first."""
     packing_flags: tuple[str, ...]
     """CPU features that the simplest packed kernels need; empty if the compiled module has none."""
     chosen_isa: str | ConfigError
-    """The one that is used, or the error if the requested one is not usable."""
+    """The instruction set in use, or the error if the requested one is not usable."""
     device: str
-    """What device=auto means here."""
+    """The device that device=auto selects."""
     device_reason: str
     compilers: Mapping[str, bool]
-    """Compilers for flashinfer's kernels → whether each is found."""
+    """Compilers for flashinfer's kernels → whether the compiler was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Finding:
 
 
 def run(out: TextIO | None = None, *, measure: bool = False) -> int:
-    """Print the report; 1 when Ballast cannot run here at all, else 0. `measure`: with the speeds of memory and of
-    GPUs' buses."""
+    """Print the report. Returns 1 if Ballast cannot run here, otherwise 0. `measure`: include the speeds of memory and
+    of the GPUs' buses."""
     software = read_software()
     machine = None if software.extension_problem else read_machine()
     findings = diagnose(machine, software)
@@ -78,14 +78,15 @@ def run(out: TextIO | None = None, *, measure: bool = False) -> int:
 
 
 def diagnose(machine: Machine | None, software: Software) -> list[Finding]:
-    """All findings, the machine's first. `machine` is None without the compiled part, which reads it. Pure."""
+    """All findings, first those about the machine. `machine` is None without the compiled module, which reads it.
+    Pure."""
     described = [] if machine is None else [*_cpu(machine, software), *_threads(machine), *_memory(machine)]
     gpus = [] if machine is None else _gpus(machine, software)
     return [*described, *gpus, *_software(software)]
 
 
 def render(findings: list[Finding]) -> str:
-    """The report as text, with its conclusion."""
+    """The report as text, with a conclusion."""
     width = max(len(finding.subject) for finding in findings)
     lines = [f"{finding.level:7}  {finding.subject:{width}}  {finding.text}" for finding in findings]
     missing = [finding.subject for finding in findings if finding.level == "missing"]
@@ -94,7 +95,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def read_software() -> Software:
-    """What is installed in the running Python."""
+    """The software that is installed in the running Python."""
     problem = _extension_problem()
     device, reason = ("cpu", "") if problem else auto_device()
     asked = _asked_by_distribution()
@@ -124,7 +125,7 @@ def _asked_by_distribution() -> Sequence[str] | None:
 
 
 def _asked_by_source_tree() -> Sequence[str]:
-    """The same from the source tree; nothing where there is none, as when only the package was copied."""
+    """The same from the source tree; empty without one, such as when only the package was copied."""
     try:
         project = tomllib.loads((_SOURCE_TREE / "pyproject.toml").read_text())["project"]
     except (OSError, ValueError, KeyError):
@@ -148,7 +149,7 @@ def _version(distribution: str) -> str | None:
 
 def _extension_problem() -> str | None:
     try:
-        # A module inside: the folder of stubs imports as an empty package where nothing is built.
+        # Import a module inside: without a build, the folder of stubs imports as an empty package.
         importlib.import_module("ballast._core.kernels")
     except ImportError as error:
         return str(error)
@@ -160,13 +161,13 @@ def _usable_isas() -> tuple[str, ...]:
 
 
 def _packing_flags() -> tuple[str, ...]:
-    from ballast.host.isa import packing_flags  # needs the compiled part, which may be missing
+    from ballast.host.isa import packing_flags  # needs the compiled module, which may be missing
 
     return packing_flags()
 
 
 def _chosen_isa() -> str | ConfigError:
-    from ballast.host.isa import chosen_isa  # needs the compiled part, which may be missing
+    from ballast.host.isa import chosen_isa  # needs the compiled module, which may be missing
 
     try:
         return chosen_isa()
@@ -180,30 +181,30 @@ def _cpu(machine: Machine, software: Software) -> Iterator[Finding]:
     )
     yield _instructions(machine, software)
     if not machine.nodes:
-        yield Finding("note", "NUMA", "the kernel does not tell the nodes; memory is taken as one")
+        yield Finding("note", "NUMA", "the kernel does not report the nodes; memory is treated as one node")
     for node in machine.nodes:
         usable = len(node.cpus & machine.cpus)
         memory = f"{_gib(node.total_bytes)}, {_gib(node.free_bytes)} free"
         text = f"{memory}, {usable} of {len(node.cpus)} CPUs usable"
         if usable and node.index not in machine.memory_nodes:
-            text += "; its memory may not be used from here, so every access is remote"
+            text += "; this process may not use its memory, so every access is remote"
         yield Finding("ok" if node.index in machine.memory_nodes or not usable else "note", f"NUMA {node.index}", text)
 
 
 def _instructions(machine: Machine, software: Software) -> Finding:
     if not software.packing_flags:
-        text = "there are no fast kernels for this architecture; the arithmetic of quantised weights is slow"
+        text = "there are no fast kernels for this architecture; computing with quantised weights is slow"
         return Finding("note", "instructions", text)
     known = ", ".join(machine.cpu_flags)
     lacking = [flag for flag in software.packing_flags if flag not in machine.cpu_flags]
     if not lacking:
         return Finding("ok", "instructions", known)
-    text = f"without {', '.join(lacking)} the arithmetic of quantised weights is slow"
-    return Finding("note", "instructions", f"{known or 'none that kernels take'}; {text}")
+    text = f"without {', '.join(lacking)} computing with quantised weights is slow"
+    return Finding("note", "instructions", f"{known or 'none that kernels use'}; {text}")
 
 
 def _threads(machine: Machine) -> Iterator[Finding]:
-    from ballast.host.numa import format_cpus, plan_threads  # needs the compiled part, which may be missing
+    from ballast.host.numa import format_cpus, plan_threads  # needs the compiled module, which may be missing
 
     plan = plan_threads(machine.topology, machine.default_threads, "auto")
     if plan.placement is None:
@@ -214,11 +215,11 @@ def _threads(machine: Machine) -> Iterator[Finding]:
             yield Finding("ok", "threads", f"{len(node.cpus)} for {name}, pinned to CPUs {format_cpus(node.cpus)}")
     quota = machine.quota_note(machine.default_threads)
     if quota is not None:
-        yield Finding("note", "CPU quota", f"{quota}; CPUs of its own serve a pod better")
+        yield Finding("note", "CPU quota", f"{quota}; a pod with exclusive CPUs is faster")
     if machine.mempolicy_available:
         yield Finding("ok", "memory policy", "may be set")
     else:
-        text = "may not be set here; memory goes to the node of the thread that touches it first"
+        text = "cannot be set here; memory is allocated on the node of the thread that touches it first"
         yield Finding("note", "memory policy", text)
 
 
@@ -249,21 +250,19 @@ def _gpus(machine: Machine, software: Software) -> Iterator[Finding]:
     yield Finding("ok", "device", f"auto is {software.device}: {software.device_reason}")
     absent = [name for name, is_found in software.compilers.items() if not is_found]
     if software.optional.get("flashinfer-python") is not None and absent:
-        text = (
-            f"cannot compile its kernels without {', '.join(absent)}; attention takes Ballast's own, which are slower"
-        )
+        text = f"cannot compile its kernels without {', '.join(absent)}; attention uses Ballast's, which are slower"
         yield Finding("note", "flashinfer", text)
 
 
 def _measured(machine: Machine, software: Software) -> Iterator[Finding]:
-    from ballast.host.bandwidth import by_node, copy_bytes_per_s  # needs the compiled part, which may be missing
+    from ballast.host.bandwidth import by_node, copy_bytes_per_s  # needs the compiled module, which may be missing
 
     found = list(by_node(machine))
     if not found:
-        yield Finding("note", "bandwidth", "too little memory is free to measure it")
+        yield Finding("note", "bandwidth", "not measured: too little memory is free")
     for index, threads, rate in found:
         name = "memory" if index < 0 else f"memory of node {index}"
-        yield Finding("ok", "bandwidth", f"{name}: {rate / 1e9:.1f} GB/s, read by {threads} threads of its own")
+        yield Finding("ok", "bandwidth", f"{name}: {rate / 1e9:.1f} GB/s, read by {threads} threads of this node")
     if software.device == "cpu":
         return
     for index, name in enumerate(machine.gpus):
@@ -280,9 +279,9 @@ def _software(software: Software) -> Iterator[Finding]:
     if software.is_installed:
         yield Finding("ok", "Ballast", running)
     else:
-        yield Finding("note", "Ballast", f"{running}; not installed, it runs from {Path(__file__).parents[1]}")
+        yield Finding("note", "Ballast", f"{running}; not installed, running from {Path(__file__).parents[1]}")
     if software.extension_problem is None:
-        yield Finding("ok", "compiled part", f"loads; kernels that can run here: {', '.join(software.usable_isas)}")
+        yield Finding("ok", "compiled part", f"can be imported; usable kernels: {', '.join(software.usable_isas)}")
         yield _kernels(software.chosen_isa)
     else:
         problem = f"{software.extension_problem}; build it with `make setup`, or install the package again"
@@ -294,7 +293,7 @@ def _software(software: Software) -> Iterator[Finding]:
             yield Finding("ok", name, found)
     for name, found in software.optional.items():
         if found is None:
-            yield Finding("note", name, f"not installed; it is for {_OPTIONAL[name]}")
+            yield Finding("note", name, f"not installed; needed for {_OPTIONAL[name]}")
         else:
             yield Finding("ok", name, found)
 
@@ -303,7 +302,7 @@ def _kernels(chosen: str | ConfigError) -> Finding:
     if isinstance(chosen, ConfigError):
         return Finding("missing", "kernels", str(chosen))
     if chosen == "reference":
-        return Finding("note", "kernels", "reference, which is meant for comparison: everything is computed slowly")
+        return Finding("note", "kernels", "reference, which is meant for comparison and is slow")
     return Finding("ok", "kernels", f"{chosen} computes here")
 
 

@@ -16,16 +16,16 @@ _MOUNT = re.compile(r"^\d+ \d+ (?P<device>\d+:\d+) .*? - (?P<kind>\S+) ", re.MUL
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """A file system. Its files take memory or disk in multiples of `unit_bytes`."""
+    """A file system. It allocates space in multiples of `unit_bytes`."""
 
     kind: str
-    """As the kernel names it, such as tmpfs or ext4; UNKNOWN where it does not say."""
+    """The kernel's name of the type, such as tmpfs or ext4; UNKNOWN if it does not report one."""
     unit_bytes: int
     free_bytes: int
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether its files are memory, which can be mapped and used where it is."""
+        """Whether its files are in memory, so that they can be mapped and used without a copy."""
         return self.kind in _IN_MEMORY
 
 
@@ -33,13 +33,13 @@ def read_file_system(folder: Path) -> FileSystem:
     """The file system of a folder. Raises OSError."""
     status, room = folder.stat(), os.statvfs(folder)
     kind = kind_of_device(_mounts(), status.st_dev)
-    # Mounted without a limit, a tmpfs says that it has no blocks at all.
+    # A tmpfs without a limit reports 0 blocks.
     free = room.f_bavail * room.f_frsize if room.f_blocks or kind not in _IN_MEMORY else _UNLIMITED_BYTES
     return FileSystem(kind, max(room.f_bsize if kind == "hugetlbfs" else 0, os.sysconf("SC_PAGE_SIZE")), free)
 
 
 def kind_of_device(mountinfo: str, device: int) -> str:
-    """The kind of the file system that has the number `device`, from the text of /proc/self/mountinfo. Pure."""
+    """The type of the file system with the number `device`, from the text of /proc/self/mountinfo. Pure."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     return next((mount["kind"] for mount in _MOUNT.finditer(mountinfo) if mount["device"] == wanted), UNKNOWN)
 

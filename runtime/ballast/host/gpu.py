@@ -13,41 +13,41 @@ from ballast.errors import ConfigError, EngineDeadError, first_line, how_to_inst
 
 
 def check_device(name: str) -> None:
-    """Raises ConfigError if `name` is a "cuda:N" that cannot be used here. Any other name passes."""
+    """Raises ConfigError if `name` is a "cuda:N" that cannot be used here. Other names are accepted."""
     reason = why_unusable(name) if name.startswith("cuda") else None
     if reason is not None:
-        raise ConfigError("device", name, f"{reason}; device=cpu needs none")
+        raise ConfigError("device", name, f"{reason}; device=cpu does not need a GPU")
 
 
 def auto_device() -> tuple[str, str]:
-    """The device that device=auto means here, and why: the first GPU if it can be used, else the CPU.
+    """The device that device=auto selects here, and why: the first GPU if it can be used, otherwise the CPU.
 
-    torch takes seconds and hundreds of megabytes, so it is imported only if the driver has a GPU.
+    Importing torch takes seconds and hundreds of megabytes, so it is imported only if the driver reports a GPU.
     """
     reason = why_no_driver_device()
     if reason is not None:
         return "cpu", reason
     reason = why_unusable("cuda:0")
-    return ("cuda:0", "a GPU is here") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
+    return ("cuda:0", "this machine has a GPU") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
 
 
 def why_no_driver_device() -> str | None:
-    """Why CUDA's driver offers this process no GPU, as a sentence; None if it offers one."""
+    """Why CUDA's driver does not offer a GPU to this process, as a sentence; None if it does."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "NVIDIA's driver and a GPU for it are not here"
+        return "NVIDIA's driver or a GPU is missing"
     count, text = ctypes.c_int(0), ctypes.c_char_p()
-    # CUDA driver API: all return 0 on success.
+    # CUDA driver API: all functions return 0 on success.
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if code == 0:
         return None if count.value else "NVIDIA's driver has no GPU for this process"
     driver.cuGetErrorString(code, ctypes.byref(text))
-    return f"NVIDIA's driver says: {text.value.decode() if text.value else f'error {code}'}"
+    return f"NVIDIA's driver reports: {text.value.decode() if text.value else f'error {code}'}"
 
 
 def driver_library() -> Path:
-    """The file of CUDA's driver that this process has loaded. Raises OSError where there is none."""
+    """The file of CUDA's driver that this process has loaded. Raises OSError if there is none."""
     ctypes.CDLL("libcuda.so.1")
     mapped = (line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines())
     return next(Path(path) for path in mapped if Path(path).name.startswith("libcuda.so"))
@@ -74,7 +74,7 @@ def why_unusable(name: str) -> str | None:
 def _why_it_cannot_wait(index: int) -> str | None:
     """Why a device cannot wait for the CPU within a stream; None if it can.
 
-    This is tried out, since a driver may have the operations and refuse them, as under WSL2 and on some virtual GPUs.
+    The operations are tried, because some drivers have them but refuse them, as under WSL2 and on some virtual GPUs.
     """
     import torch
 
@@ -113,7 +113,7 @@ def total_vram(name: str) -> int | None:
 
 
 def taken_vram(name: str) -> tuple[int, int]:
-    """(bytes in torch's tensors, bytes that torch's allocator holds) on "cuda:N". Does not call the device."""
+    """(bytes in torch's tensors, bytes held by torch's allocator) on "cuda:N". Does not call the device."""
     import torch
 
     index = _index(name)

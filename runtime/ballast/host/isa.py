@@ -11,14 +11,14 @@ VARIABLE = "BALLAST_CPU_ISA"
 
 
 def packing_flags() -> tuple[str, ...]:
-    """CPU features that packed weights need, by their names in /proc/cpuinfo: those of the smallest fast instruction
-    set. Empty on an architecture that has no fast one."""
+    """CPU features that packed weights need, named as in /proc/cpuinfo: those of the smallest fast instruction set.
+    Empty on an architecture without fast kernels."""
     fast = kernels.fast_isas()
     return tuple(fast[-1].cpu_flags) if fast else ()
 
 
 def chosen_isa() -> str:
-    """The instruction set that the environment variable BALLAST_CPU_ISA names, else the best one that is usable here.
+    """The instruction set in the environment variable BALLAST_CPU_ISA, otherwise the best usable one.
 
     Raises ConfigError, which lists the usable ones, if the named one is not usable.
     """

@@ -1,6 +1,6 @@
-"""What this host offers to this process: CPUs, NUMA nodes, memory, huge pages, GPUs.
+"""The host's resources for this process: CPUs, NUMA nodes, memory, huge pages, GPUs.
 
-Parsing is pure; `read_machine` does the reading. What the system does not report is absent here, never guessed.
+Parsing is pure; `read_machine` reads the system. Facts that the system does not report are absent, never guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One node with all of its CPUs, also those that this process may not use."""
+    """One node with all of its CPUs, including CPUs that this process may not use."""
 
     index: int
     cpus: frozenset[int]
@@ -29,18 +29,18 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of the host. `available_bytes` can be taken without swapping: free memory and reclaimable page cache.
+    """Memory of the host. `available_bytes` can be allocated without swapping: free memory and reclaimable page cache.
     `limited_by` is the cgroup directory with the tightest limit; None if the machine itself is the limit."""
 
     total_bytes: int
     available_bytes: int
     limited_by: str | None
     most_bytes: int | None = None
-    """The lowest limit of a group, where it is below total_bytes."""
+    """The lowest limit of a cgroup, if it is below total_bytes."""
 
     def with_reused(self, num_bytes: int) -> Memory:
-        """The memory for a process that takes over `num_bytes` of files in memory. They may count against this
-        process's group or not, as that of the process before it."""
+        """The memory for a process that takes over `num_bytes` of files in memory. These may count against this
+        process's cgroup or against that of the process before it."""
         most = self.total_bytes if self.most_bytes is None else self.most_bytes
         return replace(self, available_bytes=max(self.available_bytes, min(self.available_bytes + num_bytes, most)))
 
@@ -56,13 +56,13 @@ class HugePages:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The facts that plans and defaults depend on."""
+    """The facts on which plans and defaults depend."""
 
     topology: numa.Topology
     cpu_model: str
     cpu_flags: tuple[str, ...]
-    """Instructions that the CPU has and the kernel enables, as /proc/cpuinfo names them; only those that some kernel of
-    this build takes."""
+    """CPU features that the kernel enables, named as in /proc/cpuinfo; only those that some compute kernel of this
+    build uses."""
     nodes: tuple[NumaNode, ...]
     memory: Memory
     cpu_quota: CpuQuota | None
@@ -86,38 +86,41 @@ class Machine:
 
     @property
     def num_busy_cpus(self) -> int:
-        """How many of `cpus` the quota allows to be busy all the time."""
+        """The number of `cpus` that the quota allows to be busy all the time."""
         return len(self.cpus) if self.cpu_quota is None else min(len(self.cpus), self.cpu_quota.num_threads)
 
     @property
     def default_threads(self) -> int:
-        """Default number of compute threads: one per physical core, but no more than the quota lets run all the time.
-        With more, all of them would be stopped in the middle of a layer whenever the quota is used up."""
+        """Default number of compute threads: one per physical core, but at most the number that the quota allows to run
+        all the time. With more, the kernel would stop all threads in the middle of a layer whenever the quota is used
+        up."""
         return min(self.num_physical_cores, self.num_busy_cpus)
 
     def quota_note(self, num_threads: int) -> str | None:
-        """How the quota of CPU time affects a pool of `num_threads`, for the log; None if it does not."""
+        """The effect of the quota of CPU time on a pool of `num_threads`, for the log; None if there is none."""
         quota = self.cpu_quota
         if quota is None:
             return None
         allowed = f"cgroup {quota.limited_by} allows the time of {quota.cpus:g} CPUs"
         threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
         if num_threads > quota.cpus:
-            return f"{allowed}: what {threads} can compute uses it up, and all stand still until its next period"
+            return f"{allowed}: {threads} can use it up, and then all of them stop until the next period"
         if num_threads == self.default_threads < self.num_physical_cores:
-            return f"{allowed}, of {self.num_physical_cores} cores that may be used, to {threads} that can always run"
+            return (
+                f"{allowed}; the default is {threads} on {self.num_physical_cores} usable cores, which can always run"
+            )
         return None
 
     @property
     def memory_nodes(self) -> frozenset[int]:
-        """NUMA nodes that this process may take memory from."""
+        """NUMA nodes whose memory this process may use."""
         return frozenset(node.index for node in self.topology.nodes if node.memory_allowed)
 
 
 def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> Machine:
-    """This machine, or the one whose /proc and /sys are under `root`. `cpus`: those it may use; None: as the kernel
-    says."""
-    from ballast._core import kernels, numa  # only here: the doctor must work without the compiled part
+    """This machine, or the one whose /proc and /sys are under `root`. `cpus`: the usable CPUs; None: as the kernel
+    reports."""
+    from ballast._core import kernels, numa  # imported here, because the doctor must work without the compiled module
 
     proc, sys = root / "proc", root / "sys"
     flags = dict.fromkeys(flag for fast in reversed(kernels.fast_isas()) for flag in fast.cpu_flags)
@@ -138,7 +141,7 @@ def read_machine(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> M
 
 
 def parse_cpuinfo(text: str, flags: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """Model name, and which of `flags` there are, both from the first CPU listed."""
+    """The model name and the available `flags`, from the first CPU in the file."""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     listed = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     found = set(listed[1].split()) if listed else set()
@@ -152,13 +155,13 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def parse_choice(text: str) -> str | None:
-    """The chosen word of a file like "always [madvise] never"."""
+    """The selected word of a file like "always [madvise] never"."""
     chosen = re.search(r"\[(\w+)\]", text)
     return chosen[1] if chosen else None
 
 
 def _text(file: Path) -> str:
-    """A file's text; empty if there is no such file or it may not be read."""
+    """A file's text; empty if the file does not exist or cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""NUMA: plans where threads run, and reports where the running process's threads and weights really are."""
+"""NUMA: plans where threads run, and reports where the process's threads and weights actually are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREAD_NAME = "ballast-cpu-"
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """How threads are pinned. `placement` None: not at all. `reason` says why, as the end of a sentence."""
+    """How threads are pinned. `placement` None: not pinned. `reason` explains it, as the end of a sentence."""
 
     placement: numa.Placement | None
     reason: str
@@ -28,16 +28,16 @@ class WeightMemory:
     """Address ranges of a loaded model's weights."""
 
     experts: Mapping[int, Sequence[numa.Range]] = field(default_factory=dict)
-    """By the node whose threads read them; UNKNOWN_NODE: any thread may read them."""
+    """Node → ranges that the node's threads read. UNKNOWN_NODE: any thread may read them."""
     others: Sequence[numa.Range] = ()
     """The other weights; any thread may read them."""
     pinned_bytes: int = 0
-    """Bytes of experts that are pinned for a GPU."""
+    """Bytes of experts in memory that is pinned for a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeThread:
-    """One compute thread, and the CPUs that it may run on."""
+    """One compute thread and its allowed CPUs."""
 
     name: str
     cpus: tuple[int, ...]
@@ -53,7 +53,7 @@ class NodeReport:
     num_usable_cores: int
     memory_allowed: bool
     num_threads: int
-    """Compute threads that can run on this node only."""
+    """Number of compute threads that can run only on this node."""
     expert_bytes: int | None
     weight_bytes: int | None
     """All weights, experts included."""
@@ -61,11 +61,11 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class NumaReport:
-    """What /proc and /sys show about this process."""
+    """The placement of this process, from /proc and /sys."""
 
     cpus: tuple[int, ...]
     shared_core_cpus: tuple[int, ...]
-    """CPUs of `cpus` whose core has a sibling CPU that other processes may use, but this one may not."""
+    """The subset of `cpus` whose core has another CPU that only other processes may use."""
     memory_nodes: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
     gpu_node: int | None
@@ -78,12 +78,11 @@ class NumaReport:
 
 
 def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode, gpu_node: int | None = None) -> ThreadPlan:
-    """Whether and where to pin `num_threads` threads. Pure.
+    """Decide whether and where to pin `num_threads` threads. Pure.
 
-    Threads are pinned if they fill the cores or span several nodes. Fewer threads on one node are not: two programs
-    that each use half of the cores would be pinned to the same half. With mode "single" one node takes all of them, if
-    it has a core for each: `gpu_node`, that of the GPU, before the one with the most cores.
-    """
+    Threads are pinned if they fill the cores or span several nodes. Fewer threads on one node are not pinned, because
+    two programs that each use half of the cores would be pinned to the same half. With mode "single" all threads run on
+    one node that has a core for each: `gpu_node`, the GPU's node, otherwise the node with the most cores."""
     num_nodes = sum(1 for node in topology.nodes if node.cores)
     if mode == "off":
         return ThreadPlan(None, "numa is off")
@@ -99,7 +98,8 @@ def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode, gpu_
 
 
 def threads_per_node(topology: numa.Topology, num_threads: int, mode: NumaMode) -> tuple[int, ...]:
-    """How many threads each node of the pool gets by `plan_threads`: rows of experts are divided by it. Pure."""
+    """The number of threads per node of the pool according to `plan_threads`. Experts' rows are divided in proportion.
+    Pure."""
     placement = plan_threads(topology, num_threads, mode).placement
     return (num_threads,) if placement is None else tuple(len(node.cpus) for node in placement.nodes)
 
@@ -127,26 +127,26 @@ def local_share(
 
 
 def judge_pinning(threads: Sequence[ComputeThread]) -> tuple[bool, str]:
-    """Whether every thread is pinned to a CPU of its own, and a sentence about it. Pure."""
+    """Whether every thread is pinned to its own CPU, and a sentence about it. Pure."""
     if not threads:
-        return False, "no thread computes yet"
+        return False, "there are no compute threads yet"
     loose = [thread for thread in threads if len(thread.cpus) != 1]
     if loose:
         allowed = format_cpus(loose[0].cpus)
         return (
             False,
-            f"{len(loose)} of {len(threads)} threads are not bound to one CPU; {loose[0].name} may use {allowed}",
+            f"{len(loose)} of {len(threads)} threads are not pinned to one CPU; {loose[0].name} may use {allowed}",
         )
     if len({thread.cpus for thread in threads}) < len(threads):
         return False, f"{len(threads)} threads share {len({thread.cpus for thread in threads})} CPUs"
-    return True, f"each of {len(threads)} threads is bound to a CPU of its own"
+    return True, f"each of {len(threads)} threads is pinned to its own CPU"
 
 
 def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Path("/")) -> NumaReport:
-    """The present state. Slow for a large process, since the kernel walks all of its pages.
+    """The current state. Slow for a large process, because the kernel walks all of its pages.
 
-    `why_not_pinned`: why the threads were not pinned when they were started; added to the reason if they are not.
-    `root` holds the /proc and /sys to read, but memory is always this process's own.
+    `why_not_pinned`: why threads were not pinned at start; part of the reason if they are not pinned now.
+    /proc and /sys are read below `root`, but memory is always that of this process.
     """
     status = (root / "proc/self/status").read_text()
     cpus = _listed(status, "Cpus_allowed_list")
@@ -162,7 +162,7 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
     weight_bytes = expert_bytes + Counter(of_others)
     pinned, reason = judge_pinning(threads)
     memory_nodes = _listed(status, "Mems_allowed_list")
-    # numa_maps names the nodes of memory even if /sys is hidden.
+    # numa_maps contains the nodes of memory even if /sys is hidden.
     hidden = sorted({*weight_bytes} - {node.index for node in topology.nodes})
     return NumaReport(
         cpus=cpus,
@@ -227,7 +227,7 @@ def read_gpu_node(root: Path = Path("/")) -> int | None:
 
 
 def read_shared_core_cpus(cpus: Sequence[int], root: Path = Path("/")) -> tuple[int, ...]:
-    """The CPUs of `cpus` that have a sibling outside `cpus`. CPUs with unknown siblings are left out."""
+    """The subset of `cpus` with a sibling outside `cpus`. CPUs with unknown siblings are left out."""
     shared = []
     for cpu in cpus:
         siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -253,14 +253,14 @@ def _listed(status: str, key: str) -> tuple[int, ...]:
 
 
 def _with_cores(topology: numa.Topology, num_threads: int, first: int | None) -> numa.Node | None:
-    """The node `first`, else the one with the most cores, that has a core for each thread and memory that this process
-    may use."""
+    """A node with a core for each thread and memory that this process may use: `first` if it qualifies, otherwise the
+    one with the most cores."""
     fitting = [node for node in topology.nodes if node.memory_allowed and len(node.cores) >= num_threads]
     return max(fitting, key=lambda node: (node.index == first, len(node.cores)), default=None)
 
 
 def _near_memory(topology: numa.Topology, node: int | None) -> int | None:
-    """The node of a thread; None if this process may not use its memory, since then no byte is local."""
+    """The node of a thread; None if this process may not use the node's memory, because then no byte is local."""
     return None if any(each.index == node and not each.memory_allowed for each in topology.nodes) else node
 
 

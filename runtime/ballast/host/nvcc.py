@@ -1,4 +1,4 @@
-"""What flashinfer compiles its kernels with: the machine's own CUDA toolkit, or one that came as Python packages."""
+"""The compiler for flashinfer's kernels: the machine's CUDA toolkit, or one from Python packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DISTRIBUTION = "nvidia-cuda-nvcc"
 
 
 def has_nvcc() -> bool:
-    """Whether flashinfer can be given a CUDA compiler."""
+    """Whether a CUDA compiler for flashinfer exists."""
     return _own_home() is not None or (_named_home() is None and packaged_home() is not None)
 
 
@@ -34,10 +34,10 @@ def packaged_home() -> Path | None:
 
 
 def use_packaged_tools(links: Path, driver: Path) -> None:
-    """Have flashinfer find what came as Python packages, where the machine has nothing of its own.
+    """Make flashinfer find the toolkit from Python packages, if the machine has none.
 
-    The packages contain libraries under the names that programs load, not under those that a linker searches. The
-    folder `links` gets links with these names and is kept, because a kernel is linked again when the path of its
+    The packages contain libraries under the names that programs load, not under the names that a linker searches. The
+    folder `links` gets links with the latter names and is kept, because a kernel is linked again when the path of its
     libraries changes. `driver` is the library of CUDA's driver."""
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), str(_scripts())))
@@ -53,12 +53,12 @@ def use_packaged_tools(links: Path, driver: Path) -> None:
 
 
 def _named_home() -> str | None:
-    """The toolkit that the environment names: flashinfer then looks nowhere else."""
+    """The toolkit set in the environment: flashinfer then does not search elsewhere."""
     return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
 
 
 def _own_home() -> Path | None:
-    """The machine's toolkit, as flashinfer finds it; None where there is none with a compiler."""
+    """The machine's toolkit, found as flashinfer finds it; None if there is none with a compiler."""
     if (named := _named_home()) is not None:
         home = Path(named)
     else:

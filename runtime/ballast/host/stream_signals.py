@@ -1,4 +1,4 @@
-"""CUDA's stream memory operations: within a stream, a device waits for a word or writes one."""
+"""CUDA's stream memory operations: within a stream, a device waits for a value in memory or writes one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ballast.errors import EngineDeadError
 
 
 class StreamSignals:
-    """Stream memory operations on torch's current stream. Graphs may capture them.
+    """Stream memory operations on torch's current stream. CUDA graphs can capture them.
 
     CUDA driver API, "Stream Memory Operations": cuStreamWriteValue32 writes after everything before it in the stream is
-    visible to the host; cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_EQ holds up everything after it.
+    visible to the host; cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_EQ blocks everything after it.
     """
 
     _WAIT_EQUAL = 1
     _DEFAULT = 0
 
     def __init__(self, driver: ctypes.CDLL | None = None) -> None:
-        """Raises EngineDeadError when the driver is missing or lacks the operations."""
+        """Raises EngineDeadError if the driver is missing or does not have the operations."""
         try:
             driver = driver or ctypes.CDLL("libcuda.so.1")
             self._write = _operation(driver, "cuStreamWriteValue32_v2")

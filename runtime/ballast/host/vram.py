@@ -14,7 +14,7 @@ _REQUESTED = re.compile(r"Tried to allocate ([0-9.]+ (?:bytes|[KMG]iB))")
 
 @dataclass(frozen=True, slots=True)
 class VramLimit:
-    """How much of a GPU's memory the process may take."""
+    """The memory of a GPU that the process may use."""
 
     limit_bytes: int
     outside_bytes: int
@@ -22,13 +22,12 @@ class VramLimit:
 
     @property
     def torch_bytes(self) -> int:
-        """Bytes that torch's allocator may take."""
+        """Bytes that torch's allocator may use."""
         return max(0, self.limit_bytes - self.outside_bytes)
 
 
 def enforce(device: str, limit: VramLimit) -> None:
-    """Bound what torch's allocator takes of "cuda:N". At the bound it first returns cached memory, then raises
-    OutOfMemoryError."""
+    """Limit torch's allocator on "cuda:N". At the limit it first frees cached memory, then raises OutOfMemoryError."""
     import torch
 
     total_bytes = torch.cuda.get_device_properties(device).total_memory
@@ -36,17 +35,17 @@ def enforce(device: str, limit: VramLimit) -> None:
 
 
 def why_full(device: str, limit: VramLimit | None, error: BaseException) -> str:
-    """torch's OutOfMemoryError as a sentence: what was requested, what is taken, what is allowed, and the way out."""
+    """torch's OutOfMemoryError as a sentence: the request, the memory in use, the limit, and the fix."""
     found = _REQUESTED.search(str(error))
     request = first_line(error) if found is None else f"{found[1]} more wanted"
     _, taken_bytes = taken_vram(device)
     if limit is None:
         return (
-            f"{device} is full: {request}, torch has taken {human(taken_bytes)}; stop what else uses it, or lower "
+            f"{device} is full: {request}, torch uses {human(taken_bytes)}; stop other programs that use it, or lower "
             "cache_lens, prefill_chunk_size or gpu_experts"
         )
     return (
-        f"{device} is full: {request}, torch has taken {human(taken_bytes)} and may take {human(limit.torch_bytes)}, "
+        f"{device} is full: {request}, torch uses {human(taken_bytes)} and may use {human(limit.torch_bytes)}, "
         f"vram_limit {human(limit.limit_bytes)} less {human(limit.outside_bytes)} for CUDA and graphs; raise "
-        "vram_limit, stop what else uses the GPU, or lower cache_lens, prefill_chunk_size or gpu_experts"
+        "vram_limit, stop other programs that use the GPU, or lower cache_lens, prefill_chunk_size or gpu_experts"
     )

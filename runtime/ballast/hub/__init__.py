@@ -1,1 +1,1 @@
-"""Models from a hub: which files a name stands for, fetching them, and what was fetched before."""
+"""Models from a hub: resolving names, downloading files, and the local store of downloads."""

@@ -1,7 +1,7 @@
-"""How a hub is asked: its addresses, and the form in which it lists a repository. Pure.
+"""The APIs of the hubs: their URLs, and the format of a repository's listing. Pure.
 
-Hugging Face's as in `huggingface_hub`, ModelScope's as in `modelscope.hub`, https://github.com/modelscope/modelscope.
-"""
+Sources: `huggingface_hub` for Hugging Face, and `modelscope.hub` for ModelScope,
+https://github.com/modelscope/modelscope."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ MOST_FILES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a repository holds."""
+    """The content of a repository."""
 
     commit: str
-    """40 or 64 hexadecimal digits that mean these files and no others."""
+    """40 or 64 hexadecimal digits that identify exactly these files."""
     address: str
-    """What stands for it in the address of a file."""
+    """Its name in the URL of a file."""
     files: tuple[HubFile, ...]
 
 
 Get = Callable[[str, Mapping[str, str]], bytes]
-"""The document of a URL or path, asked for with these headers."""
+"""Gets the document of a URL or path with these request headers."""
 Head = Callable[[str, Mapping[str, str]], Mapping[str, str]]
-"""The headers that a file is answered with."""
+"""The response headers of a file."""
 
 
 class HubApi(ABC):
-    """The way one kind of hub is asked. A path without a host is one of the hub's endpoint."""
+    """The API of one kind of hub. A path without a host belongs to the hub's endpoint."""
 
     credential_variable: str
     endpoint_variable: str
     cache_variable: str
     auth: httpx2.Auth | None = None
-    """Signs requests or answers challenges; None where `token_headers` suffice."""
+    """Signs requests or answers challenges; None if `token_headers` suffice."""
     follows_redirects = True
 
     @abstractmethod
     def listing(self, name: HubName, get: Get) -> Listing:
-        """The files of the name's revision. Raises DocumentError for a document of another form, ModelError for what no
-        honest hub says, and what `get` raises."""
+        """The files of the name's revision. Raises DocumentError for a document in another format, ModelError for
+        invalid content, and the errors of `get`."""
 
     @abstractmethod
     def file_path(self, repo: str, address: str, file: HubFile) -> str:
         """The URL path of a file's content."""
 
     def file_headers(self, file: HubFile) -> dict[str, str]:
-        """Headers of a request for a file, by which a changed one is refused."""
+        """Request headers that make the hub refuse a file that has changed."""
         return {}
 
     def token_headers(self, token: str) -> dict[str, str]:
-        """Headers that authenticate the owner of a token."""
+        """Request headers with the user's token."""
         return {}
 
     def checksum(self, repo: str, file: HubFile, head: Head) -> Checksum | None:
-        """What proves the bytes of a file; None where the hub knows no checksum of it."""
+        """The checksum of a file; None if the hub does not have one."""
         return checksum_of(file.content)
 
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
-        """The error that a status other than 200 and 206 means for this hub; None for the usual meaning."""
+        """This hub's error for a status other than 200 and 206; None for the usual meaning of the status."""
         return None
 
 
 class HuggingFace(HubApi):
-    """Also of its mirrors."""
+    """Also the API of its mirrors."""
 
     credential_variable = "HF_TOKEN"
     endpoint_variable = "HF_ENDPOINT"
@@ -109,15 +109,15 @@ class HuggingFace(HubApi):
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
         code = response.headers.get("X-Error-Code", "")
         if code == "GatedRepo":
-            way_out = f"give it on the hub's page, and set {self.credential_variable}"
-            return TokenError("model", repo, f"its owner asks for consent: {way_out}")
+            way_out = f"accept the terms on the hub's page, and set {self.credential_variable}"
+            return TokenError("model", repo, f"its owner requires your consent: {way_out}")
         if code == "RevisionNotFound":
             return NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
         return None
 
 
 class ModelScope(HubApi):
-    """It names no commit of a branch: the names and checksums of its files stand for that."""
+    """ModelScope does not report a branch's commit: a hash of the file names and checksums replaces it."""
 
     credential_variable = "MODELSCOPE_API_TOKEN"
     endpoint_variable = "MODELSCOPE_DOMAIN"
@@ -130,7 +130,7 @@ class ModelScope(HubApi):
     def read_listing(self, name: HubName, body: bytes) -> Listing:
         said = parse_json(body, _ScopeAnswer)
         if said.Data is None:
-            raise ModelError(name.repo, f"the hub says {shown(said.Message or str(said.Code), 300)}")
+            raise ModelError(name.repo, f"the hub reports {shown(said.Message or str(said.Code), 300)}")
         blobs = [found for found in said.Data.Files if found.Type == "blob"]
         files = tuple(check_file(name.repo, HubFile(found.Path, found.Size, found.Sha256.lower())) for found in blobs)
         is_commit = re.fullmatch("[0-9a-f]{40}", name.revision) is not None
@@ -144,7 +144,7 @@ class ModelScope(HubApi):
 
 
 def commit_of(files: Iterable[HubFile]) -> str:
-    """What stands for the commit where a hub names none: the SHA-1 of the files' names and contents."""
+    """Replaces the commit if a hub does not report one: the SHA-1 of the files' names and contents."""
     named = "\n".join(f"{file.path}\0{file.content}" for file in sorted(files, key=lambda file: file.path))
     return hashlib.sha1(named.encode(), usedforsecurity=False).hexdigest()
 

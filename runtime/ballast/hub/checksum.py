@@ -1,4 +1,4 @@
-"""What proves the bytes of a file: a checksum that the hub names, and the digest of what came."""
+"""Verifies a file's bytes: the hub's checksum, and the digest of the received bytes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _KINDS: dict[int, Literal["sha256", "git", "md5"]] = {64: "sha256", 40: "git", 3
 
 
 def checksum_of(content: str) -> Checksum | None:
-    """The checksum that a file's `content` is; None for content that identifies bytes without proving them."""
+    """The checksum in a file's `content`; None if `content` identifies the bytes but is not a checksum of them."""
     kind = _KINDS.get(len(content))
     return None if kind is None else Checksum(kind, content)
 
 
 class Digest:
-    """Compares the bytes of a file to its checksum, if there is one."""
+    """Compares a file's bytes with its checksum, if there is one."""
 
     def __init__(self, checksum: Checksum | None, num_bytes: int) -> None:
         self._checksum = checksum
@@ -42,5 +42,5 @@ class Digest:
             self._hash.update(chunk)
 
     def matches(self) -> bool:
-        """Whether the bytes are the file's; always true without a checksum."""
+        """Whether the bytes match the checksum; always true without a checksum."""
         return self._checksum is None or self._hash.hexdigest() == self._checksum.hexdigest

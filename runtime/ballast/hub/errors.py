@@ -1,4 +1,4 @@
-"""What a pull can fail for, told apart by who must act."""
+"""Errors of a pull, by who must act."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 
 
 class UnreachableError(ModelError):
-    """The hub does not answer, or gives up in the middle."""
+    """The hub does not answer, or breaks off the transfer."""
 
 
 class WrongBytesError(ModelError):
-    """The bytes that came are not those that the hub named."""
+    """The received bytes do not match the hub's checksum."""
 
 
 class TokenError(ConfigError):
@@ -22,7 +22,7 @@ class NotFoundError(ConfigError):
 
 
 class BusyError(ConfigError):
-    """Another process fetches the same."""
+    """Another process downloads the same repository."""
 
 
 class NotWritableError(ConfigError):

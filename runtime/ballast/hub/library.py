@@ -1,4 +1,4 @@
-"""`ballast models`: lists the models that were fetched from a hub, and removes them."""
+"""`ballast models`: lists and removes downloaded models."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ballast.hub.store import Store
 
 
 def listed(caches: Mapping[str, Path]) -> str:
-    """A line a model of all hubs' caches: its name and commit, and the bytes that it takes."""
+    """One line per model in all hubs' caches: its name, commit and size."""
     lines = [line for site, cache in caches.items() for line in _lines(site, cache)]
-    return "".join(lines) or f"{caches[HUGGING_FACE]}: no GGUF model was fetched\n"
+    return "".join(lines) or f"{caches[HUGGING_FACE]}: no downloaded GGUF model\n"
 
 
 def _lines(site: str, cache: Path) -> Iterator[str]:
@@ -41,30 +41,30 @@ def _lines(site: str, cache: Path) -> Iterator[str]:
 
 
 def remove(cache: Path, name: HubName) -> str:
-    """Remove all of a repository, and say how much that was. Raises ConfigError for one that is not there."""
+    """Remove a repository, and report its size. Raises ConfigError if it does not exist."""
     folder = Store(cache, name.repo, name.site).path
     if name != read_name(name.written) or not folder.is_dir() or folder.is_symlink():
-        raise ConfigError("remove", name.written, "expected the repository of a model that `ballast models` lists")
+        raise ConfigError("remove", name.written, "expected a repository that `ballast models` lists")
     freed = _size(folder)
     shutil.rmtree(folder)
     return f"{name.written}: {human(freed)} removed\n"
 
 
 def remove_all(caches: Iterable[Path]) -> str:
-    """Remove every repository of these caches, complete or not, and the folders that are empty then. Report the bytes.
-    A cache that does not exist is no error."""
+    """Remove every complete or partial repository from these caches, and then empty folders. Report the number of
+    bytes. A cache may be missing."""
     freed = 0
-    for cache in sorted(caches, key=lambda cache: len(cache.parts), reverse=True):  # one may be inside another
+    for cache in sorted(caches, key=lambda cache: len(cache.parts), reverse=True):  # a cache may be inside another one
         for folder in (*cache.glob(f"{FOLDER_PREFIX}*"), cache / ".locks"):
             if folder.is_dir() and not folder.is_symlink():
                 freed += _size(folder)
                 shutil.rmtree(folder)
         for folder in (cache, *([cache.parent] if cache.parent.name in (SCOPE_FOLDER, S3) else ())):
-            with suppress(OSError):  # not empty: something else is kept there
+            with suppress(OSError):  # not empty: it has other files
                 folder.rmdir()
     return f"{human(freed)} removed\n"
 
 
 def _size(folder: Path) -> int:
-    """The bytes of its files; a link counts nothing."""
+    """The total size of its files, without links."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

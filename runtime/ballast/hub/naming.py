@@ -1,6 +1,6 @@
-"""What a model's name on a hub stands for: a repository, a quantisation, a revision, and the files of them. Pure.
+"""The parts of a model's name on a hub (repository, quantisation, revision), and the files that belong to them. Pure.
 
-All names that a hub says are hostile: what could leave the folder or write on a terminal is refused.
+Names from a hub are not trusted: names that lead out of the folder or contain control characters are refused.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ _SITES = {
     **dict.fromkeys(("modelscope.cn", "www.modelscope.cn"), "modelscope.cn"),
     **dict.fromkeys(("modelscope.ai", "www.modelscope.ai"), "modelscope.ai"),
 }
-"""Hubs as a name may begin with them → the name that stands for each."""
+"""Prefixes of names that select a hub → the hub's name."""
 S3, OCI = "s3", "oci"
-"""S3-compatible stores and OCI registries, as the schemes of their names."""
+"""The schemes of S3-compatible stores and OCI registries."""
 SITES = (*dict.fromkeys(_SITES.values()), S3, OCI)
 _NAME = re.compile(
     rf"((?P<site>{'|'.join(map(re.escape, _SITES))})/)?(?P<repo>{_PART}/{_PART})"
     r"(:(?P<quant>[^/\s].*?))?(@(?P<revision>\w[\w./-]*))?",
     re.ASCII,
 )
-"""A path may have spaces and any other characters. What follows its last @ is the revision if it can be one."""
+"""A path may contain any characters, also spaces. The part after the last @ is the revision if it has the form of
+one."""
 _STORE_NAME = re.compile(r"s3://(?P<repo>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^:/]+)*)/?(:(?P<quant>[^/].*))?", re.ASCII)
 _REGISTRY_NAME = re.compile(
     r"oci://(?P<repo>[A-Za-z0-9.-]+(:\d{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+)"
     r"(:(?P<tag>\w[\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?(:(?P<quant>[^/].*))?",
     re.ASCII,
 )
-"""The name of an artifact as other tools write it, and the quantisation where an artifact holds several."""
+"""The name of an artifact as in other tools, and the quantisation if the artifact has several."""
 _MOST_REPO_BYTES = 180
-"""Of the name of a folder that stands for a bucket and prefix or for a repository of a registry."""
+"""Beginning of the name of a folder for a bucket and prefix, or for a registry's repository."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
     r"(?:^|[-._/ ])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|(?:MX|NV)FP4(?:_MOE)?|BF16|F16|F32))(?=$|[-./ ])",
@@ -54,13 +55,13 @@ _BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer
 """Files to download with the weights; never code."""
 
 _MOST_BYTES = 1 << 44
-"""Largest file. The largest models have a tenth of it in total."""
+"""Maximum size of a file. The largest models are a tenth of this in total."""
 _MOST_BESIDE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A name such as `org/repo:Q4_K_M@main`. A GGUF file's path may stand for the quantisation."""
+    """A name such as `org/repo:Q4_K_M@main`. A GGUF file's path may replace the quantisation."""
 
     repo: str
     quant: str | None = None
@@ -69,7 +70,7 @@ class HubName:
 
     @property
     def written(self) -> str:
-        """The repository as a command takes it; for an artifact, with its tag or digest."""
+        """The repository in the form that commands accept; for an artifact, with its tag or digest."""
         written = repo_at(self.site, self.repo)
         if self.site != OCI:
             return written
@@ -78,32 +79,32 @@ class HubName:
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository. `content` names its bytes: their SHA-256, the SHA-1 of a git blob, their MD5, or `etag-`
-    and a hash of what an S3-compatible store calls this version of an object."""
+    """A file of a repository. `content` identifies its bytes: their SHA-256, the SHA-1 of a git blob, their MD5, or
+    `etag-` and a hash of an S3-compatible store's name of this version of the object."""
 
     path: str
     num_bytes: int
     content: str
     etag: str = ""
-    """As the store gave it."""
+    """As the store reported it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The files of one model, in shard order, of which the first is named to open it. `quant` is its quantisation, or
-    its files' name where that is not enough."""
+    """The files of one model, in shard order; the model is opened by its first file. `quant` is the quantisation, or
+    the files' name if several models have the same quantisation."""
 
     quant: str
     files: tuple[HubFile, ...]
 
     @property
     def num_bytes(self) -> int:
-        """Of all its files."""
+        """Total size of its files."""
         return sum(file.num_bytes for file in self.files)
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether the text has the form of a name."""
+    """Whether the text has the form of a model's name on a hub."""
     try:
         read_name(text)
     except ConfigError:
@@ -120,7 +121,7 @@ def _matched(text: str) -> re.Match[str] | None:
 
 
 def read_name(text: str) -> HubName:
-    """Raises ConfigError for text that is no name."""
+    """Raises ConfigError for text in another form."""
     if text.startswith(f"{S3}://"):
         return _read_store_name(text)
     if text.startswith(f"{OCI}://"):
@@ -130,7 +131,7 @@ def read_name(text: str) -> HubName:
         raise ConfigError(
             "model",
             text,
-            "expected a file that is here, org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] or "
+            "expected an existing file, org/repo:QUANT[@revision] of a hub, s3://bucket/prefix[:QUANT] or "
             "oci://registry/repo:tag",
         )
     site = _SITES[found["site"] or HUGGING_FACE]
@@ -139,7 +140,7 @@ def read_name(text: str) -> HubName:
 
 
 def _read_store_name(text: str) -> HubName:
-    """The prefix is a folder. If the name ends in .gguf, it is a file, or the first of one model's."""
+    """The prefix is a folder. A name that ends in .gguf is a model's only or first file."""
     found = _STORE_NAME.fullmatch(text)
     repo, quant = ("", None) if found is None else (found["repo"], found["quant"])
     if quant is None and "/" in repo and repo.endswith(".gguf"):
@@ -163,13 +164,13 @@ def _read_registry_name(text: str) -> HubName:
 
 
 def _is_clean(text: str, repo: str, quant: str | None) -> bool:
-    """Whether a repository can name a folder, and no part of the text leads out of one."""
+    """Whether the text can be a folder's name and no part leads out of the folder."""
     parts = {*repo.split("/"), *(quant or "").split("/")}
     return bool(repo) and text.isprintable() and not parts & {".", ".."} and len(quote(repo, "")) <= _MOST_REPO_BYTES
 
 
 def repo_at(site: str, repo: str) -> str:
-    """A repository with its hub, where that is not the usual one."""
+    """A repository, with its hub if that is not the default."""
     if site in (S3, OCI):
         return f"{site}://{repo}"
     return repo if site == HUGGING_FACE else f"{site}/{repo}"
@@ -179,7 +180,7 @@ FOLDER_PREFIX = "models--"
 
 
 def repo_folder(site: str, repo: str) -> str:
-    """The name of the folder that holds what was fetched of a repository."""
+    """The name of the folder for a repository's downloads."""
     return FOLDER_PREFIX + (quote(repo, "") if site in (S3, OCI) else repo.replace("/", "--"))
 
 
@@ -190,21 +191,21 @@ def repo_of_folder(site: str, folder: str) -> str:
 
 
 def check_file(repo: str, file: HubFile) -> HubFile:
-    """The same file. Raises ModelError for a name, a size or a checksum that no honest hub says."""
+    """Returns the file unchanged. Raises ModelError for an invalid name, size or checksum."""
     parts = file.path.split("/")
     if not file.path.isprintable() or "\\" in file.path or len(file.path.encode()) > 1000:
-        raise ModelError(repo, f"the hub lists a file of the name {shown(file.path)}; it is not fetched")
+        raise ModelError(repo, f"the hub lists a file with the invalid name {shown(file.path)}; it is not downloaded")
     if any(part in ("", ".", "..") or len(part.encode()) > 250 for part in parts):
-        raise ModelError(repo, f"the hub lists a file outside of its folder, {shown(file.path)}; it is not fetched")
+        raise ModelError(repo, f"the hub lists a file outside of its folder, {shown(file.path)}; it is not downloaded")
     if not 0 <= file.num_bytes <= _MOST_BYTES:
-        raise ModelError(repo, f"{file.path}: the hub says {file.num_bytes} bytes; expected 0 to {_MOST_BYTES}")
+        raise ModelError(repo, f"{file.path}: the hub reports {file.num_bytes} bytes; expected 0 to {_MOST_BYTES}")
     if not _CONTENT.fullmatch(file.content):
-        raise ModelError(repo, f"{file.path}: the hub gives no checksum, but {shown(file.content)}")
+        raise ModelError(repo, f"{file.path}: the hub reports an invalid checksum, {shown(file.content)}")
     return file
 
 
 def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
-    """The models among the files, smallest first. A model whose shards are not all there is left out."""
+    """The models among the files, smallest first. A model with missing shards is left out."""
     groups: dict[tuple[str, int | None], dict[int, HubFile]] = {}
     for file in files:
         path = PurePosixPath(file.path)
@@ -226,17 +227,15 @@ def choices(files: Sequence[HubFile]) -> tuple[Choice, ...]:
 
 
 def _is_other_file(path: PurePosixPath) -> bool:
-    """Whether a file belongs to a model and is none. The names of models may have `imatrix` before a quantization."""
+    """Whether a file belongs to a model but is not one. A model's name may have `imatrix` before a quantization."""
     is_imatrix = _IMATRIX.search(path.stem) is not None and _QUANT.search(path.stem) is None
     return is_imatrix or is_extra_file(path.name)
 
 
 def choose(name: HubName, found: Sequence[Choice]) -> Choice:
-    """The choice that the name stands for. Raises NotFoundError, which lists the choices, where that is not one."""
+    """The one choice that matches the name. Raises NotFoundError, which lists the choices, if none or several match."""
     if not found:
-        raise NotFoundError(
-            "model", name.written, "has no GGUF file with all its shards; look for a repository that has"
-        )
+        raise NotFoundError("model", name.written, "has no complete GGUF model; choose another repository")
     if name.quant is None:
         fitting, told = list(found), f"has {len(found)} models"
     else:
@@ -255,5 +254,5 @@ def choose(name: HubName, found: Sequence[Choice]) -> Choice:
 
 
 def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:
-    """config.json and the tokenizer's files, as far as they are there."""
+    """config.json and the tokenizer's files, as far as they exist."""
     return tuple(file for file in files if file.path in _BESIDE and file.num_bytes <= _MOST_BESIDE_BYTES)

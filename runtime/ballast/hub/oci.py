@@ -1,8 +1,7 @@
-"""OCI registries: the GGUF files of an artifact, as ORAS, Docker Model Runner and ModelPack publish them.
+"""OCI registries: the GGUF files of artifacts that ORAS, Docker Model Runner or ModelPack published.
 
-The manifest's digest stands for the commit, each layer's for its file. An artifact is asked for as the distribution
-specification has it: https://github.com/opencontainers/distribution-spec.
-"""
+The manifest's digest is the commit, and each layer's digest identifies its file. Requests follow the distribution
+specification: https://github.com/opencontainers/distribution-spec."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ _INDEXES = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _TITLES = ("org.opencontainers.image.title", "org.cncf.model.filepath")
-"""Annotations that name a layer's file: ORAS's, then ModelPack's."""
+"""Annotations with the name of a layer's file: ORAS's, then ModelPack's."""
 _GGUF = re.compile(r"application/vnd\.docker\.ai\.gguf\.v\d+")
 _UNTITLED = {"application/vnd.docker.ai.chat.template.jinja": "chat_template.jinja"}
-"""Layers of Docker's models without a title, besides those with weights."""
+"""Further layers of Docker's models that have no title."""
 _UNPACK = "io.deis.oras.content.unpack"
 """ORAS's annotation of a folder, which is an archive."""
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
@@ -41,10 +40,10 @@ _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
 class Registry(HubApi):
-    """The registry that a name begins with, as the user of Docker's configuration or of the environment sees it."""
+    """The registry of a name, with the credentials of Docker's configuration or of the environment."""
 
     credential_variable = "DOCKER_CONFIG"
-    endpoint_variable = ""  # the name has the host
+    endpoint_variable = ""  # the name contains the host
     cache_variable = "BALLAST_MODEL_CACHE"
 
     def __init__(self) -> None:
@@ -58,7 +57,7 @@ class Registry(HubApi):
             chosen = _of_index(name, manifest.manifests)
             digest, manifest = _read_manifest(name.repo, chosen, get(f"{base}/{chosen}", _accept()))
             if manifest.manifests:
-                raise ModelError(name.repo, "its index names another index; name the manifest by @sha256:…")
+                raise ModelError(name.repo, "its index contains another index; select the manifest with @sha256:…")
         return Listing(digest.removeprefix("sha256:"), "", _files(name.repo, manifest.layers))
 
     def file_path(self, repo: str, address: str, file: HubFile) -> str:
@@ -100,7 +99,7 @@ def _accept() -> dict[str, str]:
 
 
 def _address(repo: str) -> str:
-    """The URL of a repository. Only a registry on this machine is reached without TLS, as Docker has it."""
+    """The URL of a repository. As in Docker, only a registry on this machine is used without TLS."""
     host, _, path = repo.partition("/")
     if host in _DOCKER_HUB:
         host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
@@ -116,25 +115,27 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_manifest(repo: str, reference: str, body: bytes) -> tuple[str, _Manifest]:
-    """The manifest and its digest. Raises DocumentError; ModelError where a digest names another."""
+    """The manifest and its digest. Raises DocumentError, and ModelError if the digest differs from the requested
+    one."""
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     if ":" in reference and digest != reference:
         raise ModelError(repo, f"the registry answers {reference} with a manifest of another digest, {digest}")
     manifest = parse_json(body, _Manifest)
     if manifest.schemaVersion != 2:
-        raise ModelError(repo, f"its manifest has the version {manifest.schemaVersion}; expected 2")
+        raise ModelError(repo, f"its manifest has version {manifest.schemaVersion}; expected 2")
     return digest, manifest
 
 
 def _of_index(name: HubName, manifests: list[_Descriptor]) -> str:
-    """The digest of the one manifest that can be a model: no attestation, and no image of another platform."""
+    """The digest of the only manifest that can be a model, which excludes attestations and images of other
+    platforms."""
     found = [each for each in manifests if each.mediaType in _MANIFESTS and not _is_attestation(each)]
     if len(found) > 1:
         found = [each for each in found if (each.platform or {}).get("architecture") in (None, "amd64")]
     digests = {each.digest for each in found}
     if len(digests) != 1 or not _DIGEST.fullmatch(found[0].digest):
         listed = "".join(f"\n  oci://{name.repo}@{shown(each.digest, 80)}" for each in manifests[:20])
-        raise NotFoundError("model", name.written, f"is an index of {len(manifests)} manifests; name one:{listed}")
+        raise NotFoundError("model", name.written, f"is an index of {len(manifests)} manifests; select one:{listed}")
     return found[0].digest
 
 
@@ -146,7 +147,7 @@ def _is_attestation(manifest: _Descriptor) -> bool:
 
 
 def _files(repo: str, layers: list[_Descriptor]) -> tuple[HubFile, ...]:
-    """Layers that are files by themselves. Weights without a title get one from their order."""
+    """The layers that are single files. Weights without a title get one from their order."""
     weights = [layer for layer in layers if _GGUF.fullmatch(layer.mediaType) and _title(layer) is None]
     files: dict[str, HubFile] = {}
     for layer in layers:
@@ -159,10 +160,10 @@ def _files(repo: str, layers: list[_Descriptor]) -> tuple[HubFile, ...]:
         if title is None or _is_archive(layer):
             continue
         if not _DIGEST.fullmatch(layer.digest):
-            raise ModelError(repo, f"{shown(title)}: the digest {shown(layer.digest, 200)} is not one of SHA-256")
+            raise ModelError(repo, f"{shown(title)}: the digest {shown(layer.digest, 200)} is not a SHA-256 digest")
         file = check_file(repo, HubFile(title, layer.size, layer.digest.removeprefix("sha256:")))
         if files.setdefault(title, file) != file:
-            raise ModelError(repo, f"has two files of the name {title}; it is not fetched")
+            raise ModelError(repo, f"has two files with the name {title}; it is not downloaded")
     return tuple(files.values())
 
 

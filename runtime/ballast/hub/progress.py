@@ -1,4 +1,4 @@
-"""Says how much is there, how fast it comes and what is left: one line that changes, or lines of a log."""
+"""Reports a download's progress, speed and remaining time: one changing line on a terminal, or log lines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TextIO
 from ballast.host.sizes import human
 
 _TERMINAL_S, _LOG_S = 0.5, 10.0
-"""From one word to the next."""
+"""Time between two reports."""
 
 
 class Progress:
-    """Of `total` bytes in all. `told`: is called with those that are there and with all, whenever some came."""
+    """`total`: number of bytes. `told`: is called with the bytes so far and the total, after each chunk."""
 
     def __init__(
         self,
@@ -27,18 +27,18 @@ class Progress:
         self._began = self._said = clock()
 
     def found(self, num_bytes: int) -> None:
-        """So many came with an earlier pull. Negative where they are of no use."""
+        """Count bytes of an earlier pull. Negative if they cannot be used."""
         self._there += num_bytes
         self._say_now_and_then()
 
     def came(self, num_bytes: int) -> None:
-        """So many came now."""
+        """Count received bytes."""
         self._there += num_bytes
         self._came += num_bytes
         self._say_now_and_then()
 
     def note(self, line: str) -> None:
-        """Write a line of its own."""
+        """Write a separate line."""
         self._out.write(f"\r\x1b[K{line}\n" if self._out.isatty() else f"{line}\n")
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""`ballast pull`: chooses, plans from the headers alone, fetches, and keeps."""
+"""`ballast pull`: selects a model, plans from the headers alone, downloads and stores the files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ballast.plan.described import THIS_MACHINE, Described
 from ballast.weights.header import is_whole
 
 _HEADS = (1 << 20, 16 << 20, 64 << 20)
-"""How much of a file is asked for, until its header is whole. No larger one is read."""
+"""Sizes of the requests for a file's beginning, until its header is complete. Larger headers are not read."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""How file systems without locks refuse one. Checksums still find out where two processes wrote the same file."""
+"""Errors of file systems without locks. Checksums still detect that two processes wrote the same file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of resolving a name: a commit, the files of one model in it, and the files next to them."""
+    """The result of resolving a name: a commit, the files of one of its models, and the files next to them."""
 
     store: Store
     commit: str
@@ -44,11 +44,11 @@ class Found:
     others: tuple[Choice, ...] = ()
     """All models of the repository."""
     address: str = ""
-    """Address of the commit on the hub; empty for a local copy."""
+    """URL of the commit on the hub; empty for a local copy."""
 
     @property
     def missing(self) -> tuple[HubFile, ...]:
-        """What is still to be fetched."""
+        """The files that are not downloaded yet."""
         return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
 
     def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
@@ -59,17 +59,19 @@ class Found:
 
 
 def find(name: HubName, hub: Hub, out: TextIO) -> Found:
-    """What the name stands for now; offline, or while the hub does not answer, what it stood for when it was fetched.
-    Raises ConfigError, which lists the choices where the name leaves one, and ModelError."""
+    """Resolve a name on the hub; offline, or if the hub does not answer, in the local store. Raises ConfigError, which
+    lists the choices if the name is ambiguous, and ModelError."""
     store = Store(hub.cache, name.repo, name.site)
     if hub.is_offline:
         try:
             kept = _kept(store, name)
         except NotFoundError as error:
-            told = f"HF_HUB_OFFLINE lets nothing be fetched, and of what is here, {error.way_out}"
+            told = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
             raise NotFoundError("model", name.written, told) from error
         if kept is None:
-            raise ConfigError("HF_HUB_OFFLINE", "1", f"{name.written} is not here, and nothing may be fetched")
+            raise ConfigError(
+                "HF_HUB_OFFLINE", "1", f"{name.written} is not downloaded, and HF_HUB_OFFLINE forbids downloads"
+            )
         return kept
     try:
         listing = hub.listing(name)
@@ -80,7 +82,7 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
             kept = None
         if kept is None:
             raise
-        out.write(f"{error}; taken as it was fetched before\n")
+        out.write(f"{error}; the copy of an earlier download is used\n")
         return kept
     store.snapshot(listing.commit)
     found = choices(listing.files)
@@ -94,9 +96,9 @@ def pull(
     out: TextIO | None = None,
     told: Callable[[int, int], None] = lambda there, total: None,
 ) -> Found:
-    """The model of that name, fetched where it is not whole. With a resolved `config` its plan is printed first, and
-    what this machine cannot serve is not fetched. `told`: is called with the bytes that are there, and with those that
-    will be. Raises ConfigError, ModelError and OutOfMemoryError."""
+    """The model of that name; missing files are downloaded. With a resolved `config` its plan is printed first, and a
+    model that does not fit this machine is not downloaded. `told`: is called with the bytes so far and the total.
+    Raises ConfigError, ModelError and OutOfMemoryError."""
     out = sys.stderr if out is None else out
     found = find(name, hub, out)
     if found.missing:
@@ -112,7 +114,7 @@ def pull(
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FullDiskError(f"{hub.cache}: the disk is full ({error.strerror}); {_room(hub)}") from error
         raise NotWritableError(
-            hub.api.cache_variable, hub.cache, f"cannot be written ({error.strerror}); name another"
+            hub.api.cache_variable, hub.cache, f"cannot be written ({error.strerror}); choose another folder"
         ) from error
     return found
 
@@ -126,12 +128,12 @@ def print_plan(
     out: TextIO | None = None,
     described: Described = THIS_MACHINE,
 ) -> None:
-    """Print the plan of a model of which only the headers need be here. Raises as `plan.run` does."""
+    """Print the plan of a model from its headers. Raises the errors of `plan.run`."""
     others = [(choice.quant, choice.num_bytes) for choice in found.others]
 
     def print_from(folder: Path) -> None:
         def named(text: str) -> str:
-            """By the names of the hub, since the folder may go in a moment."""
+            """Uses the hub's names, because the folder is temporary."""
             return text.replace(f"{folder}/", f"{found.store.repo}/")
 
         model, told = replace(config, model=found.model(folder, config.model)), io.StringIO()
@@ -140,7 +142,7 @@ def print_plan(
         except BallastError as error:
             error.args = (named(str(error)),)
             raise
-        finally:  # also what is refused
+        finally:  # also if the model is refused
             (sys.stdout if out is None else out).write(named(told.getvalue()))
 
     if not found.missing:
@@ -161,7 +163,7 @@ def print_plan(
 
 
 def _place(folder: Path, file: HubFile, head: bytes) -> None:
-    """A file of its full length that holds its first bytes alone; the rest takes no room."""
+    """A sparse file of full length with only the first bytes."""
     place = folder / file.path
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("wb") as stream:
@@ -170,7 +172,7 @@ def _place(folder: Path, file: HubFile, head: bytes) -> None:
 
 
 def _kept(store: Store, name: HubName) -> Found | None:
-    """What was fetched of the name before; None for nothing at all. Raises ConfigError as `choose` does.
+    """The local copy of the name; None if there is none. Raises ConfigError as `choose` does.
 
     A branch may have moved since another quantisation was downloaded: files that the newest commit lacks may be in an
     older one."""
@@ -203,20 +205,22 @@ def _fetch(hub: Hub, found: Found, progress: Progress) -> None:
         needed = sum(file.num_bytes for file in missing)
         check_room(hub, max(0, needed - there), read_file_system(blobs).free_bytes)
         for file in missing:
-            if not store.blob(file).exists():  # two names may have the same bytes
+            if not store.blob(file).exists():  # two files may have the same content
                 hub.fetch(store.repo, found.address, file, store.blob(file), progress)
         progress.end()
 
 
 @contextmanager
 def _only_one(store: Store) -> Iterator[None]:
-    """One process at a time fetches from a repository; the lock goes with the process."""
+    """Only one process at a time downloads from a repository. The lock ends with the process."""
     store.lock.parent.mkdir(parents=True, exist_ok=True)
     with store.lock.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError("model", store.repo, "another process is fetching it; wait for its end") from error
+            raise BusyError(
+                "model", store.repo, "another process is downloading it; wait until that one ends"
+            ) from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -224,10 +228,10 @@ def _only_one(store: Store) -> Iterator[None]:
 
 
 def check_room(hub: Hub, needed: int, free: int) -> None:
-    """Raises FullDiskError where the hub's folder has too little room for what is still to be fetched."""
+    """Raises FullDiskError if the hub's folder has too little space for the missing files."""
     if needed > free:
-        raise FullDiskError(f"{hub.cache}: {human(needed)} are to be fetched and {human(free)} are free; {_room(hub)}")
+        raise FullDiskError(f"{hub.cache}: the download needs {human(needed)} and {human(free)} are free; {_room(hub)}")
 
 
 def _room(hub: Hub) -> str:
-    return f"make room, or name another folder by {hub.api.cache_variable}"
+    return f"free some space, or set another folder in {hub.api.cache_variable}"

@@ -1,9 +1,7 @@
-"""Answers a registry that wants to know who asks: by a token, as the distribution specification's challenge asks for,
-or by name and password.
+"""Authenticates at a registry: with a token, as in the distribution specification, or with a name and a password.
 
 Credentials come from OCI_USERNAME and OCI_PASSWORD, or from Docker's config.json, as `docker login` writes it and as
-Kubernetes keeps it in a Secret. Programs that keep credentials are not started.
-"""
+Kubernetes stores it in a Secret. Credential helpers are not started."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks: a name and a password, or a token that stands for both."""
+    """A name and a password, or a token that replaces both."""
 
     user: str
     password: str = field(repr=False)
@@ -45,12 +43,12 @@ class Credentials:
 
 
 class RegistryLogin(httpx2.Auth):
-    """Keeps what a registry accepted for its next requests."""
+    """Keeps the accepted credentials for the next requests."""
 
     def __init__(self) -> None:
         self._accepted: dict[str, str] = {}
         self.is_known = False
-        """Whether there were credentials for the last registry that asked for some."""
+        """Whether there were credentials for the last registry that required some."""
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
         scope = f"{request.url.netloc.decode()}/{_repository(request.url.path)}"
@@ -58,7 +56,7 @@ class RegistryLogin(httpx2.Auth):
             request.headers["Authorization"] = self._accepted[scope]
         response = yield request
         if response.status_code != 401 or response.url.netloc != request.url.netloc:
-            return  # the storage that the registry redirects to gets no credentials
+            return  # the storage that the registry redirects to must not get the credentials
         credentials = credentials_for(scope)
         self.is_known = credentials is not None
         answer = _answer(request.url, response.headers.get("WWW-Authenticate", ""), scope, credentials)
@@ -69,7 +67,7 @@ class RegistryLogin(httpx2.Auth):
 
 
 def credentials_for(scope: str) -> Credentials | None:
-    """Those for a registry's repository, `host/path`. Raises ConfigError for a file that cannot be read."""
+    """The credentials for a registry's repository, `host/path`. Raises ConfigError for an unreadable file."""
     user, password = os.environ.get("OCI_USERNAME"), os.environ.get("OCI_PASSWORD")
     if user and password:
         return Credentials(user, password)
@@ -88,9 +86,9 @@ def credentials_for(scope: str) -> Credentials | None:
 
 
 def way_out(has_credentials: bool) -> str:
-    """What to do where a registry or its service of tokens refuses a pull."""
+    """The fix to suggest if a registry or its token service refuses a pull."""
     if has_credentials:
-        return "look whether the credentials may pull it"
+        return "check that the credentials allow to pull it"
     return "if it is private, log in (`docker login`), or set OCI_USERNAME and OCI_PASSWORD"
 
 
@@ -137,7 +135,7 @@ def _repository(path: str) -> str:
 
 
 def _answer(url: httpx2.URL, challenge: str, scope: str, credentials: Credentials | None) -> str | None:
-    """The Authorization header that the challenge asks for; None where nothing could answer it."""
+    """The Authorization header for a challenge; None if no credentials fit."""
     kind, _, rest = challenge.partition(" ")
     if kind.lower() == "basic":
         return None if credentials is None else credentials.basic
@@ -153,7 +151,7 @@ def _answer(url: httpx2.URL, challenge: str, scope: str, credentials: Credential
 
 
 def _token(realm: str, fields: dict[str, str], scope: str, credentials: Credentials | None) -> str:
-    """A token for one repository. Raises TokenError where the service gives none."""
+    """A token for one repository. Raises TokenError if the service does not return one."""
     asked: dict[str, Any]
     if credentials is not None and credentials.identity_token is not None:
         grant = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token, "client_id": "ballast"}
@@ -171,12 +169,12 @@ def _token(realm: str, fields: dict[str, str], scope: str, credentials: Credenti
         for chunk in response.iter_bytes():
             body.extend(chunk)
             if len(body) > _TOKEN_BYTES:
-                raise ModelError(scope, f"the token of {shown(realm, 200)} has no end")
+                raise ModelError(scope, f"the token of {shown(realm, 200)} is too long")
     try:
         found = parse_json(bytes(body), _Token)
     except DocumentError as error:
         raise ModelError(scope, f"the token of {shown(realm, 200)} {error}") from error
     token = found.token or found.access_token or ""
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise ModelError(scope, f"{shown(realm, 200)} gives no token, but {shown(token, 40)}")
+        raise ModelError(scope, f"{shown(realm, 200)} returns an invalid token, {shown(token, 40)}")
     return token

@@ -1,6 +1,6 @@
-"""Talks to a hub: what a repository holds, and the bytes of its files, checked as they come.
+"""The client of a hub: lists repositories, and downloads files while it verifies them.
 
-Files are asked for by plain HTTP and ranges, also those that the hub keeps in Xet storage: it serves them so as well.
+All files are downloaded with plain HTTP ranges. Hugging Face also serves files in its Xet storage this way.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ballast.version import __version__
 
 _HUGGING_FACE_URL = "https://huggingface.co"
 REGISTRY = "the registry"
-"""Stands for the endpoint where each name has its own."""
+"""Replaces the endpoint if each name has its own."""
 _ATTEMPTS = 5
-"""In a row of which none brings a byte that was not there before."""
+"""Consecutive attempts without a new byte."""
 _LONGEST_WAIT_S = 60.0
-"""Before the next attempt. A hub that asks for more is asked no more."""
+"""Longest wait before the next attempt. If a hub requires a longer one, the pull ends."""
 _TIMEOUT_S = 30.0
-"""Without a byte, in which a transfer counts as broken."""
+"""Seconds without a byte after which a transfer counts as broken."""
 _LISTING_S = 120.0
 _LISTING_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
@@ -52,7 +52,7 @@ def _client() -> httpx2.Client:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub at `endpoint`, as the owner of `token` sees it; `cache` is where its models are kept."""
+    """A hub at `endpoint`, used with `token`. `cache` is the folder of its models."""
 
     endpoint: str
     cache: Path
@@ -64,16 +64,15 @@ class Hub:
 
     @staticmethod
     def of_environment(site: str = HUGGING_FACE) -> Hub:
-        """The hub that a model's name names. Hugging Face's is as HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME and
-        HF_HUB_OFFLINE say, and the token of `hf auth login`; ModelScope's as MODELSCOPE_DOMAIN, MODELSCOPE_API_TOKEN
-        and MODELSCOPE_CACHE say; an S3-compatible store is as AWS_ENDPOINT_URL and AWS_REGION say. Raises
-        ConfigError."""
+        """The hub of a model's name. Hugging Face's is configured by HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HOME,
+        HF_HUB_OFFLINE and the token of `hf auth login`; ModelScope's by MODELSCOPE_DOMAIN, MODELSCOPE_API_TOKEN and
+        MODELSCOPE_CACHE; an S3-compatible store by AWS_ENDPOINT_URL and AWS_REGION. Raises ConfigError."""
         is_offline = constants.is_offline_mode()
         if site == HUGGING_FACE:
             api: HubApi = HuggingFace()
             endpoint = constants.ENDPOINT.strip() or _HUGGING_FACE_URL
             _check_endpoint(api.endpoint_variable, endpoint)
-            constants.ENDPOINT = endpoint  # the import below fails if it is no URL
+            constants.ENDPOINT = endpoint  # the import below fails if it is not a URL
             from huggingface_hub import get_token
 
             token = get_token()
@@ -90,11 +89,13 @@ class Hub:
             _check_endpoint(api.endpoint_variable, endpoint)
             token = os.environ.get(api.credential_variable, "").strip() or None
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-            raise ConfigError(api.credential_variable, "…", "has characters that no token has; copy it again")
+            raise ConfigError(
+                api.credential_variable, "…", "has characters that are not allowed in a token; copy it again"
+            )
         return Hub(endpoint.rstrip("/"), cache_of(site), token, is_offline, api)
 
     def listing(self, name: HubName) -> Listing:
-        """What the name's revision holds. Raises UnreachableError, ConfigError, ModelError."""
+        """The content of the name's revision. Raises UnreachableError, ConfigError, ModelError."""
 
         def get(path: str, headers: Mapping[str, str]) -> bytes:
             body = bytearray()
@@ -106,7 +107,9 @@ class Hub:
                     for chunk in response.iter_raw():
                         body.extend(chunk)
                         if len(body) > _LISTING_BYTES or time.monotonic() - began > _LISTING_S:
-                            raise ModelError(name.repo, f"the hub's listing has no end: {len(body)} bytes of it came")
+                            raise ModelError(
+                                name.repo, f"the hub's listing is too long: {len(body)} bytes were received"
+                            )
 
             self._persist(name.repo, attempt, lambda: 0)
             return bytes(body)
@@ -118,7 +121,8 @@ class Hub:
             raise ModelError(name.repo, f"the hub's listing {error}{hint}") from error
 
     def head(self, repo: str, address: str, file: HubFile, num_bytes: int) -> bytes:
-        """The first bytes of a file, at most `num_bytes`; checked if they are all of it. Raises as `fetch` does."""
+        """The first bytes of a file, at most `num_bytes`; verified if that is the whole file. Raises the errors of
+        `fetch`."""
         most = min(num_bytes, file.num_bytes)
         head = bytearray()
 
@@ -143,16 +147,15 @@ class Hub:
         return bytes(head)
 
     def fetch(self, repo: str, address: str, file: HubFile, blob: Path, progress: Progress) -> None:
-        """Write the file to `blob`, going on where an earlier attempt ended.
+        """Write the file to `blob`, starting where an earlier attempt ended.
 
-        Raises WrongBytesError where the bytes are not those that the hub named, UnreachableError where they do not
-        come, ConfigError for a token that does not do, OSError for a disk that does not.
-        """
+        Raises WrongBytesError if the bytes do not match the hub's checksum, UnreachableError if the hub does not send
+        them, ConfigError for an invalid token, and OSError for disk errors."""
         part = blob.with_name(f"{blob.name}.incomplete")
         checksum = self._checksum(repo, file)
         digest, done = Digest(checksum, file.num_bytes), 0
         if checksum is None:
-            progress.note(f"{file.path}: the store has no checksum of it; its size and version are compared")
+            progress.note(f"{file.path}: the store does not have its checksum; only size and version are compared")
         with part.open("ab+") as out:
             if out.tell() > file.num_bytes:
                 out.truncate(0)
@@ -193,15 +196,13 @@ class Hub:
         part.replace(blob)
 
     def _persist(self, repo: str, attempt: Callable[[], None], there: Callable[[], int]) -> None:
-        """Try again for as long as that brings more than was `there` before; waits grow and end."""
+        """Retry while each attempt adds bytes to those `there` before. Waits grow and are limited."""
         failures, most = 0, 0
         while True:
             try:
                 return attempt()
             except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL) as error:
-                raise ModelError(
-                    repo, f"the hub does not answer as it should: {shown(first_line(error), 300)}"
-                ) from error
+                raise ModelError(repo, f"the hub's answer is invalid: {shown(first_line(error), 300)}") from error
             except (_AgainError, httpx2.TransportError) as error:
                 failures = 1 if there() > most else failures + 1
                 most = max(most, there())
@@ -213,7 +214,8 @@ class Hub:
                 if failures >= _ATTEMPTS or wait > _LONGEST_WAIT_S:
                     problem = str(error) if isinstance(error, _AgainError) else shown(first_line(error), 300)
                     raise UnreachableError(
-                        repo, f"{self.endpoint} does not give it ({problem}); pull again later, what came is kept"
+                        repo,
+                        f"{self.endpoint} does not send it ({problem}); pull again later, the received part is kept",
                     ) from error
                 self.sleep(wait)
 
@@ -221,14 +223,16 @@ class Hub:
     def _range(
         self, repo: str, address: str, file: HubFile, begin: int, end: int
     ) -> Iterator[tuple[httpx2.Response, int]]:
-        """The answer to a request for bytes begin to end, and the byte that it begins with: 0 where the hub gives no
+        """The response to a request for bytes begin to end, and its first byte: 0 if the hub does not support
         ranges."""
         headers = {**self.api.file_headers(file), "Range": f"bytes={begin}-{max(begin, end - 1)}"}
         with self._get(repo, self.api.file_path(repo, address, file), headers) as response:
             said = response.headers.get("Content-Range", "")
-            is_range = response.status_code == 206 or said != ""  # some stores give ranges by the status 200
+            is_range = response.status_code == 206 or said != ""  # some stores send ranges with the status 200
             if is_range and not said.startswith(f"bytes {begin}-"):
-                raise ModelError(repo, f"{file.path}: asked from byte {begin} on, the hub answered {shown(said)}")
+                raise ModelError(
+                    repo, f"{file.path}: the hub answered the request from byte {begin} with {shown(said)}"
+                )
             yield response, begin if is_range else 0
 
     def _checksum(self, repo: str, file: HubFile) -> Checksum | None:
@@ -246,7 +250,7 @@ class Hub:
 
     @contextmanager
     def _get(self, repo: str, path: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[httpx2.Response]:
-        # The client sends the token to the host of the URL alone, and to no host of a redirect.
+        # The client sends the token only to the URL's host, never to a redirect's.
         url = path if "://" in path else f"{self.endpoint}{path}"
         token = {} if self.token is None else self.api.token_headers(self.token)
         with self.client.stream(
@@ -269,24 +273,24 @@ class Hub:
             way_out = (
                 f"set {variable} if it is private"
                 if self.token is None
-                else f"look whether {variable} is valid and may read it"
+                else f"check that {variable} is valid and may read it"
             )
             refused = NotFoundError if status == 404 else TokenError
             raise refused("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
         if status in (408, 429) or status >= 500:
             after = response.headers.get("Retry-After", "")
             raise _AgainError(f"status {status}", float(after) if after.isdecimal() else None)
-        raise ModelError(repo, f"{self.endpoint} answers {status}, which is no answer to this question")
+        raise ModelError(repo, f"{self.endpoint} answers with the unexpected status {status}")
 
 
 def _check_endpoint(variable: str, endpoint: str) -> None:
-    """Raises ConfigError for what is no URL of a hub."""
+    """Raises ConfigError for an invalid URL of a hub."""
     if not is_http_url(endpoint):
         raise ConfigError(variable, endpoint, "expected a URL without spaces that begins with https:// or http://")
 
 
 SCOPE_FOLDER = "ballast"
-"""Of ModelScope's cache: the folder with what was fetched here."""
+"""The folder in ModelScope's cache for Ballast's downloads."""
 
 
 def cache_of(site: str) -> Path:
@@ -296,14 +300,14 @@ def cache_of(site: str) -> Path:
         return Path(constants.HF_HUB_CACHE)
     if site == OCI:
         return _own_cache() / OCI
-    if site == S3:  # stores may have buckets of one name
+    if site == S3:  # several stores may have a bucket with the same name
         return _own_cache() / S3 / quote(urlsplit(endpoint_of_environment()).netloc, "")
     named = os.environ.get("MODELSCOPE_CACHE")
     return (Path(named) if named else Path.home() / ".cache/modelscope") / SCOPE_FOLDER / site
 
 
 def all_caches() -> Iterator[Path]:
-    """The folders of all hubs, and of every S3-compatible store that was ever asked."""
+    """The folders of all hubs and of every S3-compatible store that was used."""
     yield from (cache_of(site) for site in SITES if site != S3)
     yield from (folder for folder in (_own_cache() / S3).glob("*") if folder.is_dir())
 
@@ -313,15 +317,15 @@ def _own_cache() -> Path:
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast/models"
 
 
-_WRONG_CHECKSUM = "its checksum is not that which the hub names"
+_WRONG_CHECKSUM = "its checksum differs from the hub's"
 
 
 def _wrong_bytes(repo: str, file: HubFile, problem: str) -> WrongBytesError:
-    return WrongBytesError(repo, f"{file.path}: {problem}; nothing of it is kept, pull it again")
+    return WrongBytesError(repo, f"{file.path}: {problem}; its data was deleted, pull it again")
 
 
 class _AgainError(Exception):
-    """An answer that may be better the next time, `wait_s` from now if the hub says so."""
+    """A response that may succeed later: after `wait_s`, if the hub reports a time."""
 
     def __init__(self, problem: str, wait_s: float | None = None) -> None:
         super().__init__(problem)
@@ -329,4 +333,4 @@ class _AgainError(Exception):
 
 
 class _DifferError(Exception):
-    """Bytes that cannot be the file's."""
+    """Received bytes that cannot belong to the file."""

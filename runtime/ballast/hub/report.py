@@ -1,6 +1,6 @@
-"""Reports a pull's result and progress to the program that started it.
+"""Reports a pull's result and progress to the calling program.
 
-Kubernetes hands the file on as the container's termination message, and the operator reads the page.
+Kubernetes publishes the file as the container's termination message, and the operator reads the page.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ REASONS: tuple[tuple[type[BallastError], str], ...] = (
     (WrongBytesError, "WrongBytes"),
     (BusyError, "PulledElsewhere"),
 )
-"""Errors → one word for programs, which the operator knows a way out for."""
+"""Errors → one word for programs. The operator has a fix for each."""
 
 _MOST_CHARS = 2000
-"""Most characters of a message. Kubernetes keeps 4,096 bytes of a termination message."""
+"""Maximum length of a message. Kubernetes keeps 4,096 bytes of a termination message."""
 _TIMEOUT_S = 2.0
 
 
@@ -47,8 +47,8 @@ def reason(error: BallastError) -> str:
 
 @contextmanager
 def written_to(file: Path | None) -> Iterator[dict[str, str]]:
-    """Write the dictionary that the caller fills to `file`, as JSON, or the error that the caller raises. Raises
-    ConfigError where the file cannot be written."""
+    """Write the dictionary that the caller fills, or the error that the caller raises, to `file` as JSON. Raises
+    ConfigError if the file cannot be written."""
     said: dict[str, str] = {}
     try:
         yield said
@@ -69,8 +69,8 @@ def _write(file: Path, said: dict[str, str]) -> None:
 
 @contextmanager
 def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
-    """Serve /readyz on `port` of every address: status 503 and the share that is there. Yields what to tell the bytes
-    that are there and all. Raises ConfigError for a port that is taken."""
+    """Serve /readyz on `port` of every address: status 503 and the downloaded fraction. Yields a function that takes
+    the bytes so far and the total. Raises ConfigError for a port in use."""
     if port is None:
         yield lambda there, total: None
         return
@@ -80,7 +80,7 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
         answer.update(progress=round(there / max(total, 1), 4), bytes=there, total_bytes=total)
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _TIMEOUT_S  # one caller at a time, and none holds up the others for long
+        timeout = _TIMEOUT_S  # one connection at a time, with a short timeout
 
         def do_GET(self) -> None:
             body = json.dumps(dict(answer)).encode()
@@ -91,11 +91,11 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """The log is the pull's."""
+            """Only the pull writes to the log."""
 
     class Server(HTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Whoever asked has left."""
+            """The client has closed the connection."""
 
     try:
         server = Server(("0.0.0.0", port), Handler)  # noqa: S104  a pod's own network
@@ -106,7 +106,7 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
     try:
         yield tell
     finally:
-        # Whoever asks slowly does not hold up the end of the pull: the thread ends with the process.
+        # A slow client does not delay the end of the pull: the thread ends with the process.
         Thread(target=server.shutdown, daemon=True).start()
         thread.join(_TIMEOUT_S)
         server.server_close()

@@ -1,8 +1,7 @@
-"""S3-compatible stores: objects below a prefix, listed page by page, and requests signed as AWS's own tools sign them.
+"""S3-compatible stores: lists the objects below a prefix page by page, and signs requests like AWS's tools.
 
-Credentials and signatures are botocore's, which finds them in variables, files of the AWS CLI, and the identity that a
-cloud gives a pod or machine. Buckets are part of the path, which every such store accepts on its own host.
-"""
+botocore provides credentials and signatures. It reads environment variables, files of the AWS CLI, and the identity
+that a cloud gives a pod or machine. Buckets are part of the path, which every such store accepts on its own host."""
 
 from __future__ import annotations
 
@@ -31,23 +30,23 @@ if TYPE_CHECKING:
 
 _MD5 = re.compile("[0-9a-f]{32}")
 _ERROR_BYTES = 4096
-"""Of the answer to a refused request."""
+"""Maximum size of the body of an error response."""
 _REFUSALS = {
-    "AuthorizationHeaderMalformed": "AWS_REGION is not the region of the bucket",
+    "AuthorizationHeaderMalformed": "AWS_REGION is not the bucket's region",
     "ExpiredToken": "AWS_SESSION_TOKEN has expired",
     "InvalidAccessKeyId": "the store does not know AWS_ACCESS_KEY_ID",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
-    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not that of AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID",
 }
 
 
 class S3Store(HubApi):
-    """One store, as the owner of the environment's credentials sees it; without credentials, its public buckets."""
+    """One store, used with the environment's credentials; without credentials, only its public buckets."""
 
     credential_variable = "AWS_ACCESS_KEY_ID"
     endpoint_variable = "AWS_ENDPOINT_URL"
     cache_variable = "BALLAST_MODEL_CACHE"
-    follows_redirects = False  # a signature is for one host, and a session's token goes to no other
+    follows_redirects = False  # a signature is valid for one host, and a session token must not be sent to another
 
     def __init__(self) -> None:
         self._signer = _Signer()
@@ -62,12 +61,12 @@ class S3Store(HubApi):
             page = _read_page(get(_listing_path(bucket, prefix, token), {}))
             files += _files(name.repo, prefix, page)
             if len(files) > MOST_FILES:
-                raise ModelError(name.repo, f"has more than {MOST_FILES} objects; name a longer prefix")
+                raise ModelError(name.repo, f"has more than {MOST_FILES} objects; use a longer prefix")
             if page.findtext("IsTruncated") != "true":
                 break
             token = page.findtext("NextContinuationToken") or ""
             if not token or token in seen:
-                raise ModelError(name.repo, "the store's listing has no end: a page names itself as the next")
+                raise ModelError(name.repo, "the store's listing never ends: a page refers to itself as the next one")
             seen.add(token)
         return Listing(commit_of(files), "", tuple(files))
 
@@ -87,13 +86,15 @@ class S3Store(HubApi):
         if status == 412:
             return WrongBytesError(repo, "an object has changed since it was listed; pull again")
         if region is not None and region != region_of_environment() and status in (301, 307, 400, 403):
-            return ConfigError("AWS_REGION", region_of_environment(), f"the bucket is in {shown(region)}; name that")
+            return ConfigError(
+                "AWS_REGION", region_of_environment(), f"the bucket is in {shown(region)}; use that region"
+            )
         if status == 404 and code in ("", "NoSuchBucket", "NoSuchKey"):
             what = "the store has no such bucket" if code == "NoSuchBucket" else "the store has no such object"
             return NotFoundError("model", repo, f"{what}; check the name and AWS_ENDPOINT_URL")
         if status in (400, 401, 403, 404):
             way_out = _REFUSALS.get(code) or (
-                "look whether AWS_ACCESS_KEY_ID may list the bucket and read its objects"
+                "check that AWS_ACCESS_KEY_ID may list the bucket and read its objects"
                 if self._signer.credentials is not None
                 else "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if it is private"
             )
@@ -102,12 +103,12 @@ class S3Store(HubApi):
 
 
 def region_of_environment() -> str:
-    """The region that AWS_REGION or AWS_DEFAULT_REGION names."""
+    """The region in AWS_REGION or AWS_DEFAULT_REGION."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
 def endpoint_of_environment() -> str:
-    """The store that AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names; without them, AWS's own of the region."""
+    """The store at AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; by default AWS's in the region."""
     named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if named:
         return named.strip()
@@ -116,7 +117,7 @@ def endpoint_of_environment() -> str:
 
 
 class _Signer(httpx2.Auth):
-    """Signs each request with the credentials that are valid then."""
+    """Signs each request with the credentials that are valid at that time."""
 
     @cached_property
     def credentials(self) -> Credentials | None:
@@ -132,7 +133,7 @@ class _Signer(httpx2.Auth):
             return get_session().get_credentials()
         except (BotoCoreError, ClientError) as error:
             raise TokenError(
-                "AWS_ACCESS_KEY_ID", "…", f"no credentials could be found: {shown(str(error), 300)}"
+                "AWS_ACCESS_KEY_ID", "…", f"no credentials were found: {shown(str(error), 300)}"
             ) from error
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
@@ -150,7 +151,7 @@ class _Signer(httpx2.Auth):
             S3SigV4Auth(credentials.get_frozen_credentials(), "s3", region_of_environment()).add_auth(signed)
         except (BotoCoreError, ClientError) as error:
             raise TokenError(
-                "AWS_ACCESS_KEY_ID", "…", f"no request could be signed: {shown(str(error), 300)}"
+                "AWS_ACCESS_KEY_ID", "…", f"the request could not be signed: {shown(str(error), 300)}"
             ) from error
         request.headers.update(dict(signed.headers.items()))
 
@@ -171,11 +172,11 @@ def _listing_path(bucket: str, prefix: str, token: str) -> str:
 
 
 def _read_page(body: bytes) -> ElementTree.Element[str]:
-    """The page without namespaces. Entities, by which a small document grows without bound, are refused."""
+    """The page without namespaces. Entities are refused, because they can make a small document grow without limit."""
     try:
         text = body.decode()
         if "<!" in text:
-            raise DocumentError("declares entities, which no store does")
+            raise DocumentError("declares entities, which are not allowed")
         page = ElementTree.fromstring(text)  # noqa: S314  without declarations nothing expands
     except (UnicodeDecodeError, ElementTree.ParseError) as error:
         raise DocumentError(f"is not XML: {error}") from error
@@ -192,19 +193,22 @@ def _files(repo: str, prefix: str, page: ElementTree.Element[str]) -> Iterator[H
         written = found.findtext("Key") or ""
         key = unquote_plus(written) if is_encoded else written
         if not key.startswith(prefix):
-            raise ModelError(repo, f"the store lists an object outside of the prefix, {shown(key)}; it is not fetched")
-        if key.endswith("/"):  # stands for an empty folder
+            raise ModelError(
+                repo, f"the store lists an object outside of the prefix, {shown(key)}; it is not downloaded"
+            )
+        if key.endswith("/"):  # marks an empty folder
             continue
         etag, size = found.findtext("ETag") or "", found.findtext("Size") or ""
         if not (size.isascii() and size.isdecimal() and len(size) < 20):
-            raise ModelError(repo, f"the store gives no size of {shown(key)}, but {shown(size)}")
+            raise ModelError(repo, f"the store reports the invalid size {shown(size)} for {shown(key)}")
         if not (etag.isascii() and etag.isprintable() and 0 < len(etag) <= 256):
-            raise ModelError(repo, f"the store gives no ETag of {shown(key)}, but {shown(etag)}")
+            raise ModelError(repo, f"the store reports the invalid ETag {shown(etag)} for {shown(key)}")
         yield check_file(repo, HubFile(key.removeprefix(prefix), int(size), _content(key, size, etag), etag))
 
 
 def _content(key: str, size: str, etag: str) -> str:
-    """What names the object's bytes. An ETag of a multi-part upload, or of another form, names a version of a key."""
+    """The identifier of the object's bytes. An ETag of a multi-part upload, or of another form, identifies a version of
+    a key."""
     bare = etag.strip('"')
     if _MD5.fullmatch(bare):
         return bare
@@ -213,8 +217,8 @@ def _content(key: str, size: str, etag: str) -> str:
 
 
 def _checksum(file: HubFile, headers: Mapping[str, str]) -> Checksum | None:
-    """The SHA-256 that the uploader gave, else the ETag if it is an MD5. The ETag of a multi-part upload is a checksum
-    of checksums, and that of an encrypted object proves nothing."""
+    """The uploader's SHA-256, otherwise the ETag if it is an MD5. The ETag of a multi-part upload is a checksum of
+    checksums, and that of an encrypted object is not a checksum."""
     lower = {name.lower(): value for name, value in headers.items()}
     try:
         digest = base64.b64decode(lower.get("x-amz-checksum-sha256", ""), validate=True)
@@ -229,7 +233,7 @@ def _checksum(file: HubFile, headers: Mapping[str, str]) -> Checksum | None:
 
 
 def _error_code(response: httpx2.Response) -> str:
-    """The store's word for an error; empty where it has none."""
+    """The store's error code; empty if there is none."""
     try:
         start = next(response.iter_raw(_ERROR_BYTES), b"")
     except httpx2.HTTPError:

@@ -1,9 +1,9 @@
-"""The folder of fetched models, in the layout of huggingface_hub's cache, so that its tools know them as well.
+"""The folder of downloaded models, in the layout of huggingface_hub's cache, which Hugging Face's tools can read.
 
-`models--org--repo` holds `blobs` by their checksums, `snapshots/COMMIT` of links to them, and `refs` from a revision to
-its commit. A blob has its name only once its checksum was right; before, its name ends in `.incomplete`.
+`models--org--repo` contains `blobs` named by checksum, `snapshots/COMMIT` with links to them, and `refs` from a
+revision to its commit. A blob gets its name once its checksum is verified; until then, its name ends in `.incomplete`.
 
-On a file system without symbolic links a snapshot holds the files themselves, as those of huggingface_hub do there.
+On a file system without symbolic links, a snapshot contains the files themselves, as with huggingface_hub.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ballast.errors import ModelError, shown
 from ballast.hub.naming import HUGGING_FACE, HubFile, repo_folder
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Of git, or the digest of an artifact."""
+"""A git commit, or the digest of an artifact."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-"""How file systems without symbolic links refuse to make one: exFAT, SMB and Azure Files among them."""
+"""Errors of file systems without symbolic links, such as exFAT, SMB and Azure Files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The part of the cache `folder` that holds one repository."""
+    """The part of the cache `folder` for one repository."""
 
     folder: Path
     repo: str
@@ -35,38 +35,38 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """Where the repository lies."""
+        """The repository's folder."""
         return self.folder / repo_folder(self.site, self.repo)
 
     @property
     def lock(self) -> Path:
-        """Held while files are fetched."""
+        """The lock that is held during a download."""
         return self.folder / ".locks" / self.path.name / "ballast.lock"
 
     def blob(self, file: HubFile) -> Path:
-        """Where the bytes of a file lie."""
+        """The path of a file's bytes."""
         return self.path / "blobs" / file.content
 
     def snapshot(self, commit: str) -> Path:
-        """The folder of one commit. Raises ModelError where it is none."""
+        """The folder of one commit. Raises ModelError for an invalid commit."""
         if not _COMMIT.fullmatch(commit):
             raise ModelError(
-                self.repo, f"the hub names the commit {shown(commit)}; expected 40 or 64 hexadecimal digits"
+                self.repo, f"the hub reports the commit {shown(commit)}; expected 40 or 64 hexadecimal digits"
             )
         return self.path / "snapshots" / commit
 
     def has(self, commit: str, file: HubFile) -> bool:
-        """Whether all of a file of the commit is here."""
+        """Whether a file of the commit is complete."""
         return self._has_itself(commit, file) or self.blob(file).exists()
 
     def _has_itself(self, commit: str, file: HubFile) -> bool:
-        """Whether the commit's snapshot holds the file and not a link to it."""
+        """Whether the commit's snapshot has the file itself, not a link."""
         path = self.snapshot(commit) / file.path
         return not path.is_symlink() and path.is_file() and path.stat().st_size == file.num_bytes
 
     def add(self, commit: str, files: Sequence[HubFile]) -> None:
-        """Add files that are here to the commit's snapshot, under their names. Nothing is written for those that are
-        in it: the store may be read-only."""
+        """Add downloaded files to the commit's snapshot, under their names. Files that it already contains are not
+        written, because the store may be read-only."""
         for index, file in enumerate(files):
             link = self.snapshot(commit) / file.path
             target = os.path.relpath(self.blob(file), link.parent)
@@ -86,7 +86,8 @@ class Store:
             fresh.replace(link)
 
     def remember(self, revision: str, commit: str) -> None:
-        """Write down which commit a revision is. Nothing is written where that is known: the store may be read-only."""
+        """Record the commit of a revision. Nothing is written if it is unchanged, because the store may be
+        read-only."""
         if revision != commit and self.remembered(revision) != commit:
             ref = self.path / "refs" / revision
             ref.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ class Store:
             fresh.replace(ref)
 
     def remembered(self, revision: str) -> str | None:
-        """The commit that a revision was when it was last asked for."""
+        """The commit of a revision when it was last resolved."""
         if _COMMIT.fullmatch(revision):
             return revision
         try:
@@ -105,7 +106,7 @@ class Store:
         return commit if _COMMIT.fullmatch(commit) else None
 
     def older_than(self, commit: str) -> tuple[str, ...]:
-        """The other commits of which something is here, those first that were written to last."""
+        """The other commits with downloaded files, the most recently written first."""
         try:
             folders = [each for each in self.snapshot(commit).parent.iterdir() if _COMMIT.fullmatch(each.name)]
         except OSError:
@@ -114,7 +115,7 @@ class Store:
         return tuple(each.name for each in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True))
 
     def files(self, commit: str) -> tuple[HubFile, ...]:
-        """The complete files of a commit. The checksum of a file that is no link is not known."""
+        """The complete files of a commit. The checksum of a file that is not a link is unknown."""
         folder = self.snapshot(commit)
         return tuple(
             HubFile(

@@ -1,4 +1,5 @@
-"""The library: a model in this process, without a server. Names are those of vLLM's `LLM` where both have the thing."""
+"""The library: a model in this process, without a server. Classes and parameters have the names of vLLM's `LLM` where
+both have an equivalent."""
 
 from ballast.library.async_llm import AsyncLLM
 from ballast.library.llm import LLM

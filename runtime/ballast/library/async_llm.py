@@ -1,4 +1,4 @@
-"""`AsyncLLM`: as `LLM`, for programs with an event loop of their own."""
+"""`AsyncLLM`: like `LLM`, for programs with their own event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Ended: TypeAlias = "concurrent.futures.Future[None]"
 
 
 class AsyncLLM:
-    """A model in this process, whose replies are async generators. Any number may run concurrently, on any event loops.
+    """A model in this process whose replies are async generators. Any number of requests may run concurrently, on any
+    event loops.
 
     Closed by leaving its context (`async with`), or by `shutdown`. A process that is forked from this one cannot use
     it: methods raise RuntimeError there.
@@ -36,7 +37,7 @@ class AsyncLLM:
         max_num_seqs: int | None = None,
         **options: Any,
     ) -> None:
-        """As `LLM`. Blocks until the model is loaded; `await AsyncLLM.load(…)` does not."""
+        """As `LLM`. Blocks until the model is loaded; `await AsyncLLM.load(…)` does not block the event loop."""
         named = {"model": model, "tokenizer": tokenizer, "max_num_seqs": max_num_seqs}
         self._model = LoadedModel("AsyncLLM", {**options, **named})
         self._running: dict[str, Ended] = {}
@@ -44,7 +45,7 @@ class AsyncLLM:
 
     @classmethod
     async def load(cls, model: str | Path | None = None, **options: Any) -> Self:
-        """The loaded model; other tasks run in the meantime."""
+        """Load a model. Other tasks run in the meantime."""
         return await asyncio.to_thread(cls, model, **options)
 
     def generate(
@@ -54,11 +55,11 @@ class AsyncLLM:
         request_id: str | None = None,
         **others: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Continue a prompt, and yield the reply as it grows; `output_kind` of the parameters says in which form.
+        """Continue a prompt, and yield the reply while it is generated, in the form that `output_kind` of the
+        parameters defines.
 
-        Leaving the iteration, or cancelling the task, aborts the request. Raises RequestError with the first output,
-        and ValueError if a request with this id runs.
-        """
+        Leaving the iteration, or cancelling the task, aborts the request. Raises RequestError instead of the first
+        output, and ValueError if a request with this id is running."""
         check_others(others)
         self._model.check_usable()
         params, read = sampling_params or SamplingParams(), read_prompt(prompt)
@@ -77,7 +78,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Reply to a conversation by the model's chat template. Else as `generate`."""
+        """Reply to a conversation with the model's chat template. Otherwise as `generate`."""
         check_others(others)
         self._model.check_usable()
         params = sampling_params or SamplingParams()
@@ -85,18 +86,18 @@ class AsyncLLM:
         return self._outputs(self._model.chat(messages, params, extra), None, params, request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request: its last output has the finish reason "abort". No effect on one that does not run."""
+        """End a request: its last output has the finish reason "abort". No effect if the request is not running."""
         self._model.check_usable()
         if (ended := self._running.get(request_id)) is not None:
             self._aborted.add(request_id)
             ended.cancel()
 
     async def get_tokenizer(self) -> ModelTokenizer:
-        """The model's tokenizer, with the methods of transformers' that users of vLLM call."""
+        """The model's tokenizer, with the most used methods of transformers' tokenizers."""
         return self._model.tokenizer
 
     def shutdown(self) -> None:
-        """Free the model. Requests that run fail with CapacityError. Idempotent; no effect in a forked process."""
+        """Free the model. Running requests fail with CapacityError. Idempotent; no effect in a forked process."""
         self._model.close()
 
     async def __aenter__(self) -> Self:
@@ -110,10 +111,10 @@ class AsyncLLM:
     async def _outputs(
         self, make: MakeJob, text: str | None, params: SamplingParams, request_id: str | None
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The request runs on the library's loop, and what it brings is queued on the caller's."""
+        """The request runs on the library's loop; its outputs are queued on the caller's."""
         name = self._model.new_name() if request_id is None else request_id
         if name in self._running:
-            raise ValueError(f"request_id={name!r}: a request with this id runs; give each its own")
+            raise ValueError(f"request_id={name!r}: a request with this id is running; use a unique id")
         replies = Replies(name, text, params.output_kind, self._model.text.tokenizer)
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Step | Ended] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Arguments that the calls of `LLM` and of `AsyncLLM` share."""
+"""Common arguments of the methods of `LLM` and `AsyncLLM`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ballast.errors import RequestError, shown
 from ballast.library.params import SamplingParams
 
 _OTHERS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "lora_request": ((), "there are no adapters; merge them into the model's file"),
-    "priority": ((0,), "prompts are started in the order in which they are given"),
+    "lora_request": ((), "adapters are not supported; merge them into the model's file"),
+    "priority": ((0,), "prompts start in the given order"),
     "prompt_token_ids": ((), "give token ids as prompts: [{'prompt_token_ids': ids}, …]"),
     "tokenization_kwargs": (({},), "give token ids as prompts to tokenize them in another way"),
     "mm_processor_kwargs": (({},), "prompts are texts or token ids"),
-    "chat_template_content_format": (("auto", "string", "openai"), "the template itself tells; leave it out"),
-    "guided_options_request": ((), "see structured_outputs of SamplingParams"),
-    "trace_headers": (({},), "a library sends no traces"),
+    "chat_template_content_format": (("auto", "string", "openai"), "the template decides; leave it out"),
+    "guided_options_request": ((), "use structured_outputs of SamplingParams"),
+    "trace_headers": (({},), "the library does not send traces"),
     "data_parallel_rank": ((0,), "there is one engine"),
 }
-"""Arguments of vLLM's calls: values that ask for what is done anyway, and what to do instead of others."""
+"""Arguments of vLLM's methods: accepted values without an effect, and what to do instead of other values."""
 
 
 def check_others(others: Mapping[str, Any]) -> None:
-    """Raise RequestError for an argument that has no meaning here, TypeError for one that is not known."""
+    """Raise RequestError for an argument of vLLM that is not supported, TypeError for an unknown one."""
     for name, value in others.items():
         if name not in _OTHERS:
-            raise TypeError(f"no such argument: {name}")
+            raise TypeError(f"unknown argument: {name}")
         harmless, way_out = _OTHERS[name]
         if value is not None and value not in harmless:
             raise RequestError(f"{name}={shown(value)}: {way_out}", param=name)
@@ -54,5 +54,5 @@ def each_of(params: SamplingParams | Sequence[SamplingParams] | None, count: int
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
-        raise ValueError(f"sampling_params: {len(params)} for {count} prompts; give one for all, or one each")
+        raise ValueError(f"sampling_params: {len(params)} for {count} prompts; give one for all, or one per prompt")
     return params

@@ -1,8 +1,7 @@
-"""What a fork leaves of a loaded model: an object that must neither be used nor freed.
+"""Handles forks: the child's copy of a loaded model must neither be used nor freed.
 
-Threads do not survive a fork. A child that asked its copy of a model would wait forever, and freeing the copy would
-wait for threads that are not there.
-"""
+Threads do not survive a fork. A child that uses its copy of a model would wait forever, and freeing the copy would wait
+for threads that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LLM`: loads a model into this process and answers any number of prompts by the server's scheduler and engine."""
+"""`LLM`: loads a model into this process and answers any number of prompts with the server's scheduler and engine."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ class LLM:
         max_num_seqs: int | None = None,
         **options: Any,
     ) -> None:
-        """Load `model`, a GGUF file or the folder of its shards; without it the built-in tiny model.
+        """Load `model`, a GGUF file or the folder of its shards. Default: the built-in tiny model.
 
-        `tokenizer` is a folder with config.json and tokenizer files, where the GGUF's own are not to be used;
-        `max_num_seqs` the most sequences in one step. `options` are further options of `ballast serve` by name, such
-        as cache_lens=32768, and vLLM's `max_model_len`, `seed` and `gpu_memory_utilization`. Others of vLLM's are
-        accepted with the values that ask for what is done anyway. Environment variables are not read. Raises
-        BallastError.
-        """
+        `tokenizer`: a folder with config.json and tokenizer files that replace the GGUF's. `max_num_seqs`: maximum
+        number of sequences in one step. `options`: further options of `ballast serve`, such as cache_lens=32768, and
+        vLLM's `max_model_len`, `seed` and `gpu_memory_utilization`. Other options of vLLM are accepted with values that
+        have no effect. Environment variables are not read. Raises BallastError."""
         named = {"model": model, "tokenizer": tokenizer, "max_num_seqs": max_num_seqs}
         self._model = LoadedModel("LLM", {**options, **named})
 
@@ -56,10 +54,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Continue each prompt and return the outputs in the order of the prompts.
 
-        A prompt is a text, token ids, or a dict with `prompt` or `prompt_token_ids`. One SamplingParams for all, or one
-        each. `use_tqdm`: show progress, where standard error is a terminal. Raises RequestError for a prompt or a
-        parameter that the server would refuse; nothing is returned then.
-        """
+        A prompt is a text, token ids, or a dict with `prompt` or `prompt_token_ids`. `sampling_params`: one for all
+        prompts, or one per prompt. `use_tqdm`: show progress if standard error is a terminal. Raises RequestError for a
+        prompt or a parameter that the server would refuse; then nothing is returned."""
         check_others(others)
         self._model.check_usable()
         many = read_prompts(prompts)
@@ -82,9 +79,9 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> list[RequestOutput]:
-        """Reply to one conversation, or to each of many, by the model's chat template. Else as `generate`.
+        """Reply to one or more conversations with the model's chat template. Otherwise as `generate`.
 
-        `continue_final_message`: the reply continues the last message, which is the assistant's.
+        `continue_final_message`: the reply continues the last message, which must be the assistant's.
         """
         check_others(others)
         self._model.check_usable()
@@ -99,9 +96,9 @@ class LLM:
     def stream(
         self, prompt: Prompt | Sequence[ChatMessage], sampling_params: SamplingParams | None = None
     ) -> Iterator[CompletionOutput]:
-        """The reply to one prompt, or to one conversation, piece by piece as it is generated.
+        """The reply to one prompt or conversation, in pieces as it is generated.
 
-        Leaving the iteration aborts the reply. Raises RequestError with the first piece.
+        Leaving the iteration aborts the reply. Raises RequestError instead of the first piece.
         """
         params = sampling_params or SamplingParams()
         chat: Any = prompt
@@ -118,11 +115,11 @@ class LLM:
         return self._model.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The parameters of a prompt for which none are given: the server's defaults."""
+        """The default parameters of a prompt: those of the server."""
         return SamplingParams()
 
     def close(self) -> None:
-        """Free the model. Prompts that still run fail with CapacityError. Idempotent; no effect in a forked process."""
+        """Free the model. Running prompts fail with CapacityError. Idempotent; no effect in a forked process."""
         self._model.close()
 
     def __enter__(self) -> Self:

@@ -43,15 +43,15 @@ from ballast.wire.openai.request import (
 
 Result = TypeVar("Result")
 MakeJob: TypeAlias = Callable[[], Job]
-"""Makes the job of a request; slow, and raises RequestError."""
+"""Creates the job of a request. Slow; raises RequestError."""
 
 _TEXT_THREADS = 2
 _STOP_S = 60.0
-"""Longest wait for the step that runs when the library closes."""
+"""Longest wait for the running step when the library closes."""
 
 
 class LoadedModel:
-    """What `LLM` and `AsyncLLM` share. Methods may be called from any thread, coroutines run on `loop`."""
+    """The common part of `LLM` and `AsyncLLM`. Methods may be called from any thread; coroutines run on `loop`."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         """Load the model. `kind` is the class's name for messages; `options` are vLLM's or those of `ballast serve`.
@@ -67,8 +67,8 @@ class LoadedModel:
         prepared = prepare_model(resolve(read_config(_given(options), {}, {}), read_machine().default_threads))
         settings = engine_settings(prepared.config)
         self.room = max(2 * settings.max_batch_size, 2 * MAX_CHOICES)
-        """Sequences that are handed to the engine at a time; the rest waits here."""
-        # The queue is bounded by `room`, and a refused prompt would not be tried again.
+        """Maximum number of sequences in the engine; the rest waits here."""
+        # `room` limits the queue, because a refused prompt would not be retried.
         settings = replace(settings, max_queue=self.room, max_queue_tokens=None)
         self._context = prepared.context_length
         self.engine = build_engine(prepared.load, settings, min(self._context, longest or self._context))
@@ -108,17 +108,17 @@ class LoadedModel:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open and was loaded by this process."""
+        """Whether the model is open and was loaded by this process."""
         return not self._is_closed and os.getpid() == self._pid
 
     def check_usable(self) -> None:
-        """Raise RuntimeError in a process that was forked from the one that loaded it, and after `close`."""
+        """Raise RuntimeError after `close`, and in a process forked from the one that loaded the model."""
         self.check_process()
         if self._is_closed:
             raise RuntimeError(f"this {self._kind} is closed")
 
     def check_process(self) -> None:
-        """Raise RuntimeError in a process that was forked from the one that loaded it."""
+        """Raise RuntimeError in a process forked from the one that loaded the model."""
         check_not_forked(self._pid, self._kind)
 
     def completion(self, prompt: ReadPrompt, params: SamplingParams) -> MakeJob:
@@ -138,11 +138,11 @@ class LoadedModel:
         return lambda: self._builder.chat(self._checked(ChatCompletionRequest, body))
 
     def new_name(self) -> str:
-        """A name for a request without one."""
+        """A default request id."""
         return str(next(self._ids))
 
     async def steps(self, make: MakeJob, name: str) -> AsyncGenerator[Step, None]:
-        """The pieces of a request, as they are generated. Closing the iteration aborts it. Runs on `loop`."""
+        """The pieces of a request as they are generated. Closing the iteration aborts the request. Runs on `loop`."""
         job = await self.loop.run_in_executor(self._executor, make)
         await self._take(job.num_choices)
         try:
@@ -154,7 +154,8 @@ class LoadedModel:
             self._give(job.num_choices)
 
     def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        """Begin `work` on `loop`. Cancelling the result cancels it. Raises RuntimeError as `check_usable` does."""
+        """Start `work` on `loop`. Cancelling the result cancels the work. Raises RuntimeError as `check_usable`
+        does."""
         try:
             self.check_usable()
         except RuntimeError:
@@ -163,7 +164,7 @@ class LoadedModel:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, which runs on `loop`; Ctrl-C cancels it. Of many errors, the first."""
+        """The result of `work`, which runs on `loop`; Ctrl-C cancels it. Raises the first of several errors."""
         future = self.start(work)
         try:
             return future.result()
@@ -176,13 +177,13 @@ class LoadedModel:
             raise
 
     def reason_of(self, error: Exception) -> Exception:
-        """The error that ended a request, or that the model was closed, if the error only follows from that."""
+        """The error that ended a request. If closing the model caused it, an error that says so."""
         if not (self._is_closed and isinstance(error, concurrent.futures.CancelledError | CapacityError)):
             return error
         return CapacityError(f"this {self._kind} was closed while the request ran", status=503, code="shutting_down")
 
     def close(self) -> None:
-        """Free the model. Requests that run fail. Idempotent; in a forked process it does nothing."""
+        """Free the model. Running requests fail. Idempotent; no effect in a forked process."""
         if os.getpid() != self._pid:
             return
         with self._closing:
@@ -203,7 +204,7 @@ class LoadedModel:
         )
 
     async def _end_tasks(self) -> None:
-        """Cancel what still runs on the loop, and wait for its end."""
+        """Cancel the loop's running tasks, and wait for their end."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -225,7 +226,7 @@ class LoadedModel:
         raise ConfigError("max_model_len", longest, f"the KV cache holds {room} tokens; lower it, or raise cache_lens")
 
     async def _take(self, count: int) -> None:
-        """Wait until `count` more sequences may be handed to the engine; first come, first served."""
+        """Wait until the engine can take `count` more sequences; first come, first served."""
         async with self._taking:
             taken = 0
             try:
@@ -242,14 +243,14 @@ class LoadedModel:
 
 
 async def _until_ready(engine: Engine) -> None:
-    """Raises the error that ended the load."""
+    """Raises the error that ended loading."""
     await until_loaded(engine)
     if engine.failure is not None:
         raise EngineDeadError.because_of(engine.failure)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in the form that the command line gives. Raises ConfigError for one that a library has no use for."""
+    """Options in the form of the command line. Raises ConfigError for an option that does not apply to the library."""
     known = {opt.name: opt for opt in OPTIONS}
     found: dict[str, Any] = {}
     options = without_fixed(options)
@@ -259,11 +260,11 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise ConfigError(name, value, "no such option; `ballast serve --help` lists them")
         if known[name].section in ("server", "log"):
-            raise ConfigError(name, value, "is about the HTTP server or its log, and a library has neither")
+            raise ConfigError(name, value, "is an option of the HTTP server or its log; leave it out")
         if name in OF_A_QUEUE:
-            raise ConfigError(name, value, "is about a queue of many clients, and a library has one")
+            raise ConfigError(name, value, "is an option for servers with several clients; leave it out")
         if value is not None and name in found:
-            raise ConfigError(vllm_name, value, f"is {name}, which is given as well")
+            raise ConfigError(vllm_name, value, f"is the same as {name}, which is also given; leave one of them out")
         if value is not None:
             found[name] = _as_text(value)
     if share is not None:
@@ -272,16 +273,20 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """A value as the command line has it; switches stay what they are, and lists are those of repeated options."""
+    """A value in the form of the command line. Booleans stay unchanged, and lists become repeated options."""
     if isinstance(value, list | tuple):
         return [str(each) for each in value]
     return value if isinstance(value, bool) else str(value)
 
 
 def _vram_limit(share: float, given: Mapping[str, Any]) -> dict[str, str]:
-    """The limit of the GPU's memory that is this share of it; none without a GPU."""
+    """The limit of the GPU's memory for this fraction; none without a GPU."""
     if "vram_limit" in given:
-        raise ConfigError("gpu_memory_utilization", share, "is a share, and vram_limit is given as well")
+        raise ConfigError(
+            "gpu_memory_utilization",
+            share,
+            "sets the same limit as vram_limit, which is also given; leave one of them out",
+        )
     asked = given.get("device", "auto")
     device = auto_device()[0] if asked == "auto" else {"cuda": "cuda:0"}.get(asked, asked)
     total = None if device == "cpu" else total_vram(device)

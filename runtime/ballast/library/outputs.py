@@ -13,12 +13,12 @@ from ballast.text.tokenizer import Tokenizer
 from ballast.wire.piece import Piece, ScoredToken, Whole
 
 ABORT = "abort"
-"""The reason why a reply ends that `AsyncLLM.abort` ended."""
+"""The finish reason after `AsyncLLM.abort`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One piece of a job, with what is known of the job then."""
+    """One piece of a job, with the job's state at that time."""
 
     job: Job
     piece: Piece
@@ -36,7 +36,7 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants called."""
+    """A function call that the model requests."""
 
     id: str
     name: str
@@ -46,27 +46,27 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One reply to a prompt; from `LLM.stream`, what came since the last one."""
+    """One reply to a prompt; from `LLM.stream`, the part since the last output."""
 
     index: int
     """0 to n - 1."""
     text: str
     """Without reasoning and tool calls."""
     token_ids: tuple[int, ...] = ()
-    """With the token that ended it."""
+    """Includes the end token."""
     finish_reason: str | None = None
-    """stop, length or tool_calls, or abort by `AsyncLLM.abort`; None while the reply is generated."""
+    """stop, length, tool_calls, or abort (after `AsyncLLM.abort`); None while the reply is generated."""
     stop_reason: int | str | None = None
-    """The one of `stop` or `stop_token_ids` that ended it."""
+    """The entry of `stop` or `stop_token_ids` that ended the reply."""
     logprobs: tuple[dict[int, Logprob], ...] | None = None
-    """At each position, the sampled token and the most probable ones; None unless asked for."""
+    """At each position, the sampled token and the most probable ones; None unless requested."""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """In the last output of a reply."""
+    """Only in the last output of a reply."""
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the sampled tokens' log probabilities; None unless they were asked for."""
+        """The sum of the sampled tokens' log probabilities; None unless requested."""
         if self.logprobs is None:
             return None
         return sum(scores[token].logprob for token, scores in zip(self.token_ids, self.logprobs, strict=False))
@@ -82,20 +82,21 @@ class RequestOutput:
 
     request_id: str
     prompt: str | None
-    """As given; None for token ids and for chats."""
+    """The prompt as given; None for token ids and chats."""
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...] = ()
-    """All replies; from `AsyncLLM`, unless it is asked for final ones only, the reply that has something new."""
+    """All replies; from `AsyncLLM`, only the reply that has changed, unless only final outputs are requested."""
     finished: bool = True
     """Whether all replies have ended."""
     num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache had."""
+    """Number of prompt tokens from the prefix cache."""
     prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
-    """At each position of the prompt; None for the first, which has no predecessor. None unless asked for."""
+    """Log probabilities at each position of the prompt; None for the first, which has no predecessor. None unless
+    requested."""
 
 
 class Replies:
-    """The outputs of one request, made from its pieces."""
+    """Builds the outputs of one request from its pieces."""
 
     def __init__(self, request_id: str, prompt: str | None, kind: RequestOutputKind, tokenizer: Tokenizer) -> None:
         self._base = RequestOutput(request_id, prompt, (), finished=False)
@@ -104,7 +105,7 @@ class Replies:
         self._choices: list[_Choice] = []
 
     def take(self, step: Step) -> RequestOutput | None:
-        """The output that this piece makes; None if it makes none of this kind."""
+        """The output for this piece; None if this kind of output has none."""
         job, piece = step.job, step.piece
         if not self._choices:
             scored = job.sampling.logprobs is not None
@@ -129,7 +130,7 @@ class Replies:
         return replace(self._base, outputs=tuple(outputs)) if outputs else None
 
     def aborted(self) -> RequestOutput:
-        """The last output of a request that was aborted: the replies that had not ended, in full or as a delta."""
+        """The last output of an aborted request: the unfinished replies, in full or as a delta."""
         is_delta = self._kind is RequestOutputKind.DELTA
         ended = [
             CompletionOutput(each.whole.index, "", finish_reason=ABORT)
@@ -144,7 +145,7 @@ class Replies:
 
 
 class _Choice:
-    """One reply, as far as it is known."""
+    """One reply, as generated so far."""
 
     def __init__(self, index: int, scored: bool, tokenizer: Tokenizer) -> None:
         self.whole = Whole(index)
@@ -189,7 +190,7 @@ def whole_output(whole: Whole, tokenizer: Tokenizer, *, with_logprobs: bool) -> 
 
 
 def piece_output(piece: Piece, tokenizer: Tokenizer, *, with_logprobs: bool) -> CompletionOutput:
-    """What one step added to a choice."""
+    """The part of a choice that one step added."""
     return CompletionOutput(
         piece.index,
         piece.text,

@@ -1,4 +1,4 @@
-"""The forms of a prompt: a text, token ids, or one of vLLM's dicts that hold one of these."""
+"""The forms of a prompt: a text, token ids, or one of vLLM's dicts with one of these."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]
-    """The text that the ids stand for, for the output; it is not read."""
+    """The text of the ids, only for the output."""
     cache_salt: NotRequired[str]
 
 
 Prompt: TypeAlias = str | Sequence[int] | TextPrompt | TokensPrompt
 """A text, token ids, or one of them in a dict."""
 ChatMessage: TypeAlias = Mapping[str, Any]
-"""A message as OpenAI's API takes it: {"role": "user", "content": "…"}."""
+"""A message in OpenAI's format: {"role": "user", "content": "…"}."""
 
 _TEXT, _IDS, _SALT = "prompt", "prompt_token_ids", "cache_salt"
 _REFUSED = {
-    "multi_modal_data": "prompts are texts or token ids, without images, audio or video",
-    "multi_modal_uuids": "prompts are texts or token ids, without images, audio or video",
-    "mm_processor_kwargs": "prompts are texts or token ids, without images, audio or video",
+    "multi_modal_data": "prompts are texts or token ids; images, audio and video are not supported",
+    "multi_modal_uuids": "prompts are texts or token ids; images, audio and video are not supported",
+    "mm_processor_kwargs": "prompts are texts or token ids; images, audio and video are not supported",
     "prompt_embeds": "prompts are texts or token ids",
     "encoder_prompt": "the models have no encoder; give the prompt as `prompt`",
     "decoder_prompt": "the models have no encoder; give the prompt as `prompt`",
@@ -44,22 +44,22 @@ _REFUSED = {
     "messages": "give conversations to `chat`",
     "role": "give conversations to `chat`",
 }
-"""Keys of other programs' prompts, and what to do instead."""
+"""Unsupported keys of vLLM's prompts → what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """One prompt, as the body of a request takes it."""
+    """One prompt in the form of a request's body."""
 
     value: str | list[int]
     text: str | None
-    """For the output: as given; None for token ids alone."""
+    """The prompt for the output, as given; None for token ids alone."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the request."""
 
 
 def read_prompts(prompts: Prompt | Iterable[Prompt] | None) -> list[ReadPrompt]:
-    """One prompt, or each of many. Raises RequestError for a form that is not known."""
+    """One or more prompts. Raises RequestError for an unknown form."""
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         return [read_prompt(prompts)]
     many: list[Any] = list(prompts)
@@ -82,12 +82,12 @@ def _read_dict(prompt: Mapping[str, Any]) -> ReadPrompt:
     given = {name: value for name, value in prompt.items() if not _is_nothing(value)}
     text, ids, salt = (given.pop(name, None) for name in (_TEXT, _IDS, _SALT))
     for name, value in given.items():
-        why = _REFUSED.get(name, f"no such key; a prompt has `{_TEXT}` or `{_IDS}`, and perhaps `{_SALT}`")
+        why = _REFUSED.get(name, f"unknown key; a prompt has `{_TEXT}` or `{_IDS}`, and optionally `{_SALT}`")
         raise RequestError(f"{name}={shown(value)}: {why}", param=name)
     if text is None and ids is None:
         raise RequestError(f"a prompt must have `{_TEXT}`, a text, or `{_IDS}`, a list of token ids", param=_TEXT)
     if text is not None and not isinstance(text, str):
-        raise RequestError(f"{_TEXT}={shown(text)}: must be a text; give token ids as `{_IDS}`", param=_TEXT)
+        raise RequestError(f"{_TEXT}={shown(text)}: must be a string; give token ids as `{_IDS}`", param=_TEXT)
     value = _token_ids(ids, _IDS) if text is None or ids is not None else text
     return ReadPrompt(value, text, {} if salt is None else {_SALT: salt})
 
@@ -97,13 +97,13 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _token_ids(ids: Any, name: str) -> list[int]:
-    """Also those of arrays, as plain integers."""
+    """Converts token ids, also from arrays, to integers."""
     try:
         if isinstance(ids, bytes):
             raise TypeError
         return [operator.index(each) for each in ids]
     except TypeError:
         raise RequestError(
-            f"{name}={shown(ids)}: must be a text, a list of token ids, or a dict with `{_TEXT}` or `{_IDS}`",
+            f"{name}={shown(ids)}: must be a string, a list of token ids, or a dict with `{_TEXT}` or `{_IDS}`",
             param=name,
         ) from None

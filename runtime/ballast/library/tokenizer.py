@@ -1,4 +1,4 @@
-"""The model's tokenizer with the methods that users of vLLM call on the one of transformers."""
+"""The model's tokenizer with the most used methods of transformers' tokenizers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "max_length": (),
     "stride": (0,),
 }
-"""Arguments of transformers that ask for nothing here with these values, or with None."""
+"""Arguments of transformers → values without an effect, in addition to None."""
 
 
 class Encoded(dict[str, Ids | list[Ids]]):
-    """Token ids of one text, or of many."""
+    """Token ids of one or more texts."""
 
     @property
     def input_ids(self) -> Ids | list[Ids]:
@@ -40,12 +40,12 @@ class Encoded(dict[str, Ids | list[Ids]]):
 
     @property
     def attention_mask(self) -> Ids | list[Ids]:
-        """Ones, since nothing is padded."""
+        """All ones, because nothing is padded."""
         return self["attention_mask"]
 
 
 class ModelTokenizer:
-    """Needs no engine, so it works in forked processes too. Thread-safe. Methods raise RequestError."""
+    """Does not need the engine, so it also works in forked processes. Thread-safe. Methods raise RequestError."""
 
     is_fast = True
     pad_token_id: int | None = None
@@ -57,14 +57,14 @@ class ModelTokenizer:
         self._tokenizer = builder.text.tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True, **others: Any) -> Ids:
-        """Token ids of a text. `add_special_tokens`: with BOS in front if the model's prompts begin with it."""
+        """Token ids of a text. `add_special_tokens`: put BOS first if the model's prompts begin with it."""
         _check_harmless(others)
         if not isinstance(text, str):
-            raise RequestError(f"text={shown(text)}: must be a string; call the tokenizer itself for many texts")
+            raise RequestError(f"text={shown(text)}: must be a string; call the tokenizer itself for several texts")
         return self._tokenizer.encode(text, add_bos=add_special_tokens and self._tokenizer.add_bos)
 
     def __call__(self, text: str | Sequence[str], *, add_special_tokens: bool = True, **others: Any) -> Encoded:
-        """Token ids of one text, or of each of many, as `input_ids`."""
+        """Token ids of one or more texts, as `input_ids`."""
         one = isinstance(text, str)
         many = [text] if isinstance(text, str) else text
         return _encoded([self.encode(each, add_special_tokens=add_special_tokens, **others) for each in many], one=one)
@@ -93,7 +93,7 @@ class ModelTokenizer:
         return_dict: bool = False,
         **others: Any,
     ) -> Any:
-        """The prompt of a conversation, or of each of many: its token ids, or with `tokenize=False` its text.
+        """The prompt of one or more conversations: token ids, or text with `tokenize=False`.
 
         `others` are variables of the template, such as `enable_thinking`.
         """
@@ -114,11 +114,11 @@ class ModelTokenizer:
         return found[0] if one else found
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        """The id of a token as the vocabulary spells it, or of each of many; None for one that is not there."""
+        """The ids of one or more tokens, spelled as in the vocabulary; None for an unknown token."""
         return self._tokenizer.id_of(tokens) if isinstance(tokens, str) else [self._tokenizer.id_of(t) for t in tokens]
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int]) -> Any:
-        """The vocabulary's spelling of an id, or of each of many."""
+        """The vocabulary's spellings of one or more ids."""
         return self._tokenizer.spelling(ids) if isinstance(ids, int) else [self._tokenizer.spelling(i) for i in ids]
 
     def __len__(self) -> int:
@@ -126,12 +126,12 @@ class ModelTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         return self._tokenizer.vocab_size
 
     @property
     def model_max_length(self) -> int:
-        """Most tokens of a prompt and its reply."""
+        """Maximum number of tokens of a prompt and its reply."""
         return self._builder.limits.max_model_tokens
 
     @property
@@ -183,11 +183,11 @@ def _encoded(found: list[Ids], *, one: bool) -> Encoded:
 
 
 def _check_harmless(others: Mapping[str, Any]) -> None:
-    """Raise for an argument of transformers that would change the result, and for one that is not known."""
+    """Raise for an unsupported or unknown argument."""
     for name, value in others.items():
         if name not in _HARMLESS:
-            raise TypeError(f"the tokenizer has no argument {name}")
+            raise TypeError(f"the tokenizer does not have an argument {name}")
         if value is not None and value not in _HARMLESS[name]:
             raise RequestError(
-                f"{name}={shown(value)}: texts are neither padded nor cut, and ids are lists", param=name
+                f"{name}={shown(value)}: texts are neither padded nor truncated, and ids are lists", param=name
             )

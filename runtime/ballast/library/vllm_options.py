@@ -1,4 +1,4 @@
-"""Arguments of vLLM's `LLM`: those with another name here, and those that have one value or no effect."""
+"""Arguments of vLLM's `LLM`: those with another name here, and those with only one accepted value or no effect."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ RENAMED: Mapping[str, str] = {
     "max_num_seqs": "max_batch_size",
     "block_size": "block_tokens",
 }
-"""vLLM's name → the option of `ballast serve` that means the same."""
+"""vLLM's name → the equivalent option of `ballast serve`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Only:
-    """Accepted with these values, which ask for what is done anyway. None always is one of them."""
+    """Accepted values, which have no effect, in addition to None."""
 
     values: tuple[Any, ...]
     way_out: str
-    """What to do instead of another value."""
+    """What to do instead of other values."""
 
 
 _ANY = object()
 _ONE_GPU = "an engine uses one GPU and the host's memory; leave it out, and start more processes for more GPUs"
-_FILE = "the model's file decides; leave it out, and choose another GGUF for other types"
-_PULLED = "models are local files; fetch one with `ballast pull`"
-_NO_LORA = "there are no adapters; merge them into the model's file"
+_FILE = "the model's file defines it; leave it out, and choose another GGUF for other types"
+_PULLED = "models are local files; download one with `ballast pull`"
+_NO_LORA = "adapters are not supported; merge them into the model's file"
 _ONLY_TEXT = "prompts are texts; leave it out"
-_NO_SPECULATION = "there is no speculative decoding; leave it out"
-_LENGTHS = "leave it out; see cache_lens, the KV tokens that all prompts share"
+_NO_SPECULATION = "speculative decoding is not supported; leave it out"
+_LENGTHS = "leave it out, and set cache_lens, the KV tokens that all prompts share"
 _NO_EFFECT = _Only((_ANY,), "")
 
 FIXED: Mapping[str, _Only] = {
@@ -53,14 +53,14 @@ FIXED: Mapping[str, _Only] = {
     "hf_token": _Only((), _PULLED),
     "hf_config_path": _Only((), _PULLED),
     "download_dir": _Only((), _PULLED),
-    "tokenizer_mode": _Only(("auto", "hf"), "tokenizers are read in one way; leave it out"),
-    "skip_tokenizer_init": _Only((False,), "the tokenizer is always read; prompts may be token ids"),
+    "tokenizer_mode": _Only(("auto", "hf"), "there is only one tokenizer mode; leave it out"),
+    "skip_tokenizer_init": _Only((False,), "the tokenizer is always loaded; prompts may be token ids"),
     "hf_overrides": _Only(({},), _FILE),
     "rope_scaling": _Only(({},), _FILE),
     "rope_theta": _Only((), _FILE),
     "generation_config": _Only(("vllm",), "defaults of sampling are the server's; set them in SamplingParams"),
     "override_generation_config": _Only(({},), "set defaults of sampling in SamplingParams"),
-    "enable_prefix_caching": _Only((True,), "the prefix cache is always on; texts are the same without it"),
+    "enable_prefix_caching": _Only((True,), "the prefix cache is always on and does not change texts"),
     "enable_chunked_prefill": _Only((True,), "prompts are always computed in chunks; see chunk_size"),
     "max_num_batched_tokens": _Only((), "see chunk_size and prefill_chunk_size"),
     "num_gpu_blocks_override": _Only((), _LENGTHS),
@@ -77,13 +77,13 @@ FIXED: Mapping[str, _Only] = {
     "speculative_config": _Only(({},), _NO_SPECULATION),
     "speculative_model": _Only((), _NO_SPECULATION),
     "num_speculative_tokens": _Only((0,), _NO_SPECULATION),
-    "reasoning_parser": _Only(("",), "replies are divided as the model's family writes them; leave it out"),
-    "tool_call_parser": _Only(("",), "replies are divided as the model's family writes them; leave it out"),
+    "reasoning_parser": _Only(("",), "the model's family defines how replies are parsed; leave it out"),
+    "tool_call_parser": _Only(("",), "the model's family defines how replies are parsed; leave it out"),
     "task": _Only(("auto", "generate"), "models generate text; leave it out"),
     "runner": _Only(("auto", "generate"), "models generate text; leave it out"),
     "convert": _Only(("auto", "none"), "models generate text; leave it out"),
-    "max_logprobs": _Only(tuple(range(21)), "20 alternatives are the most"),
-    # No model brings code, graphs leave texts as they are, grammars have one implementation, and the log is Python's.
+    "max_logprobs": _Only(tuple(range(21)), "at most 20 alternatives are returned"),
+    # Models contain no code, graphs do not change texts, there is one grammar backend, and logging is Python's.
     "trust_remote_code": _NO_EFFECT,
     "enforce_eager": _NO_EFFECT,
     "max_seq_len_to_capture": _NO_EFFECT,
@@ -95,11 +95,11 @@ FIXED: Mapping[str, _Only] = {
     "structured_outputs_config": _NO_EFFECT,
     "use_tqdm_on_load": _NO_EFFECT,
 }
-"""Arguments without an option here."""
+"""Arguments without an equivalent option."""
 
 
 def without_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those of vLLM's that ask for what is done anyway. Raises ConfigError for other values."""
+    """The options without vLLM's arguments that have no effect. Raises ConfigError for other values of these."""
     for name in options.keys() & FIXED.keys():
         value, rule = options[name], FIXED[name]
         is_taken = value is None or _ANY in rule.values or any(is_same(value, each) for each in rule.values)
@@ -109,14 +109,16 @@ def without_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vram_share(value: Any) -> float:
-    """`gpu_memory_utilization`: the share of a GPU's memory that may be taken. Raises ConfigError."""
+    """`gpu_memory_utilization`: the fraction of a GPU's memory that may be used. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ConfigError("gpu_memory_utilization", value, "must be a share of the GPU's memory, over 0 and up to 1")
+        raise ConfigError(
+            "gpu_memory_utilization", value, "must be a fraction of the GPU's memory, greater than 0 and at most 1"
+        )
     return float(value)
 
 
 def whole_or_none(name: str, value: Any, least: int) -> int | None:
     """A whole number, or None. Raises ConfigError."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise ConfigError(name, value, f"must be a whole number from {least} on, or None")
+        raise ConfigError(name, value, f"must be a whole number of at least {least}, or None")
     return value

@@ -1,4 +1,4 @@
-"""One step's input for the model, as views of the scheduler's arrays."""
+"""The model's input for one step, as views of the scheduler's arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ballast._core import sched
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """T tokens of R requests. The arrays are read-only views of the plan, whose memory lives as long as they do."""
+    """T tokens of R requests. The arrays are read-only views of the plan and keep its memory alive."""
 
     token_ids: NDArray[np.int32]  # [T]
     positions: NDArray[np.int32]  # [T]
@@ -28,7 +28,7 @@ class Batch:
 
     @property
     def is_decode(self) -> bool:
-        """Whether each token can be computed as a request of its own: all requests decode, or have one token."""
+        """Whether each token can be computed as a separate request: all requests decode, or have one token."""
         num_requests = self.query_indptr.size - 1
         return num_requests in (self.token_ids.size, self.num_decode)
 

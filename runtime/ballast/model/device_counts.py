@@ -1,4 +1,4 @@
-"""Counters of a model that also computes on a GPU."""
+"""Counters of the CPU/GPU hybrid."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class DeviceCounts:
 
     expert_bytes_over_pcie: Annotated[
         int,
-        Counter("expert_weight_bytes_over_pcie", "Bytes of experts' weights that a GPU has read from host memory."),
+        Counter("expert_weight_bytes_over_pcie", "Bytes of expert weights that a GPU has read from host memory."),
     ] = 0
     streamed_steps: Annotated[
-        int, Counter("streamed_steps", "Steps whose experts were all streamed through a GPU.")
+        int, Counter("streamed_steps", "Steps in which all experts were streamed through a GPU.")
     ] = 0
-    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes that a GPU decodes by a captured graph.")] = 0
-    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all layers.")] = 0
+    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes with a captured CUDA graph for decoding.")] = 0
+    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in GPU memory, summed over all layers.")] = 0
     pcie_share: Annotated[
         float,
-        Gauge("pcie_share_ratio", "Of a decode step's experts in host memory, those that a GPU reads across PCIe."),
+        Gauge("pcie_share_ratio", "Fraction of a decode step's experts in host memory that a GPU reads across PCIe."),
     ] = 0.0
     saturated_numbers: Annotated[
         int,
         Counter(
             "saturated_numbers",
-            "Numbers too large for a GPU's cache or its attention, taken as the largest that they hold.",
+            "Numbers that were too large for a GPU's cache or attention and were clamped to the largest value.",
         ),
     ] = 0
     switched_off: Mapping[Feature, str] = field(default_factory=dict)
-    """Ways of computing on the GPU that the model does without, and why."""
+    """GPU features that are switched off, with the reason."""

@@ -1,4 +1,5 @@
-"""Facts that a server reports about its model: architecture, size, quantization, and the simple keys of its file."""
+"""The facts that a server reports about its model: architecture, size, quantization, and the scalar keys of its
+file."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from gguf import LlamaFileType
 from ballast.weights.gguf import GgufModel
 
 MAX_TEXT_CHARS = 256
-"""Longer values of keys are left out."""
+"""Maximum length of a value; longer ones are left out."""
 _LEFT_OUT = ("tokenizer.", "split.")
 _MOSTLY = "MOSTLY_"
 
@@ -21,18 +22,18 @@ Simple = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts that need no weights. The defaults describe a model without a file."""
+    """Facts that do not depend on weights. The defaults describe a model without a file."""
 
     architecture: str = "unknown"
     num_parameters: int = 0
     quantization: str = "unknown"
     num_bytes: int = 0
     keys: Mapping[str, Simple] = field(default_factory=dict)
-    """The file's keys whose values are single ones, without those of the tokenizer."""
+    """The file's keys with scalar values, except those of the tokenizer."""
 
     @property
     def parameter_size(self) -> str:
-        """The number of parameters for people, as 15.7B."""
+        """The number of parameters as text, such as 15.7B."""
         for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
             if self.num_parameters >= size:
                 return f"{self.num_parameters / size:.1f}{unit}"
@@ -57,7 +58,7 @@ def facts_of(gguf: GgufModel) -> ModelFacts:
 
 
 def _quantization(gguf: GgufModel) -> str:
-    """By the file's own key, as Q4_K_M; else the type that most of its bytes have."""
+    """The quantization from the file's key, such as Q4_K_M; otherwise the type of most of its bytes."""
     try:
         return LlamaFileType(gguf.metadata["general.file_type"]).name.removeprefix(_MOSTLY)
     except (KeyError, ValueError):

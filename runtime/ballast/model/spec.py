@@ -31,7 +31,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if len({layer.experts.routing for layer in self.layers if layer.experts is not None}) != 1:
             raise ValueError(
-                f"{self.name} has no one rule to choose experts by; expected the same in all routed layers"
+                f"{self.name} has several rules for choosing experts; expected the same rule in all routed layers"
             )
 
     @property

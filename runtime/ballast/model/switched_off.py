@@ -11,11 +11,11 @@ log = logging.getLogger(__name__)
 Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer", "expanded_attention"]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 _TOLD_AS: Mapping[Feature, str] = {
-    "streamed_experts": "experts are not streamed: long steps are computed by the CPU",
-    "gpu_experts": "no experts are computed from the GPU's memory",
-    "pcie_share": "no experts are read across PCIe in decode steps",
-    "exact_codes": "no dense product goes by exact codes",
-    "flashinfer": "attention by Ballast's own kernels, which are slower",
+    "streamed_experts": "expert streaming is disabled: the CPU computes long steps",
+    "gpu_experts": "experts in GPU memory are disabled",
+    "pcie_share": "reading experts across PCIe in decode steps is disabled",
+    "exact_codes": "exact-integer GEMM is disabled for all dense layers",
+    "flashinfer": "attention uses Ballast's kernels, which are slower",
     "expanded_attention": "attention of long prompts stays in the latent space, which is slower",
 }
 

@@ -100,7 +100,7 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
         _check_bias(gguf.tensors[name], expected)
     extra = [name for name in extra if name not in scales]
     if extra:
-        log.info("%s: %d tensors are not used, %s the first", gguf.path, len(extra), extra[0])
+        log.info("%s: %d tensors are not used, starting with %s", gguf.path, len(extra), extra[0])
 
 
 def scale_name(matrix: str) -> str:
@@ -114,13 +114,15 @@ def _check_scale(gguf: GgufModel, name: str, expected: Mapping[str, Tensor]) -> 
     info = gguf.tensors[name]
     weight = name.removesuffix(".scale") + ".weight"
     if weight not in expected:
-        raise ModelError(info.file, f"a scale of {weight}, in whose place the embedding is used", tensor=name)
+        raise ModelError(
+            info.file, f"is a scale of {weight}, but the embedding is used instead of that tensor", tensor=name
+        )
     matrix, group = gguf.tensors[weight], expected[weight].group
     if group in ("embedding", "router") or matrix.ggml_type not in SCALED_TYPES:
         kinds = ", ".join(kind.name for kind in sorted(SCALED_TYPES))
         raise ModelError(
             info.file,
-            f"a scale of all of {matrix.name}, which is {matrix.ggml_type.name}; only {kinds} of attention, "
+            f"is a scale of all of {matrix.name}, which is {matrix.ggml_type.name}; only {kinds} of attention, "
             "feed-forward, experts and output have one",
             tensor=name,
         )
@@ -139,7 +141,7 @@ def _check_bias(info: TensorInfo, expected: Mapping[str, Tensor]) -> None:
     if info.name.endswith(".bias") and matrix in expected:
         raise ModelError(
             info.file,
-            f"a bias of {matrix}, which no model of this architecture has, cannot be added here",
+            f"is a bias of {matrix}, which is not supported for this architecture",
             tensor=info.name,
         )
 

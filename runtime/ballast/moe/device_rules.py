@@ -1,9 +1,8 @@
 """Applies placement rules in the form of KTransformers' optimize_config files to the modules of a model.
 
 Modules are visited parents first. The first rule whose name (a regular expression, searched) and class (the last part
-of its import path) both match claims a module; `recursive: false` also closes off all modules below it. The rules only
-move routed experts, and only if there is a GPU; all other modules have fixed places.
-"""
+of its import path) both match claims a module; `recursive: false` also excludes all modules below it from later rules.
+The rules only move routed experts, and only if there is a GPU; the devices of all other modules are fixed."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from pathlib import Path
 from ballast.errors import ConfigError, shown
 
 _COMPARED_CHARS = 200
-"""Characters of a pattern that are compared with the names of modules, to suggest similar ones."""
+"""Number of characters of a pattern that are compared with module names, to suggest similar ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One node of the model's tree. `classes`: last parts of its class's name and of the classes it derives from."""
+    """One node of the model's tree. `classes`: the last parts of the import paths of its class and base classes."""
 
     name: str
     classes: frozenset[str]
@@ -33,9 +32,9 @@ class Rule:
 
     index: int
     pattern: str | None
-    """The regular expression that names are searched for."""
+    """The regular expression for names."""
     named: frozenset[str]
-    """The modules of this model that it is found in."""
+    """The modules of this model whose names it matches."""
     class_name: str | None
     device: str | None
     """cpu or cuda."""
@@ -58,7 +57,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """The modules that one rule claimed. `hidden_by`: earlier rules that claimed, or closed off, others it matches."""
+    """The modules that one rule claimed. `hidden_by`: earlier rules that claimed or excluded other modules that it
+    matches."""
 
     rule: Rule
     modules: tuple[str, ...]
@@ -72,19 +72,19 @@ class RuleReport:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device that rules request, by module. Modules without a rule that names a device are not in it."""
+    """Module → the device that the rules request. Modules without a requested device are missing."""
 
     devices: Mapping[str, str]
     rules: tuple[RuleReport, ...]
     notes: tuple[str, ...]
 
     def compared(self, device_of: Callable[[str], str], why: str) -> Placement:
-        """The placement with a note on the modules that `device_of` places on another device, and `why` it does."""
+        """The placement with a note about the modules that `device_of` places on another device, and `why`."""
         moved = [module for module, device in self.devices.items() if device != device_of(module)]
         if not moved:
             return self
         first = moved[0] or "the whole model"
-        note = f"{len(moved)} modules are placed otherwise than their rules say, {first} the first: {why}"
+        note = f"{len(moved)} modules are not placed as their rules request, starting with {first}: {why}"
         return replace(self, notes=(note, *self.notes))
 
 
@@ -92,8 +92,8 @@ NO_RULES = Placement({}, (), ())
 
 
 def apply_rules(modules: Sequence[Module], rules: Sequence[Rule], file: Path) -> Placement:
-    """Apply the rules of a file to `modules`, which lists parents first. Raises ConfigError for a rule without
-    effect: one that matches no module."""
+    """Apply the rules of a file to `modules`, which lists parents first. Raises ConfigError for a rule that matches no
+    module."""
     devices: dict[str, str] = {}
     claims: dict[int, list[str]] = {rule.index: [] for rule in rules}
     hidden: dict[int, set[int]] = {rule.index: set() for rule in rules}
@@ -130,4 +130,4 @@ def _near_miss(rule: Rule, modules: Sequence[Module]) -> str:
     plain = re.sub(r"[\\^$()?*+|\[\]]", "", re.sub(r"\\d[+*]?", "0", (rule.pattern or "")[:_COMPARED_CHARS]))
     names = [module.name for module in modules if rule.matches_class(module) and module.name]
     close = difflib.get_close_matches(plain, names, n=3, cutoff=0.4) or names[:3]
-    return f"; modules with names like it: {', '.join(close)}" if close else ""
+    return f"; modules with similar names: {', '.join(close)}" if close else ""

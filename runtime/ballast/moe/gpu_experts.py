@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GpuExperts = tuple[tuple[int, ...], ...]
-"""Ids of experts, ascending, by routed layer."""
+"""Ascending ids of experts, by routed layer."""
 
 
 def choose_gpu_experts(
@@ -23,12 +23,11 @@ def choose_gpu_experts(
     always: Set[int] = frozenset(),
     never: Set[int] = frozenset(),
 ) -> GpuExperts:
-    """The experts that are used most for their bytes, until `capacity_bytes` are full or `most` experts are chosen.
+    """The experts with the most uses per byte, until `capacity_bytes` are full or `most` experts are chosen.
 
-    `uses` [layers, E]: how often each expert was chosen. Among equals the lowest layer is filled first, since a layer
-    that is whole hands nothing to the CPU. `expert_bytes`: bytes of one expert, by layer. All experts of the layers
-    `always` are selected first, even beyond the capacity, and none of the layers `never`.
-    """
+    `uses` [layers, E]: how often each expert was chosen. Among equals, the lowest layer is filled first, because a
+    layer with all experts on the GPU does not need the CPU. `expert_bytes`: bytes of one expert, by layer. All experts
+    of the layers in `always` are selected first, even beyond the capacity, and none of the layers in `never`."""
     num_layers, num_experts = uses.shape
     chosen = {(layer, expert) for layer in always for expert in range(num_experts)}
     left = capacity_bytes - sum(expert_bytes[layer] for layer, _ in chosen)

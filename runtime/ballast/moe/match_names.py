@@ -1,8 +1,7 @@
-"""Finds the names that foreign regular expressions match, in a guarded process.
+"""Matches names against a client's regular expressions, in a guarded process.
 
-Matching and compiling Python's regular expressions can take extremely long, and a rule file may come from anywhere.
-KTransformers' rules use lookahead, which libraries with linear time do not support.
-"""
+Compiling and matching Python's regular expressions can take very long, and a rule file is not trusted. KTransformers'
+rules use lookahead, which libraries with linear time do not support."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 from ballast.guarded import GuardedProcess, LimitExceededError, Limits, TaskFailedError
 
 CPU_S = 1.0
-"""For a file's patterns together. A thousand of them take half of it for a whole model's modules."""
+"""CPU time limit for all patterns of a file. A thousand patterns take half of it for all modules of a model."""
 _MEMORY_BYTES = 512 << 20
 
 
@@ -27,7 +26,7 @@ class PatternError(Exception):
 
 
 def match_names(patterns: Sequence[str], names: Sequence[str]) -> list[frozenset[str]]:
-    """For each pattern the names that it is found in. Raises PatternError."""
+    """For each pattern the matching names. Raises PatternError."""
     if not patterns:
         return []
     matched, taken_s = [], 0.0
@@ -40,20 +39,20 @@ def match_names(patterns: Sequence[str], names: Sequence[str]) -> list[frozenset
             except LimitExceededError as error:
                 raise PatternError(index, _too_slow(str(error))) from error
             except OSError as error:
-                raise PatternError(index, f"cannot be compared, no process starts: {error.strerror}") from error
+                raise PatternError(index, f"cannot be matched: no process can be started ({error.strerror})") from error
             taken_s += found["seconds"]
             if taken_s > CPU_S:
-                raise PatternError(index, _too_slow(f"with those before it, it takes more than {CPU_S:g} s"))
+                raise PatternError(index, _too_slow(f"together with earlier patterns, it takes more than {CPU_S:g} s"))
             matched.append(frozenset(names[at] for at in found["matches"]))
     return matched
 
 
 def _too_slow(why: str) -> str:
-    return f"cannot be compared with the model's modules: {why}; write it without repetitions inside repetitions"
+    return f"cannot be matched with the model's modules: {why}; write it without repetitions inside repetitions"
 
 
 def answer(task: Any) -> Any:
-    """In the guarded process: the indices of the names that match, and the processor time it took."""
+    """Runs in the guarded process. Returns the indices of the matching names, and the CPU time."""
     began = time.process_time()
     try:
         pattern = re.compile(task["pattern"])

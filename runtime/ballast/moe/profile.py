@@ -1,5 +1,5 @@
-"""The file of expert profiles: how often a model's routed experts were chosen. `ballast profile` writes it, and the
-choice of a GPU's experts reads it."""
+"""The file of expert profiles: how often each routed expert of a model was chosen. `ballast profile` writes it. It is
+used to choose the GPU's experts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExpertProfile:
     model: str
     fingerprint: str
     num_tokens: int
-    """Tokens that were computed, of prompts and replies."""
+    """Number of computed tokens, of prompts and replies."""
     uses: NDArray[np.int64]  # [routed layers, E]
 
 
@@ -46,7 +46,7 @@ class _Document(BaseModel):
 
 
 def fingerprint(gguf: GgufModel) -> str:
-    """A digest of the first router, which is the same in every quantisation of a model."""
+    """A digest of the first router, which all quantisations of a model share."""
     routers = {block_of(name): name for name in gguf.tensors if name.endswith(".ffn_gate_inp.weight")}
     name = routers[min(block for block in routers if block is not None)]
     digest = hashlib.sha256(repr(gguf.tensors[name].shape).encode())
@@ -55,9 +55,9 @@ def fingerprint(gguf: GgufModel) -> str:
 
 
 def check_can_write(file: Path) -> None:
-    """Raises ConfigError when `write_profile` could not write there: before hours of prompts, rather than after."""
+    """Raises ConfigError if `write_profile` could not write the file. Called before hours of computation."""
     if file.is_dir():
-        raise ConfigError("out", file, "is a folder; name a file")
+        raise ConfigError("out", file, "is a folder; give the path of a file")
     if not file.parent.is_dir():
         raise ConfigError("out", file, f"cannot be written: there is no folder {file.parent}")
     if not os.access(file if file.exists() else file.parent, os.W_OK):
@@ -80,22 +80,22 @@ def write_profile(file: Path, profile: ExpertProfile) -> None:
 
 def read_profile(file: Path, gguf: GgufModel, model: str, num_layers: int, num_experts: int) -> ExpertProfile:
     """The profile of `gguf`, called `model`, with `num_layers` routed layers of `num_experts` experts. Raises
-    ConfigError for a file that is not a profile, or is another model's."""
+    ConfigError for a file that is not a profile or belongs to another model."""
     try:
         document = read_json(file, _Document)
         profile = ExpertProfile(
             document.model, document.fingerprint, document.num_tokens, np.array(document.uses, np.int64)
         )
     except DocumentError as error:
-        raise ConfigError(_OPTION, file, f"is no profile that `ballast profile` wrote: {error}") from error
+        raise ConfigError(_OPTION, file, f"is not a profile that `ballast profile` wrote: {error}") from error
     except ValueError as error:
-        problem = "is no profile that `ballast profile` wrote: uses has layers of unequal length"
+        problem = "is not a profile that `ballast profile` wrote: uses has layers of unequal length"
         raise ConfigError(_OPTION, file, problem) from error
     if profile.fingerprint != fingerprint(gguf) or profile.uses.shape != (num_layers, num_experts):
         raise ConfigError(
             _OPTION,
             file,
-            f"is the profile of another model, {profile.model}; write one of {model} ({gguf.path}) with "
+            f"is the profile of another model, {profile.model}; create one for {model} ({gguf.path}) with "
             "`ballast profile`, or leave the option out",
         )
     return profile

@@ -1,7 +1,7 @@
 """Reads placement rules in the form of KTransformers' optimize_config files.
 
 A file is a list of `{match: {name, class}, replace: {class, kwargs}, recursive}`. Ballast uses the match and the
-device. KTransformers' classes, kernels and further options are accepted, because its files contain them.
+device. KTransformers' classes, kernels and other options are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _UNUSED = (
 
 
 class _RuleError(Exception):
-    """A rule is wrong; the message says how."""
+    """An invalid rule. The message describes the problem."""
 
 
 def read_placement(file: Path, modules: Sequence[Module]) -> Placement:
-    """Apply the rules of a file to a model's modules. Raises ConfigError, which names the rule and its problem."""
+    """Apply a file's rules to a model's modules. Raises ConfigError with the rule and its problem."""
     try:
         document = read_yaml(file)
     except DocumentError as error:
@@ -59,7 +59,7 @@ def _check(entry: Plain) -> None:
     for what, text in (("match.name", match.get("name")), ("match.class", match.get("class")),
                        ("replace.class", replaced.get("class"))):  # fmt: skip
         if text is not None and (not isinstance(text, str) or not text):
-            raise _RuleError(f"{what} must be a text, not {shown(text)}")
+            raise _RuleError(f"{what} must be a string, not {shown(text)}")
     if not isinstance(rule.get("recursive", True), bool):
         raise _RuleError(f"recursive must be true or false, not {shown(rule['recursive'])}")
     kwargs = _kwargs(replaced)
@@ -109,7 +109,7 @@ def _rule(index: int, entry: Any, named: frozenset[str]) -> Rule:
 
 
 def _named(file: Path, entries: Sequence[Any], modules: Sequence[Module]) -> dict[int, frozenset[str]]:
-    """The modules that each pattern names, by the index of its rule."""
+    """Index of a rule → the modules that its pattern matches."""
     patterns = {index: entry["match"]["name"] for index, entry in enumerate(entries, 1) if entry["match"].get("name")}
     indices = list(patterns)
     try:
@@ -117,7 +117,7 @@ def _named(file: Path, entries: Sequence[Any], modules: Sequence[Module]) -> dic
     except PatternError as error:
         index, hint = indices[error.index], ""
         if "bad character range" in str(error):
-            hint = "; a range of numbers is written as alternatives, (4|5|6), not in brackets"
+            hint = "; write a range of numbers as alternatives, (4|5|6), not in brackets"
         raise _wrong(file, index, {"match": {"name": patterns[index]}}, f"name {error}{hint}") from error
     return dict(zip(indices, found, strict=True))
 

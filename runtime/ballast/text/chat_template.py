@@ -1,4 +1,4 @@
-"""Renders chat messages to prompt text, with the model's own Jinja template or one of Ballast's."""
+"""Renders chat messages to prompt text, with the model's Jinja template or one of Ballast's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ballast.text.think_tags import DEFAULT_TAGS, ThinkTags
 from ballast.text.typescript_tools import typescript_of, with_sorted_keys
 
 MAX_SOURCE_CHARS = 1 << 20
-"""The longest published template has some 20,000."""
+"""The longest published template has about 20,000 characters."""
 
 _CONTINUED_TEXT = "\ufdd1"
 """Marks where the text of the message to continue begins. A Unicode noncharacter, so no message contains it."""
@@ -35,7 +35,7 @@ _TYPESCRIPT = "tools_ts_str"
 """The variable in which a template wants the tools as TypeScript."""
 
 _LATE = "\ufdd2"
-"""Content of the late system message by which a template is tried. Another noncharacter."""
+"""Content of the late system message that tests a template. Another noncharacter."""
 _SAID = "\ufdd3"
 """Content of the message before it. One more."""
 _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
@@ -70,7 +70,7 @@ class ChatTemplate:
         self.tags = tags
         self.today = today
         self.is_guarded = not is_own(source)
-        """Whether it is rendered in another process, for which requests may have to wait."""
+        """Whether it is rendered in another process, so that requests may have to wait."""
         self._specials = {"bos_token": bos_token, "eos_token": eos_token}
         self._numbers_calls = numbers_calls
         self.has_channels = has_channels
@@ -93,7 +93,7 @@ class ChatTemplate:
         return self.reads("tools")
 
     def reads(self, variable: str) -> bool:
-        """Whether the template looks at this variable."""
+        """Whether the template reads this variable."""
         return variable in self._template.variables
 
     @property

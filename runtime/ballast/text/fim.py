@@ -1,4 +1,4 @@
-"""The tokens by which a model is asked to fill the gap between two texts (fill in the middle)."""
+"""The tokens of prompts that ask a model to fill the gap between two texts (fill in the middle)."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from ballast.families.registry import DEFAULT_FORM
 from ballast.text.tokenizer import Tokenizer
 
 WHY = (
-    "this model's file has no vocabulary, so it takes and gives token ids: send `prompt` as a list of ids to "
-    "/v1/completions, or start the server with --model_path and a directory that holds the model's tokenizer.json"
+    "this model's file has no vocabulary, so the server only accepts and returns token ids: send `prompt` as a list of "
+    "ids to /v1/completions, or start the server with --model_path and a folder that holds the model's tokenizer.json"
 )
 
 
 class IdsOnly(Tokenizer):
-    """Knows only how many ids there are, and which of them end a generation. Methods that need the text of a token
+    """Knows only the number of ids and the end tokens. Methods that need the text of a token
     raise RequestError."""
 
     has_vocabulary = False
@@ -43,7 +43,7 @@ class IdsOnly(Tokenizer):
         raise no_vocabulary()
 
     def fewest_tokens(self, text: str) -> int:
-        """0, since nothing is known of the tokens."""
+        """0, because the tokens are unknown."""
         return 0
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> str:
@@ -57,15 +57,15 @@ class IdsOnly(Tokenizer):
         return b""
 
     def is_control(self, token_id: int) -> bool:
-        """False, since nothing is known of the tokens."""
+        """False, because the tokens are unknown."""
         return False
 
     def spelling(self, token_id: int) -> str | None:
-        """None, since no spelling is known."""
+        """None, because spellings are unknown."""
         return None
 
     def id_of(self, text: str) -> int | None:
-        """None, since no spelling is known."""
+        """None, because spellings are unknown."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Loads what a model brings for text: tokenizer, chat template, generation defaults."""
+"""Loads a model's tokenizer, chat template and generation defaults."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Text:
     template: ChatTemplate | None
     """None: the model has none, and chat requests are refused."""
     tokenizer_source: str
-    """For the log: where the tokenizer came from, and why from there."""
+    """For the log: the source of the tokenizer, with the reason."""
     template_source: str
     fim: FimTokens | None = None
-    """The tokens of prompts that ask for what fills a gap; None if the model has none."""
+    """The tokens of fill-in-the-middle prompts; None if the model has none."""
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""

@@ -44,7 +44,7 @@ def normalize_messages(
     Raises RequestError with the dotted path of the field that cannot be used.
     """
     if not messages:
-        raise RequestError("messages must hold at least one message", param="messages")
+        raise RequestError("messages must have at least one message", param="messages")
     divide = _as_templates_divide if divides_content else _at_the_last_tag
     chat = [_normalize(message, f"messages.{n}", divide, tags) for n, message in enumerate(messages)]
     _order_results(chat)
@@ -258,7 +258,10 @@ def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for n, tool in enumerate(out):
         name = tool["function"]["name"]
         if name in names:
-            raise RequestError(f"tools.{n}.function.name: {name!r} is there twice", param=f"tools.{n}.function.name")
+            raise RequestError(
+                f"tools.{n}.function.name: {name!r} is used twice; give each tool its own name",
+                param=f"tools.{n}.function.name",
+            )
         names.add(name)
     return out
 
@@ -266,7 +269,7 @@ def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     kind = tool.get("type")
     if kind != "function":
-        raise RequestError(f"{path}.type is {kind!r}; only function tools are known", param=f"{path}.type")
+        raise RequestError(f"{path}.type is {kind!r}; only function tools are supported", param=f"{path}.type")
     function = tool.get("function")
     if not isinstance(function, Mapping):
         raise RequestError(f"{path}.function must be an object", param=f"{path}.function")
@@ -303,5 +306,5 @@ def _tool_call(call: object, path: str, within: str = ".function") -> dict[str, 
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     kind = call.get("type") or "function"
     if kind != "function":
-        raise RequestError(f"{path}.type is {kind!r}; only function calls are known", param=f"{path}.type")
+        raise RequestError(f"{path}.type is {kind!r}; only function calls are supported", param=f"{path}.type")
     return {**call, "type": kind, "function": {**function, "arguments": arguments}}

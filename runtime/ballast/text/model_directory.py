@@ -42,7 +42,7 @@ _TokenIds = Annotated[list[_TokenId] | None, BeforeValidator(_as_list)]
 
 
 class TokenizerConfig(BaseModel):
-    """What is read of tokenizer_config.json."""
+    """The used keys of tokenizer_config.json."""
 
     model_config = _CONFIG
 
@@ -53,7 +53,7 @@ class TokenizerConfig(BaseModel):
 
 
 class GenerationConfig(BaseModel):
-    """What is read of generation_config.json."""
+    """The used keys of generation_config.json."""
 
     model_config = _CONFIG
 
@@ -63,7 +63,7 @@ class GenerationConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """The directory, if there is one. A file that is missing says nothing."""
+    """The directory, if there is one. Its files are optional."""
 
     path: Path | None
     tokenizer_config: TokenizerConfig

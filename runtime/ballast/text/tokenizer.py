@@ -58,20 +58,20 @@ class LocalEncoder:
         """As Encoder says."""
         backend = self._backend if parse_special else self._plain
         try:
-            # No special tokens: what the file's post-processor adds differs by release.
+            # No special tokens: the file's post-processor adds different ones in each release.
             # A batch releases the GIL, a single call does not. Fast: offsets are not needed.
             return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
             for text in texts:
                 if (at := _first_surrogate(text)) is not None:
-                    raise RequestError(f"the text holds an unpaired surrogate at character {at}") from error
+                    raise RequestError(f"the text has an unpaired surrogate at character {at}") from error
             raise
         except BaseException as error:
             # The library's splitter panics on some very long texts; a PanicException is no Exception.
             if type(error).__name__ != "PanicException":
                 raise
             raise RequestError(
-                f"the tokenizer gives up on this text of {sum(map(len, texts))} characters; shorten it or break up "
+                f"the tokenizer cannot process this text of {sum(map(len, texts))} characters; shorten it or break up "
                 "its long runs"
             ) from error
 

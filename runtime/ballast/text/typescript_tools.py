@@ -1,8 +1,7 @@
-"""Declares tools as TypeScript, the notation that Kimi K2.5 and later were trained on.
+"""Declares tools as TypeScript, the notation in the training data of Kimi K2.5 and later.
 
-Their published tokenizer makes this text in Python and hands it to the chat template, so that a file's template alone
-cannot. Schemas that it has no notation for are declared as JSON instead, as there.
-"""
+Moonshot's tokenizer creates this text in Python and passes it to the chat template, so the template alone cannot create
+it. As there, schemas without such a notation are declared as JSON."""
 
 from __future__ import annotations
 

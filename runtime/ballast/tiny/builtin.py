@@ -1,4 +1,4 @@
-"""The built-in model, whose trained weights come with the package, also in other layouts and types."""
+"""The built-in model, whose trained weights are part of the package, also in other layouts and types."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BUILT_IN = TinyModel(_FOLDER / "model.gguf", _FOLDER / "config")
 
 
 def write_built_in(directory: Path, *, mla: str = "split", quant: str = "q8_0", num_shards: int = 1) -> TinyModel:
-    """Write the built-in model in another layout or type, as `write_tiny_model` does. Raises as that does.
+    """Write the built-in model in another layout or type, like `write_tiny_model`, with the same errors.
 
-    The weights are those of the shipped file, which are rounded already; another type rounds them once more.
+    The weights come from the shipped file, which has rounded weights; another type rounds them again.
     """
     backend = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
     tensors = joint_tensors(BUILT_IN.gguf)

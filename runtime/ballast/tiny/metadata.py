@@ -44,7 +44,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
     if shape.architecture == "gpt-oss":
-        return {}  # its files say nothing of it
+        return {}  # its files do not contain it
     if not shape.counts_layers:
         return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
     return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
@@ -83,8 +83,8 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.architecture in ("qwen3moe", "gpt-oss"):
-        return  # its files say nothing of it
-    if shape.architecture == "minimax-m2":  # its files say this alone
+        return  # its files do not contain it
+    if shape.architecture == "minimax-m2":  # its files contain only this
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
         return
     writer.add_float32(f"{shape.architecture}.expert_weights_scale", shape.weights_scale)

@@ -1,5 +1,4 @@
-"""Writes tiny models of every architecture that is served: real layouts and sizes of heads, random weights, a few
-megabytes."""
+"""Writes tiny models of every supported architecture: real layouts and head sizes, random weights, a few megabytes."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def write_tiny_model(
 
     The same arguments give the same bytes. The same seed and shape give the same weights before quantisation, in every
     layout and type. `overrides` replaces the shape of `arch`.
-    Raises ConfigError for an unknown arch, mla or quant, and for an impossible number of shards.
+    Raises ConfigError for an unknown arch, mla or quant, and for an invalid number of shards.
     """
     if arch not in PRESETS:
         raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
@@ -78,7 +77,7 @@ def write_model(
     quant: str = "q4_k",
     num_shards: int = 1,
 ) -> TinyModel:
-    """Write `tensors`, which are in the joint layout, as `write_tiny_model` does. Raises as that does."""
+    """Write `tensors`, which are in the joint layout, like `write_tiny_model`, with the same errors."""
     if mla not in LAYOUTS:
         raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
     check_quant(quant)
@@ -89,8 +88,11 @@ def write_model(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("directory", directory, f"cannot be made: {error.strerror}; name another") from None
-    # Written to a temporary folder and moved, so that no reader sees half a file; a server may map the old one.
+        raise ConfigError(
+            "directory", directory, f"cannot be created: {error.strerror}; choose another folder"
+        ) from None
+    # Written to a temporary folder and moved, so that readers never see a partial file. A server may have mapped the
+    # old one.
     with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
         writer = GGUFWriter(
             Path(scratch) / f"{_STEM}.gguf", shape.architecture, split_max_tensors=_per_shard(written, num_shards)
@@ -109,7 +111,7 @@ def write_model(
 
 
 def rows_for(num_tokens: int) -> int:
-    """Rows of embedding and output: at least one more than there are tokens, as in the real models."""
+    """Rows of embedding and output: at least one more than the number of tokens, as in real models."""
     return (num_tokens // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
 
 
@@ -130,8 +132,8 @@ def _in_layout(
 def _of_types(
     tensors: Iterable[tuple[str, weights.Floats]], spec: ModelSpec, quant: str
 ) -> Iterator[tuple[str, weights.Floats, GGMLQuantizationType]]:
-    """The tensors with their types under `quant`; those that have a scale in the file are divided by it, and it follows
-    them, as in published files."""
+    """The tensors with their types under `quant`; tensors with a scale in the file are divided by it and followed by
+    it, as in published files."""
     declared, types = expected_tensors(spec), types_for(spec, quant)
     for name, values in tensors:
         ggml_type = types[name]

@@ -42,7 +42,7 @@ _MIX = "q4_k_m"
 QUANTS = (*_PLAIN, _MIX)
 """Plain types, used for every matrix, and one mix as in published files."""
 
-# The types that llama.cpp's quantiser uses when 256 does not divide the length of rows.
+# llama.cpp's types for rows whose length is not a multiple of 256.
 _FALLBACK = {
     _T.Q2_K: _T.IQ4_NL,
     _T.Q3_K: _T.IQ4_NL,
@@ -83,7 +83,7 @@ def types_for(spec: ModelSpec, quant: str) -> dict[str, GGMLQuantizationType]:
 
 
 def fitting_type(preferred: GGMLQuantizationType, cols: int) -> GGMLQuantizationType:
-    """`preferred`; where rows of `cols` weights are no whole blocks of it, what llama.cpp's quantiser takes then."""
+    """`preferred`, or llama.cpp's replacement if rows of `cols` weights are not a multiple of its block."""
     fallback = preferred if _fits(preferred, cols) else _FALLBACK.get(preferred, _T.F16)
     return fallback if _fits(fallback, cols) else _T.F16
 

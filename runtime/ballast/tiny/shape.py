@@ -1,4 +1,4 @@
-"""The shapes of the tiny models: one preset for each kind of model that is served."""
+"""The shapes of the tiny models: one preset for each supported kind of model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast.tiny.tokenizer import Family
 
 @dataclass(frozen=True, slots=True)
 class TinyYarn:
-    """YaRN with the keys of config.json. A GGUF has `mscale_all_dim` only; in every real model both are equal."""
+    """YaRN with the keys of config.json. A GGUF only has `mscale_all_dim`; in every real model both are equal."""
 
     factor: float = 40.0
     original_context: int = 4096
@@ -21,43 +21,43 @@ class TinyYarn:
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
     is_plain: bool = False
-    """Whether the GGUF has factor and original context alone, and config.json no mscale and a ramp that is not
+    """Whether the GGUF only has factor and original context, and config.json has no mscale and a ramp that is not
     rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyHeads:
-    """Grouped-query attention, in place of the latent one."""
+    """Grouped-query attention, instead of latent attention."""
 
     num_kv_heads: int = 2
     head_dim: int = 128
     options: frozenset[str] = frozenset({QK_NORM})
-    """Of the declaration, see `GroupedSpec`."""
+    """As in `GroupedSpec`."""
     window: int | None = None
-    """The window of the layers that have one. The architecture says which they are."""
+    """The sliding window. The architecture defines which layers have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyIndex:
-    """Attention to chosen positions. With fewer heads many scores would be exactly 0, and ties would decide."""
+    """Sparse attention. With fewer heads, many scores would be exactly 0 and ties would decide."""
 
     num_heads: int = 16
     key_dim: int = 128
     top_k: int = 32
     shared_layers: tuple[int, ...] = ()
-    """Layers that take the choice of the one below."""
+    """Layers that reuse the selection of the layer below."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Everything that defines a tiny model but its seed, layout and quantisation.
+    """Everything that defines a tiny model, except seed, layout and quantisation.
 
     The sizes of latents and heads are the real ones, since GPU kernels for attention are built for them.
     """
 
     name: str
     family: Family
-    """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
+    """Determines tokenizer, chat template and, for `deepseek2`, the transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
     num_dense_layers: int = 1
@@ -74,12 +74,12 @@ class TinyShape:
     num_shared_experts: int = 1
     expert_dim: int = 256
     num_groups: int = 1
-    """1: experts are chosen among all; a V2 shape then uses plain greedy top-k, as V2-Lite does."""
+    """1: no groups; a V2 shape then uses greedy top-k, like V2-Lite."""
     num_groups_used: int = 1
     normalize_weights: bool = False
     weights_scale: float = 1.0
     rms_eps: float = 1e-6
-    """transformers normalises the latents with 1e-6 and ignores config.json, so another value would differ."""
+    """transformers always normalises the latents with 1e-6, so it must have this value."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
     architecture: str = "deepseek2"
@@ -87,15 +87,15 @@ class TinyShape:
     heads: TinyHeads | None = None
     """None: latent attention."""
     index: TinyIndex | None = None
-    """None: every token attends to all before it."""
+    """None: every token attends to all earlier tokens."""
     router_bias_name: str = ROUTER_BIAS
     """How the file names the routers' biases."""
     counts_layers: bool = True
-    """Whether the file says how many layers are dense and how many experts are shared; otherwise its tensors and the
-    width of the shared experts do."""
+    """Whether the file has the numbers of dense layers and shared experts; otherwise these follow from its tensors and
+    the width of the shared experts."""
     old_keys: bool = False
-    """Leave out keys that older conversions lack: group counts, YaRN's betas, and for softmax gating also its name and
-    the norm."""
+    """Omit keys that older conversions lack: group counts, YaRN's betas and, for softmax gating, its name and the
+    norm."""
 
     @property
     def context_length(self) -> int:
@@ -221,7 +221,7 @@ MINIMAX_M2 = TinyShape(
     architecture="minimax-m2",
     num_layers=3,
     num_dense_layers=0,
-    ffn_dim=256,  # its files have the experts' width here
+    ffn_dim=256,  # its files have the experts' width in this key
     num_heads=6,
     heads=TinyHeads(),
     rope_dim=64,
@@ -272,7 +272,7 @@ GPT_OSS = TinyShape(
     architecture="gpt-oss",
     num_dense_layers=0,
     hidden=288,  # like the real 2880, an odd multiple of 32 and none of 256
-    ffn_dim=352,  # its files have the experts' width here
+    ffn_dim=352,  # its files have the experts' width in this key
     expert_dim=352,
     num_heads=8,
     heads=TinyHeads(head_dim=64, options=frozenset({QKV_BIAS, OUTPUT_BIAS, SINKS}), window=16),

@@ -18,7 +18,7 @@ BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
 PAD = "<｜▁pad▁｜>"
 _NUM_LEARNT = 1024
-"""Tokens of the BPE itself: 256 bytes, learnt tokens, and for V3 its first three special tokens."""
+"""Number of BPE tokens: 256 bytes, learnt tokens, and for V3 its first three special tokens."""
 
 # V3's added tokens in the order of their ids. Only those marked True are `special`: the others appear in decoded text.
 _V3_ADDED = (
@@ -96,15 +96,15 @@ Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "g
 
 @dataclass(frozen=True, slots=True)
 class _OfFamily:
-    """The tokens of a family other than DeepSeek. Its models add no BOS."""
+    """The tokens of a family other than DeepSeek. Its models do not add BOS."""
 
     release: str
-    """The release whose template the file has."""
+    """The release whose template is in the file."""
     pre: str
     bos: str
     eos: str
     roles: tuple[str, ...]
-    """Tokens around messages, in addition to those that divide replies."""
+    """Tokens around messages, in addition to the tokens that divide replies."""
 
 
 _OTHERS: dict[str, _OfFamily] = {
@@ -169,7 +169,8 @@ class TinyTokenizer:
         return [" ".join(pair) for pair in _model_json(self.backend)["merges"]]
 
     def token_types(self) -> list[TokenType]:
-        """Types as conversions set them: what looks like a control token is one, even if tokenizer.json disagrees."""
+        """Token types as in conversions: a token that looks like a control token is one, even if tokenizer.json
+        disagrees."""
         types = [TokenType.NORMAL] * self.num_tokens
         for number, added in self.backend.get_added_tokens_decoder().items():
             is_control = added.special or added.content.startswith(("<｜", "<|", "<sop", "]~", "[e~["))
@@ -218,9 +219,9 @@ def tokenizer_of(backend: tokenizers.Tokenizer) -> TinyTokenizer:
 
 
 def train_tokenizer(family: Literal["v2", "v3"], texts: Iterable[str], num_learnt: int) -> TinyTokenizer:
-    """Learn `num_learnt` tokens from `texts`, which must be long enough for that.
+    """Learn `num_learnt` tokens from `texts`, which must be long enough.
 
-    V2: BOS and EOS after the learnt tokens, no other. V3: BOS, EOS and padding first, the others last.
+    V2: BOS and EOS follow the learnt tokens. V3: BOS, EOS and padding come first, other special tokens last.
     """
     if family == "v2":
         backend = _train(SPLITS["deepseek-llm"], [], texts, num_learnt)

@@ -1,4 +1,4 @@
-"""Random weights with the scales of a trained model. They depend on shape and seed alone."""
+"""Random weights with the scales of a trained model. They depend only on shape and seed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ballast.tiny.spec import spec_of
 Floats = NDArray[np.float32]
 
 _BRANCH_GAIN = 0.6
-"""Size of what one attention or feed-forward adds to the residual stream, whose rows start at about 1."""
+"""Size of one block's contribution to the residual stream, whose rows start at about 1."""
 _SILU_RMS = 0.6
 """Root mean square of silu(g)·u for normal g and u of variance 1."""
 _CLAMPED_RMS = 8.0
-"""The same of a clamped unit whose products have the biases below."""
+"""The same for a clamped unit with the biases below."""
 _LOGIT_STD = 3.0
-"""Over a thousand tokens: about 2.5 nats of entropy, the best token about 1 above the next."""
+"""Scale of the logits for a thousand tokens: about 2.5 nats of entropy, and the best token about 1 above the next."""
 _PADDING_GAIN = 2.0
-"""Makes rows without a token likelier than others, so that a sampler which fails to mask them is found out."""
+"""Makes rows without a token likelier than others, so that tests detect a sampler that does not mask them."""
 
 
 def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iterator[tuple[str, Floats]]:
@@ -48,7 +48,7 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
 
 
 def _gain(shape: TinyShape, tensor: Tensor) -> float:
-    """Of a layer's matrix: the size of its results for inputs of size 1."""
+    """Gain of a layer's matrix: the size of its results for inputs of size 1."""
     gains = {
         "output": 2 * _BRANCH_GAIN,  # attention averages over tokens, which shrinks its output
         "router": 1.5,
@@ -59,7 +59,7 @@ def _gain(shape: TinyShape, tensor: Tensor) -> float:
 
 
 def _vector(seed: int, tensor: Tensor) -> Floats:
-    """Factors near 1, or numbers to be added: of gate and up so large that a unit's limit is often reached."""
+    """Factors near 1, or biases. Those of gate and up are so large that the unit's limit is often reached."""
     spreads = {"router_bias": 0.15, "index_key_shift": 0.1, "sinks": 2.0}
     spread = (spreads | {"experts_gate_bias": 4.0, "experts_up_bias": 3.0}).get(tensor.role, 0.3)
     if tensor.is_added or tensor.role == "sinks":
@@ -68,7 +68,7 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
 
 
 def _unit_rms(tensor: Tensor) -> float:
-    """Root mean square of what the unit of a tensor's experts gives."""
+    """Root mean square of the output of an expert's unit."""
     is_clamped = tensor.part_of is not None and tensor.part_of.unit is not None
     return _CLAMPED_RMS if is_clamped else _SILU_RMS
 
@@ -85,6 +85,6 @@ def _matrix(seed: int, tensor: Tensor, gain: float) -> Floats:
 
 
 def _normal(seed: int, name: str, dims: tuple[int, ...]) -> Floats:
-    """Normal numbers from a generator for this tensor, so that they do not depend on the other tensors."""
+    """Normal numbers from a generator per tensor, so that they do not depend on other tensors."""
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return generator.standard_normal(dims, dtype=np.float32)

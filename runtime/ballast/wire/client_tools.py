@@ -1,8 +1,7 @@
-"""Tools that are no plain functions, as the functions that a model of this family can call.
+"""Converts tools that are not plain functions to functions that a model can call.
 
-`custom` tools of OpenAI's APIs take a text instead of arguments; Anthropic's `bash`, `text_editor` and `memory` are run
-by the client, and their schemas are known to both sides. Tools that another server would run are skipped.
-"""
+`custom` tools of OpenAI's APIs take a text instead of arguments. The client runs Anthropic's `bash`, `text_editor` and
+`memory`, whose schemas Anthropic documents. Tools that would run on a server are skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """A tool as its client knows it, where that is not by the name that the model calls."""
+    """A tool as the client knows it, if the model sees it under another name."""
 
     name: str
     namespace: str | None = None
@@ -29,14 +28,14 @@ class CalledTool:
 
 
 def skip(kind: Any, path: str, ignored: IgnoredFields) -> None:
-    """Note a tool, or an item of a conversation, that this server cannot do anything with. Raises RequestError where
-    what is not known is to be refused."""
+    """Note a tool or an item of a conversation that this server cannot use. Raises RequestError if the server refuses
+    unknown fields."""
     shown = f"is of type {str(kind)[:40]!r}, which this server does not run; leave it out"
     ignored.unknown(path, shown)
 
 
 def custom_function(name: Any, description: Any, form: Any) -> dict[str, Any]:
-    """A custom tool as a function of one text. Its grammar, which arguments cannot be held to, goes into the
+    """A custom tool as a function with one text argument. Its grammar cannot be enforced and becomes part of the
     description."""
     said = [description] if isinstance(description, str) and description else []
     if isinstance(form, Mapping) and isinstance(definition := form.get("definition"), str):
@@ -68,7 +67,7 @@ def custom_arguments(text: Any) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """The text of a call, from its arguments; the arguments themselves where they are cut short or no such object."""
+    """The text of a call, from its arguments; the arguments themselves if they are incomplete or have another form."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -78,15 +77,15 @@ def custom_input(arguments: str) -> str:
 
 
 class InputText:
-    """The text of a custom tool's call while its arguments are streamed."""
+    """Extracts the text of a custom tool's call while its arguments are streamed."""
 
     def __init__(self) -> None:
         self._rest = ""
-        """Arguments whose text is not out yet."""
+        """Arguments whose text was not returned yet."""
         self._inside = False
 
     def push(self, arguments: str) -> str:
-        """Take more of the arguments, and return the text that is certain."""
+        """Add more of the arguments, and return the text that is complete."""
         self._rest += arguments
         if not self._inside:
             head = _INPUT_HEAD.match(self._rest)
@@ -104,7 +103,8 @@ _WHOLE_CHARACTERS = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+"
 )
-"""Of a JSON string's inside: neither half an escape, nor half a pair of surrogates, nor the quote that ends it."""
+"""The complete characters inside a JSON string: without a partial escape, half a surrogate pair or the closing
+quote."""
 
 _TEXT = {"type": "string"}
 _RANGE = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
@@ -125,11 +125,11 @@ _EDITS: Mapping[str, Any] = {
 }
 _ANTHROPICS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     r"bash_\d{8}": (
-        "Run a command in the client's shell, or start it anew.",
+        "Run a command in the client's shell, or restart the shell.",
         _object((), command=_TEXT, restart={"type": "boolean"}),
     ),
     r"text_editor_\d{8}": (
-        "View, create and edit files of the client's. str_replace replaces old_str, which must be there once, by "
+        "View, create and edit the client's files. str_replace replaces old_str, which must occur exactly once, with "
         "new_str; insert puts insert_text after the line insert_line.",
         _object(
             ("command", "path"),
@@ -148,11 +148,11 @@ _ANTHROPICS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         ),
     ),
 }
-"""Type → description and arguments, as Anthropic's documentation has them."""
+"""Type → description and arguments, from Anthropic's documentation."""
 
 
 def anthropic_function(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A tool of Anthropic's that the client runs, as a function; None for other types."""
+    """One of Anthropic's client-side tools as a function; None for other types."""
     kind = tool.get("type")
     for pattern, (description, parameters) in _ANTHROPICS.items():
         if isinstance(kind, str) and re.fullmatch(pattern, kind):

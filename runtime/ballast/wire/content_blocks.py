@@ -17,7 +17,7 @@ Step = Literal["open", "more", "close"]
 
 @dataclass(slots=True)
 class Block:
-    """One block, as far as it is complete."""
+    """One block, as generated so far."""
 
     index: int
     kind: BlockKind
@@ -28,7 +28,7 @@ class Block:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """A call's arguments as an object. Text that is no JSON object goes under a key that no schema has."""
+        """A call's arguments as an object. Text that is not a JSON object is stored under a key that no schema has."""
         try:
             value = orjson.loads(self.text)
         except orjson.JSONDecodeError:
@@ -45,7 +45,7 @@ class Blocks:
 
     @property
     def has_calls(self) -> bool:
-        """Whether there is a tool call among the blocks."""
+        """Whether any block is a tool call."""
         return any(block.kind == "call" for block in self.done) or (
             self._open is not None and self._open.kind == "call"
         )

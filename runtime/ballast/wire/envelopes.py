@@ -22,9 +22,9 @@ def _ollamas(status: int, body: Mapping[str, Any], request_id: str) -> Mapping[s
 
 
 _ENVELOPES: Mapping[str, Envelope] = {"/v1/messages": _anthropics, "/api/": _ollamas}
-"""By the beginning of the path."""
+"""Path prefix → envelope."""
 
 
 def envelope_of(path: str) -> Envelope | None:
-    """The envelope of the API to which the path belongs; None for OpenAI's."""
+    """The envelope of the API that the path belongs to; None for OpenAI's."""
     return next((each for beginning, each in _ENVELOPES.items() if path.startswith(beginning)), None)

@@ -45,18 +45,19 @@ def error_reply(error: Exception) -> ErrorReply:
             body = error_body(error.message, error_type="overloaded_error", code=error.code)
             headers = {
                 "Retry-After": str(math.ceil(error.retry_after_s)),
-                # The clients of OpenAI and Anthropic prefer it: with whole seconds, many would retry at the same time.
+                # OpenAI's and Anthropic's clients prefer milliseconds. With whole seconds, many would retry at the same
+                # time.
                 "Retry-After-Ms": str(math.ceil(1000 * error.retry_after_s)),
                 "X-Should-Retry": "true",
             }
             return ErrorReply(error.status, body, headers)
         case RequestTimeoutError():
             body = error_body(str(error), error_type="timeout_error", code="request_timeout")
-            # A retry would take as long again.
+            # A retry would take just as long.
             return ErrorReply(HTTPStatus.GATEWAY_TIMEOUT, body, {"X-Should-Retry": "false"})
         case EngineDeadError():
             body = error_body(
-                "the engine has stopped on an internal error", error_type="server_error", code="engine_dead"
+                "the engine has stopped after an internal error", error_type="server_error", code="engine_dead"
             )
             return ErrorReply(HTTPStatus.INTERNAL_SERVER_ERROR, body)
         case _:
@@ -66,5 +67,5 @@ def error_reply(error: Exception) -> ErrorReply:
 
 
 def error_type(status: int) -> str:
-    """The `type` of an error with this status, where no other is known."""
+    """The default `type` of an error with this status."""
     return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"

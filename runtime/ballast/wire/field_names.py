@@ -1,4 +1,4 @@
-"""Names of fields in errors: a request of another API, translated to a chat request, gets errors with its own names."""
+"""Translates field names in errors: a request that was converted to a chat request gets errors with its API's names."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MESSAGES_FIELDS = {
 
 @contextlib.contextmanager
 def client_field_names(names: Mapping[str, str]) -> Iterator[None]:
-    """Translate the fields that a RequestError names from the chat request's to those of the client's API.
+    """Translate the field names in a RequestError from the chat request to the client's API.
 
     `names`: regular expression for the beginning of a path → its replacement; the first match counts.
     """
     try:
         yield
     except RequestError as error:
-        # Messages name a field at their beginning, and in "… or lower FIELD".
+        # A message contains a field name at its beginning and in "… or lower FIELD".
         message = re.sub(r"^[\w.]+(?=: | )|(?<= or lower )\w+", lambda word: client_name(word[0], names), error.message)
         param = error.param and client_name(error.param, names)
         raise RequestError(message, param=param, code=error.code, status=error.status) from None

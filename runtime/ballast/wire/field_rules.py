@@ -1,9 +1,8 @@
-"""What happens to each field of a request's body: honoured, without effect here, refused by name, or not known.
+"""The handling of each field of a request's body: honoured, without effect, refused or unknown.
 
-A field that a type of `ballast.wire` declares is supported, unless its annotation contains a `NoEffect`. The rules of
-the type specify what happens to known fields of other programs; all other fields are unknown.
-docs/reference/request-fields.md is generated from this.
-"""
+A field that a type of `ballast.wire` declares is supported, unless its annotation contains a `NoEffect`. The type's
+rules define how known fields of other programs are handled; all other fields are unknown.
+docs/reference/request-fields.md is generated from this."""
 
 from __future__ import annotations
 
@@ -16,20 +15,21 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """The field is accepted, with any value, since nothing in the reply would be different."""
+    """Any value of the field is accepted, because it would not change the reply."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The field would change the reply and is not supported. Null and `harmless` values ask for nothing, and pass."""
+    """The field would change the reply and is not supported. Null and the `harmless` values do not request anything and
+    are accepted."""
 
     why: str
     harmless: tuple[Any, ...] = ()
 
     def objection(self, value: Any) -> str | None:
-        """Why this value is refused, and the way out; None if it is harmless."""
+        """Why this value is refused and what to send instead; None if it is harmless."""
         if value is None or any(is_same(value, each) for each in self.harmless):
             return None
         shown = " or ".join(orjson.dumps(each).decode() for each in self.harmless) or "null"
@@ -43,7 +43,7 @@ def is_same(value: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another dialect's name for a field that is honoured."""
+    """Another API's name of a supported field."""
 
     field: str
 
@@ -56,17 +56,17 @@ class Shape:
     """The fields of one kind of object."""
 
     known: Mapping[str, Shape | None]
-    """Honoured ones; with the shape of the objects in them, or None where they are not looked into."""
+    """Honoured fields → the shape of the objects inside; None if these are not checked."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     drops_unknown: bool = False
-    """Whether unknown fields are removed from the object, because it is passed on unchanged."""
+    """Whether unknown fields are removed, because the object itself is passed on."""
     only_types: frozenset[str] | None = None
-    """Objects of another `type` are not looked into: they are skipped or refused as a whole where they are read."""
+    """Objects of another `type` are not checked here: their reader skips or refuses them as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """In a field's annotation: the shape of the objects that it holds, where the type does not say it."""
+    """In a field's annotation: the shape of the objects in the field, if its type does not define it."""
 
     shape: Shape
 
@@ -77,6 +77,6 @@ def shape(
     only_types: Collection[str] | None = None,
     **inner: Shape,
 ) -> Shape:
-    """A Shape of objects that no type describes. `inner`: the fields that hold such objects themselves."""
+    """The Shape of objects without a type. `inner`: the fields that contain such objects."""
     types = None if only_types is None else frozenset(only_types)
     return Shape(dict.fromkeys(known) | inner, rules or {}, drops_unknown=True, only_types=types)

@@ -1,4 +1,4 @@
-"""JSON schemas of request fields for /openapi.json, where types alone do not say what the server takes."""
+"""JSON schemas of request fields for /openapi.json, where types alone do not describe what the server accepts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ class MoreSchema:
     keywords: Mapping[str, Any] = field(hash=False)
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """As Pydantic asks for it."""
+        """Called by Pydantic."""
         return {**handler(core_schema), **deepcopy(dict(self.keywords))}
 
 
 @dataclass(frozen=True, slots=True)
 class InPlaceSchema:
-    """In a field's annotation: the schema in place of that of its type, for values that are converted before."""
+    """In a field's annotation: a schema that replaces that of its type, for values that are converted before
+    validation."""
 
     schema: Mapping[str, Any] = field(hash=False)
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """As Pydantic asks for it."""
+        """Called by Pydantic."""
         del core_schema, handler
         return deepcopy(dict(self.schema))
 
 
 def items(*required: str, rules: Mapping[str, Rule] | None = None, **properties: Any) -> MoreSchema:
-    """For a list of objects: the fields that each needs, the schemas of some, and the rules for others."""
+    """The schema of a list of objects: required fields, schemas of some fields, and the rules for others."""
     item: dict[str, Any] = {"type": "object", "required": list(required), "properties": properties}
     add_rules(item, rules or {})
     return MoreSchema({"items": item})
@@ -64,7 +65,7 @@ def add_rules(schema: dict[str, Any], rules: Mapping[str, Rule]) -> None:
     properties: dict[str, Any] = schema.setdefault("properties", {})
     for name, rule in rules.items():
         match rule:
-            case NoEffect(why):  # one that the type declares is checked nevertheless
+            case NoEffect(why):  # a field that the type declares is still checked
                 properties[name] = {**properties.get(name, {}), "description": f"No effect: {why}."}
             case Refused(why, harmless):
                 properties[name] = {"enum": [None, *harmless], "description": f"Not supported: {why}."}
@@ -76,7 +77,7 @@ def add_rules(schema: dict[str, Any], rules: Mapping[str, Rule]) -> None:
 
 
 def _take_aliases_of_required(schema: dict[str, Any], rules: Mapping[str, Rule]) -> None:
-    """A required field may come under another name, and is then null or missing under its own."""
+    """A required field may be sent under an alias, and is then null or missing under its own name."""
     for name, rule in rules.items():
         if isinstance(rule, Alias) and rule.field in schema.get("required", ()):
             own = schema["properties"][rule.field]

@@ -1,4 +1,4 @@
-"""The fields of one request that had no effect because the server does not know them, or is set up not to heed them."""
+"""The fields of one request that had no effect because they are unknown or disabled by the server's settings."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from ballast.errors import RequestError
 
 MAX_NAMED = 16
-"""Names that are kept; further ones are only counted."""
+"""Maximum number of names to keep; further fields are only counted."""
 MAX_NAME_CHARS = 128
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _INDEX = re.compile(r"\.\d+(?=\.)")
 
 
 class IgnoredFields:
-    """Names of ignored fields, up to a limit, and their number. The names are safe in a header and in a log."""
+    """The names of ignored fields, up to a limit, and their number. The names are safe for headers and logs."""
 
     def __init__(self, *, refuse_unknown: bool = False) -> None:
         self.refuse_unknown = refuse_unknown
         self.names: list[str] = []
-        """The first of them, in the order of the body; of the items of one list, the first that has the field."""
+        """The first names in the order of the body; for a list's items, only the first item with the field."""
         self.count = 0
-        """All of them; beyond MAX_NAMED names, once an item of a list."""
+        """The number of all ignored fields; after MAX_NAMED names, list items count individually."""
         self._seen: set[str] = set()
 
     def add(self, path: str) -> None:
@@ -37,7 +37,7 @@ class IgnoredFields:
             self.count += 1
 
     def unknown(self, path: str, objection: str = "this server does not know this field; leave it out") -> None:
-        """Note what the server does not know. Raises RequestError with `objection` where that is to be refused."""
+        """Note an unknown field. Raises RequestError with `objection` if the server refuses unknown fields."""
         if self.refuse_unknown:
             raise RequestError(f"{path}: {objection}", param=path)
         self.add(path)
@@ -47,6 +47,6 @@ class IgnoredFields:
         return self.count > 0
 
     def __str__(self) -> str:
-        """The names, and how many there are besides."""
+        """The names and the number of further fields."""
         more = [f"{self.count - len(self.names)} more"] if self.count > len(self.names) else []
         return ", ".join((*self.names, *more))

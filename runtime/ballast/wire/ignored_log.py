@@ -1,4 +1,4 @@
-"""Says in the log, once a minute at most, which fields of requests were ignored."""
+"""Logs the names of ignored request fields, at most once per minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERVAL_S = 60.0
 
 
 class IgnoredFieldsLog:
-    """Gathers names between two lines. They are bounded as those of one request are."""
+    """Collects names between two log lines, with the same limit as for one request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class IgnoredFieldsLog:
         self._next = 0.0
 
     def note(self, ignored: IgnoredFields) -> None:
-        """A request has ended of which these were ignored."""
+        """Add the ignored fields of a request that has ended."""
         for name in ignored.names:
             self._since.add(name)
         self._num_requests += 1

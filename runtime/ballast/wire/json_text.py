@@ -19,8 +19,8 @@ def to_json(value: Any) -> bytes:
 
 
 def list_to_json(items: Sequence[Any], show: Callable[[Any], Any] | None = None) -> bytes:
-    """A list as JSON, each item converted by `show`. It is written part by part, since no other thread can run during
-    a call."""
+    """A list as JSON, each item converted by `show`. It is encoded in parts, because no other thread can run during a
+    call of the encoder."""
     parts = (items[begin : begin + PART_ITEMS] for begin in range(0, len(items), PART_ITEMS))
     return b"[%b]" % b",".join(to_json(part if show is None else [show(item) for item in part])[1:-1] for part in parts)
 
@@ -31,5 +31,5 @@ def event(value: Any) -> bytes:
 
 
 def named_event(name: str, fields: Mapping[str, Any]) -> bytes:
-    """One frame of an event stream whose events have names, which their data repeats as `type`."""
+    """One frame of an event stream with named events. The data repeats the name as `type`."""
     return f"event: {name}\n".encode() + event({"type": name, **fields})

@@ -1,4 +1,4 @@
-"""Goes through a body before it is checked: refuses what is known and cannot be, notes what is not known."""
+"""Examines a body before validation: refuses known fields that are not supported, and notes unknown fields."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ Body = TypeVar("Body", bound=StrictModel)
 
 
 def read_fields(kind: type[Body], value: dict[str, Any], ignored: IgnoredFields) -> Body:
-    """A JSON object as `kind`; fields that the server does not know are noted in `ignored`, at any depth.
+    """Convert a JSON object to `kind`; unknown fields at any depth are noted in `ignored`.
 
-    Raises RequestError, with the client's name for the field, for one that is wrong, for one that is known and cannot
-    be honoured, and where unknown ones are to be refused.
-    """
+    Raises RequestError, with the client's name of the field, for an invalid field, for a known field that is not
+    supported, and for an unknown field if the server refuses these."""
     given = set(value)
     _check(value, shape_of(kind), ignored, "")
     rules = {name: kind.other_fields.get(name) for name in given}
@@ -63,17 +62,18 @@ def _check(value: dict[str, Any], shape: Shape, ignored: IgnoredFields, path: st
 
 
 def _rename(value: dict[str, Any], name: str, field: str, path: str) -> None:
-    """Give a field the name under which it is read. Raises RequestError if it is there under both, and they differ."""
+    """Rename an alias to its field. Raises RequestError if the body has both and they differ."""
     given = value.pop(name)
     if given is None:
         return
     if value.get(field) not in (None, given):
-        refuse(f"{path}{name}", f"says something else than {field}, which means the same")
+        refuse(f"{path}{name}", f"differs from {field}, which has the same meaning; send one of them")
     value[field] = given
 
 
 def _objects(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects that a field holds: itself, or the items of its list. Others are refused where they are read."""
+    """The objects in a field: the value itself, or the items of a list. Other values are refused where they are
+    read."""
     if isinstance(value, dict):
         yield path, value
     elif isinstance(value, list):
@@ -111,7 +111,7 @@ def _inside(info: FieldInfo) -> Shape | None:
 
 
 def _models(annotation: Any) -> Iterator[type[StrictModel]]:
-    """The types of ours inside an annotation."""
+    """The request types inside an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, StrictModel):
         yield annotation
     for inner in get_args(annotation):

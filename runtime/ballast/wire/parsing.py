@@ -1,8 +1,7 @@
-"""Reads request bodies: JSON within bounds, checked against a type, with errors that name the client's fields.
+"""Reads request bodies: JSON within limits, validated against a type, with errors that name the client's fields.
 
-Building and checking a body's objects keeps every other thread waiting, the event loop's among them. So the bounds are
-checked while counting, before anything is built, and checking ends with the first wrong item of a list.
-"""
+Building and validating a body's objects blocks every other thread, including the event loop. Therefore the limits are
+checked before any object is built, and validation ends at the first invalid item of a list."""
 
 from __future__ import annotations
 
@@ -29,22 +28,23 @@ from ballast.wire.field_schemas import add_rules
 
 MAX_DEPTH = 64
 MAX_NODES = 150_000
-"""Most objects, arrays and fields of a body: some 50 ms to build."""
+"""Maximum number of objects, arrays and fields of a body: about 50 ms to build."""
 MAX_ITEMS = 1 << 20
-"""Most items of them, such as token ids: some 25 ms."""
+"""Maximum number of their items, such as token ids: about 25 ms."""
 MAX_FIELDS = 256
-"""More than any type here has."""
+"""More than any request type has."""
 MAX_TURNS = 10_000
-"""Most messages of a conversation, with their parts and calls: half a second for a chat template."""
+"""Maximum number of messages, parts and calls of a conversation: half a second for a chat template."""
 MAX_EXACT = 2**53
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some programs put it in front of all text that they write."""
+"""Some programs put it before all text that they write."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 def _whole(value: Any) -> Any:
-    """3.0 as 3: JSON has one kind of number. Beyond the integers that a float holds exactly, it is left as it is."""
+    """Converts 3.0 to 3, because JSON has one kind of number. Floats beyond the range of exact integers stay
+    unchanged."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT
     return int(value) if is_whole else value
 
@@ -57,19 +57,19 @@ def whole_items(value: Any) -> Any:
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 WHOLE = BeforeValidator(_whole)
-"""For a whole number, however a client writes it."""
+"""For an integer, which a client may write as a float."""
 WHOLE_ITEMS = BeforeValidator(whole_items)
-"""For a list of them. It may be long, so its items are looked at in one go."""
+"""For a list of integers. It may be long, so its items are converted together."""
 
 
 class StrictModel(BaseModel):
-    """A part of a request's body: types are not converted. `known_fields.check_fields` looks at fields that it does not
-    have, before this drops them."""
+    """A part of a request's body. Types are not converted. `known_fields.check_fields` handles unknown fields before
+    this class drops them."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
 
     other_fields: ClassVar[Mapping[str, Rule]] = {}
-    """Rules for fields that the type does not declare; a field without a rule is unknown."""
+    """Rules for fields that the type does not declare. A field without a rule is unknown."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class StrictModel(BaseModel):
     @classmethod
     def _check_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MAX_FIELDS:
-            raise ValueError(f"has {len(value)} fields, and no object here has more than {MAX_FIELDS}")
+            raise ValueError(f"has {len(value)} fields; an object may have at most {MAX_FIELDS}")
         return value
 
 
@@ -99,24 +99,24 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
 
 def check_size(data: bytes, what: str, param: str | None = None) -> None:
-    """Raise RequestError if JSON text would build too many things."""
+    """Raises RequestError if JSON text has too many objects or items."""
     if _holds_more(data, b"{[:", MAX_NODES):
-        raise RequestError(f"{what} holds more than {MAX_NODES} objects, arrays and fields; send less", param=param)
+        raise RequestError(f"{what} has more than {MAX_NODES} objects, arrays and fields; send less", param=param)
     if _holds_more(data, b",", MAX_ITEMS):
-        raise RequestError(f"{what} holds more than {MAX_ITEMS} items; send less", param=param)
+        raise RequestError(f"{what} has more than {MAX_ITEMS} items; send less", param=param)
 
 
 def _holds_more(data: bytes, signs: bytes, most: int) -> bool:
-    """Whether more than `most` of these signs stand outside of strings."""
+    """Whether the text has more than `most` of these characters outside of strings."""
     if sum(map(data.count, signs)) <= most:
-        return False  # the usual case: few signs even if strings are counted
+        return False  # the usual case: few of them even if strings are counted
     found = re.finditer(rb'"(?:[^"\\]++|\\.)*+"|[%b]' % re.escape(signs), data, re.DOTALL)
     outside = (True for each in found if data[each.start()] != ord('"'))
     return next(islice(outside, most, None), False)
 
 
 def _check_depth(value: dict[str, Any]) -> None:
-    """Refuse bodies that are too deep for later steps, which recurse."""
+    """Raises RequestError for a body that is nested too deeply for later recursive steps."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
@@ -127,7 +127,7 @@ def _check_depth(value: dict[str, Any]) -> None:
 
 
 def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:
-    """A JSON object as `kind`. Raises RequestError, which names the first field that is wrong."""
+    """Convert a JSON object to `kind`. Raises RequestError, which names the first invalid field."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -135,7 +135,7 @@ def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:
 
 
 def check_lengths(value: Mapping[str, Any], most: int) -> None:
-    """Refuse lists that are too long before their items are looked at: each item takes at least one token."""
+    """Refuse lists that are too long before their items are validated: each item needs at least one token."""
     prompt = value.get("prompt")
     if isinstance(prompt, list):
         for inner in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
@@ -146,7 +146,7 @@ def check_lengths(value: Mapping[str, Any], most: int) -> None:
             parts, calls = (_num_inside(turns, field) for field in ("content", "tool_calls"))
             _check_length(name, parts, most)
             if len(turns) + parts + calls > MAX_TURNS:
-                refuse(name, f"at most {MAX_TURNS} messages, parts and calls can be, and these are more")
+                refuse(name, f"has more than {MAX_TURNS} messages, parts and calls; send fewer")
 
 
 def _num_inside(turns: list[Any], field: str) -> int:
@@ -156,7 +156,7 @@ def _num_inside(turns: list[Any], field: str) -> int:
 
 def _check_length(name: str, length: int, most: int) -> None:
     if length > most:
-        raise ContextLengthError(most, f"{name} holds {length} items", param=name)
+        raise ContextLengthError(most, f"{name} has {length} items", param=name)
 
 
 def refuse(param: str, reason: str) -> NoReturn:
@@ -165,7 +165,7 @@ def refuse(param: str, reason: str) -> NoReturn:
 
 
 def _first_problem(problems: Sequence[ErrorDetails], body: Mapping[str, Any]) -> RequestError:
-    """The problem of the first wrong field. If the field may have several types, that of the type that fits best."""
+    """The problem of the first invalid field. If the field has several types, that of the best match."""
     of_field = [problem for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]]
     problem = max(of_field, key=lambda each: (len(_client_path(each, body)), each["type"].startswith("union_tag")))
     path = ".".join(map(str, _client_path(problem, body)))
@@ -175,7 +175,7 @@ def _first_problem(problems: Sequence[ErrorDetails], body: Mapping[str, Any]) ->
 
 
 def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
-    """The fields and indices of a problem's path, without the names of types that Pydantic inserts."""
+    """The fields and indices of a problem's path, without the type names that Pydantic inserts."""
     path: list[int | str] = []
     for step in problem["loc"]:
         if isinstance(body, Mapping) and str(step) in body:
@@ -195,7 +195,7 @@ def _too_short(least: int) -> str:
 _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "missing": lambda _: "this field is required",
     "model_type": lambda _: "must be an object",
-    "union_tag_not_found": lambda problem: f"{problem['ctx']['discriminator']} is missing in it",
+    "union_tag_not_found": lambda problem: f"must have the field {problem['ctx']['discriminator']}",
     "union_tag_invalid": lambda problem: (
         f"its {problem['ctx']['discriminator']} must be one of {problem['ctx']['expected_tags']}"
     ),

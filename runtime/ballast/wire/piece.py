@@ -1,4 +1,4 @@
-"""The pieces of a choice, before they are written in an API's format."""
+"""The pieces of a choice, before they are converted to an API's format."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ WireFinishReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """A token, and where its text begins."""
+    """A token, and the position of its text."""
 
     token_id: int
     offset: int
     """Characters from the beginning of the choice's text."""
     scores: TokenLogprobs | None
-    """Missing (None) for the first token of a prompt, which has no predecessor."""
+    """None for the first token of a prompt, which has no predecessor."""
     is_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one output adds to a choice. Every field may be empty."""
+    """The part of a choice that one engine output adds. Every field may be empty."""
 
     index: int
     parts: tuple[Part, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
-    """If log probabilities were requested: every generated token in order. The tokens that ended the text are included:
-    the end token, and the tokens of a stop string that is cut off. They begin at the end of the text."""
+    """If log probabilities were requested: every generated token in order. This includes the end token and the tokens
+    of a stop string that was cut off; their position is the end of the text."""
     finish_reason: WireFinishReason | None = None
     """Set in the last piece."""
     stop: str | None = None
     """The stop string that ended the choice, in the last piece."""
     stop_token: int | str | None = None
-    """The stop token of the client's that ended it, as the client named it."""
+    """The client's stop token that ended the choice, as the client wrote it."""
     token_ids: tuple[int, ...] = ()
-    """Generated tokens, even if their text is not out yet. The token that ended the text is included."""
+    """Number of generated tokens, including the end token and tokens whose text is not complete yet."""
     prompt_scores: tuple[TokenLogprobs, ...] = ()
-    """In the first piece, if they were asked for apart from the text: of the prompt's tokens but the first."""
+    """In the first piece, if requested: the scores of the prompt's tokens except the first."""
 
     @property
     def stop_reason(self) -> int | str | None:
-        """As that of Whole."""
+        """As in Whole."""
         return self.stop_token if self.stop is None else self.stop
 
     @property
@@ -69,7 +69,7 @@ class Whole:
 
     @property
     def stop_reason(self) -> int | str | None:
-        """What of the client's ended the choice: a stop string or a stop token."""
+        """The client's stop string or stop token that ended the choice."""
         return self.stop_token if self.stop is None else self.stop
 
     def add(self, piece: Piece) -> None:

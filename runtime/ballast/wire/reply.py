@@ -1,4 +1,4 @@
-"""The interface of what writes a generation in one API's format, and how it is used."""
+"""The interface that converts a generation to one API's format, and its use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ballast.wire.piece import Piece, Whole
 from ballast.wire.usage import Counts, Progress
 
 QUICK_WEIGHT = 1000
-"""Most tokens and alternatives that are written on the event loop itself: about a millisecond's work."""
+"""Maximum number of tokens and alternatives that are written on the event loop: about 1 ms."""
 
 Output = TypeVar("Output", Piece, Sequence[Whole])
 
 
 class Reply(Protocol):
-    """Writes a generation in one API's format: as frames of a stream, or as one body."""
+    """Converts a generation to one API's format: frames of a stream, or one body."""
 
     def opening(self, counts: Counts) -> bytes:
         """The first frames."""
@@ -29,7 +29,7 @@ class Reply(Protocol):
         """The frame with the progress of a prompt."""
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The frames that say why a choice ended."""
+        """The frames with a choice's finish reason."""
 
     def end(self, counts: Counts) -> bytes:
         """The last frames."""
@@ -43,24 +43,24 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How frames of a stream are sent."""
+    """How the frames of a stream are sent."""
 
     media_type: str
     keep_alive: Callable[[], bytes]
-    """A frame that clients skip, for a stream that has been silent for long."""
+    """A frame that clients skip, sent after a long time without output."""
 
 
 EVENT_STREAM = Framing("text/event-stream; charset=utf-8", lambda: b": keep-alive\n\n")
 
 
 async def written(write: Callable[[Output, Counts], bytes], output: Output, counts: Counts) -> bytes:
-    """`write(output, counts)`, on another thread if there is much to write."""
+    """Call `write(output, counts)`, on another thread if the output is large."""
     weight = _weight(output) if isinstance(output, Piece) else sum(map(_weight, output))
     return write(output, counts) if weight <= QUICK_WEIGHT else await asyncio.to_thread(write, output, counts)
 
 
 def _weight(output: Piece | Whole) -> int:
-    """Tokens and alternatives to write: roughly the work that it takes."""
+    """Number of tokens and alternatives to write, a measure of the work."""
     return (
         len(output.token_ids)
         + len(output.prompt_scores)

@@ -18,17 +18,17 @@ class _Open(BaseModel):
 
 
 class TokenDetails(_Open):
-    """Parts of a count."""
+    """Details of a token count."""
 
 
 class UsageReply(_Open):
-    """What a request cost, in tokens."""
+    """The token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_cache_hit_tokens: int
-    """As in DeepSeek's API: prompt tokens that were in the cache."""
+    """As in DeepSeek's API: prompt tokens from the cache."""
     prompt_cache_miss_tokens: int
     """As in DeepSeek's API: prompt tokens that were computed."""
     prompt_tokens_details: TokenDetails | None = None
@@ -75,11 +75,10 @@ class TextChoice(_Open):
     index: int
     text: str
     logprobs: dict[str, Any] | None
-    """One entry per token that `usage` counts, after those of an echoed prompt."""
+    """One entry per token that `usage` counts, after the entries of an echoed prompt."""
     finish_reason: TextFinish
     token_ids: list[int] | None = None
-    """With return_token_ids, and always where the model has no vocabulary: every generated token, including the one
-    that ended the text."""
+    """With return_token_ids, or if the model has no vocabulary: every generated token, including the end token."""
 
 
 class TextCompletion(_Open):
@@ -114,7 +113,7 @@ class TokenCount(BaseModel):
 
 
 class AnthropicErrorDetail(BaseModel):
-    """What went wrong, in Anthropic's words."""
+    """An error in Anthropic's format."""
 
     type: str
     message: str
@@ -165,7 +164,7 @@ class ModelList(BaseModel):
 
 
 class AnthropicModel(BaseModel):
-    """One name under which the model is served, in Anthropic's words."""
+    """One name under which the model is served, in Anthropic's format."""
 
     type: Literal["model"]
     id: str
@@ -186,7 +185,7 @@ class AnthropicModelList(BaseModel):
 
 
 class Status(_Open):
-    """Whether the process lives, or is ready; why not, otherwise."""
+    """Whether the process is alive or ready, and otherwise the reason."""
 
     status: str
     reason: str | None = None
@@ -206,13 +205,13 @@ class EngineView(_Open):
     device: str
     """The device of the model: cpu, cuda or cuda:N."""
     planned_bytes: dict[str, int]
-    """What `ballast plan` says that is needed, by where: host, and device where there is one."""
+    """The memory that `ballast plan` predicts, by location: host, and device if there is one."""
     load_progress: float
     preparing: int
     switched_off: dict[str, str]
-    """Ways of computing on a GPU that start has switched off, and why."""
+    """GPU features that were switched off at start, with the reason."""
     kv_tiers: list[dict[str, Any]]
-    """The tiers of the KV cache in host memory and on disk, the fastest first."""
+    """The tiers of the KV cache in host memory and on disk, fastest first."""
     step_costs: dict[str, list[dict[str, float]]]
     """Costs of steps by lane, each with its number of `tokens` and its `seconds`: decode, decode_in_pass while a pass
     runs, prefill, and prefill_during_decode while the decode lane computes."""

@@ -1,4 +1,4 @@
-"""Files that a client sends inside a message: their text, in the form in which DeepSeek's models are given files."""
+"""The text of files inside a message, in the format of DeepSeek's models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def file_prompt(name: Any, text: str) -> str:
 
 
 def decoded_text(data: Any, path: str) -> str:
-    """The text in `data`, which is base64 or a data: URL. Raises RequestError for the field `path` where it holds none,
-    as a PDF or a picture."""
+    """The text in `data`, which is base64 or a data: URL. Raises RequestError for the field `path` if it is not text,
+    such as a PDF or an image."""
     if not isinstance(data, str):
         refuse(path, "must be a string: base64, or a data: URL")
     head, is_url, payload = data.partition(",") if data.startswith(_DATA_URL) else ("", "", data)
@@ -35,7 +35,7 @@ def decoded_text(data: Any, path: str) -> str:
         text = "\0"
     if "\0" in text or raw.startswith(b"%PDF-"):
         kind = head.removeprefix(_DATA_URL).partition(";")[0][:_SHOWN_CHARS] or "its content"
-        refuse(path, f"this model reads only text, in UTF-8, and {kind} is none; send the file's text")
+        refuse(path, f"this model reads only text, in UTF-8, and {kind} is not; send the file's text")
     return text
 
 

@@ -1,8 +1,7 @@
-"""Parts of tool results that this model cannot read, such as the picture that a tool has made.
+"""Parts of tool results that the model cannot read, such as an image.
 
-The program that calls the tool hands its result on as it is, and keeps it in the conversation: refused, it would be
-refused with every request that follows.
-"""
+The client passes a tool's result on unchanged and keeps it in the conversation. If the server refused such a part, it
+would refuse every later request of the conversation."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def replace_media(
     path: str,
     ignored: IgnoredFields,
 ) -> None:
-    """Put a note for the model in place of each part of a result that holds no text, and note it in `ignored`. What is
-    no list of parts is left for those who read it. Raises RequestError where what is not known is to be refused."""
+    """Replace each part of a result that is not text with a note for the model, and note it in `ignored`. Values other
+    than lists of parts are left unchanged. Raises RequestError if the server refuses unknown fields."""
     for n, part in enumerate(parts if isinstance(parts, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or kind in text_types or isinstance(part.get("text"), str):
@@ -31,4 +30,4 @@ def replace_media(
             continue
         shown = kind[:MAX_TYPE_CHARS]
         ignored.unknown(f"{path}.{n}", f"is of type {shown!r}, and this model reads only text; leave it out")
-        parts[n] = {"type": "text", "text": f"({shown}: left out, since only text can be read here)"}
+        parts[n] = {"type": "text", "text": f"({shown}: left out because this model reads only text)"}

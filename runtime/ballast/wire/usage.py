@@ -1,4 +1,4 @@
-"""What a request costs in tokens and time, with its form on the wire."""
+"""Token counts and times of a request, and their JSON form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens that a request used."""
+    """The token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -52,7 +52,7 @@ class Timings:
 
 
 class Counts(Protocol):
-    """The cost of a request so far, computed on access."""
+    """The counts and times of a request so far, computed on access."""
 
     @property
     def usage(self) -> Usage:
@@ -65,7 +65,7 @@ class Counts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much of a prompt is computed so far."""
+    """The progress of a prompt."""
 
     index: int
     """The choice that computes it."""

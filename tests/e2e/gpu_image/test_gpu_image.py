@@ -96,7 +96,7 @@ def test_the_doctor_says_what_the_image_holds(installed: InstalledNode) -> None:
     code, said = run(installed, "doctor", ["ballast", "doctor"])
     print(said)
     assert code == 0
-    assert "auto is cpu: NVIDIA's driver and a GPU for it are not here" in said
+    assert "auto is cpu: NVIDIA's driver or a GPU is missing" in said
     held = {words[1] for words in map(str.split, said.splitlines()) if words and words[0] == "ok"}
     assert {"torch", "triton"} <= held
     assert ("flashinfer-python" in held) == (VARIANT == "cuda")
@@ -124,7 +124,7 @@ def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, 
         assert said
         assert (uid, "Read-only file system" in refusal) == ("10001", True)
         assert device["device"] == "cpu"
-        assert device["why"] == "NVIDIA's driver and a GPU for it are not here"
+        assert device["why"] == "NVIDIA's driver or a GPU is missing"
 
 
 def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(

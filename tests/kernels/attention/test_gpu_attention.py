@@ -182,7 +182,7 @@ sys.exit(0 if compiled_flashinfer(sizes, torch.device("cuda:0"), SwitchedOff()) 
     environment = os.environ | {"CUDA_HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("attention by Ballast's own kernels") == 1
+    assert done.stderr.count("attention uses Ballast's kernels") == 1
 
 
 @pytest.mark.gpu

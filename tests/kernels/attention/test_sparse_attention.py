@@ -298,7 +298,11 @@ def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> No
         torch.float32,
         device,
     ).why_wrong()
-    told = {"scores": "scores of positions", "choice": "other positions", "attention": "attention to chosen"}
+    told = {
+        "scores": "scores of positions",
+        "choice": "the chosen positions are not",
+        "attention": "attention to chosen",
+    }
     assert reason is None if wrong == "nothing" else told[wrong] in reason
 
 

@@ -147,7 +147,7 @@ def test_a_signal_leaves_whole_lines_and_says_how_to_go_on(tmp_path: Path, capsy
     ("lines", "said"),
     [
         (["{"], "line 1: is not JSON"),
-        ([json.dumps(request("a")), json.dumps(request("a"))], "line 2: custom_id a is that of line 1 too"),
+        ([json.dumps(request("a")), json.dumps(request("a"))], "line 2: custom_id a is also used in line 1"),
         (["", json.dumps({"url": TEXT, "body": {}})], "line 2: custom_id is missing"),
         ([json.dumps({**request("a"), "method": "GET"})], "line 1: method"),
         ([], "has no request"),
@@ -193,7 +193,7 @@ def test_a_file_of_something_else_is_left_as_it_is(
 ) -> None:
     (tmp_path / "out.jsonl").write_text(held)
     assert batch(tmp_path, request("a")) == 2
-    assert "name another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_text() == held
 
 
@@ -201,4 +201,4 @@ def test_two_do_not_write_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     with (tmp_path / "out.jsonl").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert batch(tmp_path, request("a")) == 2
-    assert "another `ballast batch` writes it" in capsys.readouterr().err
+    assert "another `ballast batch` is writing it" in capsys.readouterr().err

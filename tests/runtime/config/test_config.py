@@ -421,8 +421,13 @@ def test_a_certificate_and_its_key_come_together(tmp_path):
 @pytest.mark.parametrize(
     ("no_device", "unusable", "device", "why"),
     [
-        ("NVIDIA's driver says: no CUDA-capable device", None, "cpu", "NVIDIA's driver says: no CUDA-capable device"),
-        (None, None, "cuda:0", "a GPU is here"),
+        (
+            "NVIDIA's driver reports: no CUDA-capable device",
+            None,
+            "cpu",
+            "NVIDIA's driver reports: no CUDA-capable device",
+        ),
+        (None, None, "cuda:0", "this machine has a GPU"),
         (None, "torch is not installed", "cpu", "the GPU cannot be used: torch is not installed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""JSON of others whose shape is known: the values of that shape, or a refusal that names the field."""
+"""Untrusted JSON of a known shape gives its values, or an error that names the field."""
 
 from __future__ import annotations
 

@@ -422,7 +422,7 @@ def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
     second = make_core(tmp_path)
     num_restored = second.stats().tiers[0].cached_tokens
     assert texts(talk(second)) == texts(plain)
-    assert num_restored < num_stored or "is computed instead" in caplog.text, "nothing was found to be wrong"
+    assert num_restored < num_stored or "is recomputed instead" in caplog.text, "nothing was found to be wrong"
     second.check()
     second.close()
 
@@ -438,7 +438,7 @@ def test_a_full_disk_ends_storing_and_nothing_else(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert texts(replies) == texts(plain)
-    assert sum("takes no more" in record.message for record in caplog.records) == 1
+    assert sum("accepts no more blocks" in record.message for record in caplog.records) == 1
     core.close()
 
 
@@ -462,7 +462,7 @@ def test_a_folder_that_another_process_uses_is_left_alone(
     assert len(first.stats().tiers) == 1
     assert second.stats().tiers == []
     assert any(
-        record.message == "kv_disk_dir is not used" and "another process uses it" in vars(record)["why"]
+        record.message == "kv_disk_dir is not used" and "another process is using it" in vars(record)["why"]
         for record in caplog.records
     )
     first.close()

@@ -1,4 +1,4 @@
-"""What a failed step leaves behind: no block that another request is served, and nothing held."""
+"""After a failed step, its blocks are not served to other requests, and nothing is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steps cost is measured at start, and bounds what prompts add to steps."""
+"""The cost of steps is measured at start, and limits the prompt tokens of a step."""
 
 from __future__ import annotations
 

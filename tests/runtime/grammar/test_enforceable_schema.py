@@ -1,4 +1,4 @@
-"""A schema that is not strict never fails: what no grammar can enforce is left out and named, and the rest holds."""
+"""A schema that is not strict never fails: parts that grammars cannot enforce are left out and reported."""
 
 from __future__ import annotations
 

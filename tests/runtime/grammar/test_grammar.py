@@ -494,8 +494,8 @@ def test_a_value_is_one_of_those_that_the_schema_lists(of_value: Any, *, strict:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"anyOf": [{"required": ["a"]}]}, r"parameters: anyOf cannot be held"),
-        ({"additionalProperties": STRING}, r"parameters: additionalProperties cannot be held"),
+        ({"anyOf": [{"required": ["a"]}]}, r"parameters: anyOf cannot be enforced"),
+        ({"additionalProperties": STRING}, r"parameters: additionalProperties cannot be enforced"),
         ({"properties": {}, "required": None}, r"parameters\.required must be a list"),
         ({"properties": []}, r"parameters\.properties must be an object"),
     ],
@@ -562,7 +562,9 @@ def test_a_key_that_no_tag_with_a_mark_can_hold_is_refused_by_name(key: str) -> 
         function = {"name": "f", "strict": True, "parameters": {"properties": {key: {"type": "integer"}}}}
         return tool_calls([{"type": "function", "function": function}], tokenizer, "dsml")
 
-    with pytest.raises(RequestError, match=r"tools\.0\.function\.parameters\.properties: the key a.* cannot be held"):
+    with pytest.raises(
+        RequestError, match=r"tools\.0\.function\.parameters\.properties: the key a.* cannot be enforced"
+    ):
         calls(key)
     GrammarCompiler(tokenizer).compile(calls("a>b <c>'"))
 

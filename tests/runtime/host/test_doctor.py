@@ -1,4 +1,4 @@
-"""The doctor: one line per fact, and exit code 1 only if Ballast cannot run."""
+"""The doctor prints one line per fact, and exits with 1 only if Ballast cannot run."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ SOFTWARE = Software(
     packing_flags=("avx2", "fma"),
     chosen_isa="avx2",
     device="cpu",
-    device_reason="NVIDIA's driver and a GPU for it are not here",
+    device_reason="NVIDIA's driver or a GPU is missing",
     compilers={"nvcc": False, "ninja": True, "g++": False},
 )
-ON_GPU = replace(SOFTWARE, device="cuda:0", device_reason="a GPU is here", optional={"flashinfer-python": "0.6"})
+ON_GPU = replace(
+    SOFTWARE, device="cuda:0", device_reason="this machine has a GPU", optional={"flashinfer-python": "0.6"}
+)
 
 
 def found(machine: Machine = MACHINE, software: Software = SOFTWARE) -> dict[str, list[Finding]]:
@@ -75,19 +77,27 @@ def test_a_healthy_machine_is_described() -> None:
 @pytest.mark.parametrize(
     ("machine", "subject", "text"),
     [
-        (replace(MACHINE, cpu_flags=("fma",)), "instructions", "fma; without avx2 the arithmetic"),
-        (replace(MACHINE, cpu_flags=()), "instructions", "none that kernels take; without avx2, fma the"),
-        (replace(MACHINE, nodes=()), "NUMA", "the kernel does not tell the nodes"),
+        (replace(MACHINE, cpu_flags=("fma",)), "instructions", "fma; without avx2 computing"),
+        (replace(MACHINE, cpu_flags=()), "instructions", "none that kernels use; without avx2, fma computing"),
+        (replace(MACHINE, nodes=()), "NUMA", "the kernel does not report the nodes"),
         (
             replace(MACHINE, topology=Topology([Node(0, [0, 1], [[0]], memory_allowed=False)])),
             "NUMA 0",
-            "its memory may not be used from here",
+            "this process may not use its memory",
         ),
         (replace(MACHINE, transparent_huge_pages="never"), "huge pages", "transparent: never; large reads are slower"),
         (replace(MACHINE, transparent_huge_pages=None), "huge pages", "transparent: not in this kernel"),
-        (replace(MACHINE, cpu_quota=CpuQuota(1.5, "/sys/fs/cgroup")), "CPU quota", "the time of 1.5 CPUs, of 2 cores"),
-        (replace(MACHINE, mempolicy_available=False), "memory policy", "may not be set here; memory goes to the node"),
-        (MACHINE, "device", "auto is cpu: NVIDIA's driver and a GPU for it are not here"),
+        (
+            replace(MACHINE, cpu_quota=CpuQuota(1.5, "/sys/fs/cgroup")),
+            "CPU quota",
+            "the time of 1.5 CPUs; the default is 1 thread",
+        ),
+        (
+            replace(MACHINE, mempolicy_available=False),
+            "memory policy",
+            "cannot be set here; memory is allocated on the node",
+        ),
+        (MACHINE, "device", "auto is cpu: NVIDIA's driver or a GPU is missing"),
     ],
 )
 def test_what_is_less_than_ideal_is_a_note(machine: Machine, subject: str, text: str) -> None:
@@ -104,7 +114,7 @@ def test_a_gpu_is_said_to_be_used_only_where_it_is() -> None:
     assert findings["device"][0].text == "auto is cpu: the GPU cannot be used: the driver is too old"
     assert "flashinfer" not in findings
     findings = found(machine, ON_GPU)
-    assert (findings["device"][0].level, findings["device"][0].text) == ("ok", "auto is cuda:0: a GPU is here")
+    assert (findings["device"][0].level, findings["device"][0].text) == ("ok", "auto is cuda:0: this machine has a GPU")
     assert "without nvcc, g++; attention" in findings["flashinfer"][0].text
     complete = replace(ON_GPU, compilers=dict.fromkeys(ON_GPU.compilers, True))
     assert "flashinfer" not in found(machine, complete)
@@ -166,7 +176,7 @@ def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_optional_package_says_what_it_is_for() -> None:
     assert found(software=ON_GPU)["flashinfer-python"][0].level == "ok"
     [finding] = found()["torch"]
-    assert (finding.level, finding.text) == ("note", "not installed; it is for computing on a GPU")
+    assert (finding.level, finding.text) == ("note", "not installed; needed for computing on a GPU")
 
 
 def test_this_installation_knows_its_requirements_and_can_run() -> None:
@@ -188,7 +198,7 @@ def test_the_doctor_examines_a_source_tree_that_is_not_installed(tmp_path: Path,
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); from ballast.cli import main; sys.exit(main(['doctor']))"
     ended = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (1, "")
-    assert f"not installed, it runs from {folder}" in ended.stdout
+    assert f"not installed, running from {folder}" in ended.stdout
     last = ended.stdout.splitlines()[-1]
     assert last.startswith("Ballast cannot run: compiled part")
     assert ("numpy" in last) == has_project_file

@@ -199,17 +199,17 @@ def test_a_quota_is_reported_where_it_matters(root: Path) -> None:
     machine = read_machine(plant(root, {f"{V2}cpu.max": "250000 100000\n"}), cpus=range(8))
     group = root / "sys/fs/cgroup"
     assert machine.quota_note(2) == (
-        f"cgroup {group} allows the time of 2.5 CPUs, of 4 cores that may be used, to 2 threads that can always run"
+        f"cgroup {group} allows the time of 2.5 CPUs; the default is 2 threads on 4 usable cores, which can always run"
     )
     assert machine.quota_note(4) == (
-        f"cgroup {group} allows the time of 2.5 CPUs: what 4 threads can compute uses it up, and all stand still until "
-        "its next period"
+        f"cgroup {group} allows the time of 2.5 CPUs: 4 threads can use it up, and then all of them stop until the "
+        "next period"
     )
     assert machine.quota_note(1) is None
     assert replace(machine, cpu_quota=None).quota_note(4) is None
     starved = replace(machine, cpu_quota=CpuQuota(0.3, "/pod")).quota_note(1)
     assert starved is not None
-    assert "of 0.3 CPUs: what 1 thread can compute uses it up" in starved, "even one thread is more"
+    assert "of 0.3 CPUs: 1 thread can use it up" in starved, "even one thread is more"
 
 
 def test_small_formats() -> None:

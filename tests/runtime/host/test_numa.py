@@ -79,12 +79,12 @@ def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
     def threads(*cpus: tuple[int, ...]) -> list[ComputeThread]:
         return [ComputeThread(f"ballast-cpu-{number}", each) for number, each in enumerate(cpus)]
 
-    assert judge_pinning(threads((0,), (1,))) == (True, "each of 2 threads is bound to a CPU of its own")
-    assert judge_pinning([]) == (False, "no thread computes yet")
+    assert judge_pinning(threads((0,), (1,))) == (True, "each of 2 threads is pinned to its own CPU")
+    assert judge_pinning([]) == (False, "there are no compute threads yet")
     assert judge_pinning(threads((0,), (0,))) == (False, "2 threads share 1 CPUs")
     assert judge_pinning(threads((0,), (0, 1, 2, 5))) == (
         False,
-        "1 of 2 threads are not bound to one CPU; ballast-cpu-1 may use 0-2,5",
+        "1 of 2 threads are not pinned to one CPU; ballast-cpu-1 may use 0-2,5",
     )
 
 
@@ -336,5 +336,9 @@ def test_a_server_that_does_not_pin_says_so(options: tuple[str, ...], reason: st
 def test_the_report_is_there_before_the_model_is() -> None:
     with ServerProcess("--load_s", "3", module=FAKE, until_ready=False) as server:
         report = debug_numa(server)
-    assert (report["pinned"], report["pinned_reason"], report["threads"]) == (False, "no thread computes yet", [])
+    assert (report["pinned"], report["pinned_reason"], report["threads"]) == (
+        False,
+        "there are no compute threads yet",
+        [],
+    )
     assert report["share_local"] is None

@@ -18,12 +18,12 @@ OF_TORCH = (
 def test_a_full_gpu_is_reported_with_every_number_and_the_way_out() -> None:
     error = torch.OutOfMemoryError(OF_TORCH)
     assert why_full("cuda:0", VramLimit(24 * GIB, GIB // 2), error) == (
-        "cuda:0 is full: 20.00 MiB more wanted, torch has taken 0 B and may take 23.5 GiB, vram_limit 24.0 GiB less "
-        "512.0 MiB for CUDA and graphs; raise vram_limit, stop what else uses the GPU, or lower cache_lens, "
+        "cuda:0 is full: 20.00 MiB more wanted, torch uses 0 B and may use 23.5 GiB, vram_limit 24.0 GiB less "
+        "512.0 MiB for CUDA and graphs; raise vram_limit, stop other programs that use the GPU, or lower cache_lens, "
         "prefill_chunk_size or gpu_experts"
     )
     assert why_full("cuda:0", None, error) == (
-        "cuda:0 is full: 20.00 MiB more wanted, torch has taken 0 B; stop what else uses it, or lower cache_lens, "
+        "cuda:0 is full: 20.00 MiB more wanted, torch uses 0 B; stop other programs that use it, or lower cache_lens, "
         "prefill_chunk_size or gpu_experts"
     )
     assert VramLimit(GIB, 2 * GIB).torch_bytes == 0
@@ -40,4 +40,4 @@ def test_torch_takes_no_more_than_the_limit_leaves_it() -> None:
             torch.empty(512 << 20, dtype=torch.uint8, device="cuda:0")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert "512.00 MiB more wanted, torch has taken " in why_full("cuda:0", VramLimit(4 * GIB, GIB), raised.value)
+    assert "512.00 MiB more wanted, torch uses " in why_full("cuda:0", VramLimit(4 * GIB, GIB), raised.value)

@@ -1,4 +1,4 @@
-"""Models are pulled from an OCI registry as other tools publish them there, and every blob is held to its digest."""
+"""Models that other tools have published are pulled from an OCI registry, and every blob is verified."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_index_leads_to_its_one_model(registry: Registry) -> None:
     registry.push_manifest("team/index", "v1", index)
     assert gguf(pulled(f"oci://{registry.host}/team/index:v1")) == WEIGHTS
     registry.push_manifest("team/index", "v2", {**index, "manifests": [listed(other, "amd64"), listed(model, "amd64")]})
-    with pytest.raises(NotFoundError, match=f"(?s)index of 2 manifests; name one:.*@{model}"):
+    with pytest.raises(NotFoundError, match=f"(?s)index of 2 manifests; select one:.*@{model}"):
         pulled(f"oci://{registry.host}/team/index:v2")
 
 
@@ -225,8 +225,8 @@ def test_storage_behind_a_registry_gets_no_credentials(monkeypatch: pytest.Monke
     [
         ("Negotiate", TokenError, "OCI_USERNAME"),
         ("Bearer", TokenError, "OCI_USERNAME"),
-        ('Bearer realm="/token"', ModelError, "does not answer as it should"),
-        ('Bearer realm="file:///etc/passwd"', ModelError, "does not answer as it should"),
+        ('Bearer realm="/token"', ModelError, "the hub's answer is invalid"),
+        ('Bearer realm="file:///etc/passwd"', ModelError, "the hub's answer is invalid"),
     ],
 )
 def test_challenges_that_no_client_can_answer_are_refused(challenge: str, kind: type[Exception], message: str) -> None:
@@ -253,7 +253,7 @@ def test_credentials_come_from_dockers_configuration_or_from_variables(
         pulled(name)
     monkeypatch.setenv("OCI_USERNAME", USER)
     monkeypatch.setenv("OCI_PASSWORD", "wrong")
-    with pytest.raises(TokenError, match="the credentials may pull it"):
+    with pytest.raises(TokenError, match="the credentials allow to pull it"):
         pulled(name)
     monkeypatch.setenv("OCI_PASSWORD", PASSWORD)
     assert gguf(pulled(name)) == WEIGHTS

@@ -90,7 +90,7 @@ def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[Hu
     with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE .* Q4_K_M is none of its models"):
         pull(HubName("org/tiny", "Q4_K_M"), dataclasses.replace(hub, is_offline=True), None)
     assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9"), None, told)) == weights
-    assert "taken as it was fetched before" in told.getvalue()
+    assert "the copy of an earlier download is used" in told.getvalue()
     assert len(server.ranges) == asked
 
 
@@ -111,7 +111,7 @@ def test_what_was_pulled_before_a_branch_moved_on_is_still_found(served: tuple[H
 
 def test_models_are_listed_and_removed(served: tuple[HubServer, Hub]) -> None:
     hub = served[1]
-    assert "no GGUF model" in listed({HUGGING_FACE: hub.cache})
+    assert "no downloaded GGUF model" in listed({HUGGING_FACE: hub.cache})
     pulled = pull(NAME, hub, None, io.StringIO())
     assert listed({HUGGING_FACE: hub.cache}).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
     for wrong in (HubName("org/other"), NAME, HubName(NAME.repo, revision=COMMIT)):
@@ -213,7 +213,7 @@ def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, H
     [
         (True, lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
         (False, lambda body: body + b"more", "more than"),
-        (True, lambda body: body[:-1], "does not give it"),
+        (True, lambda body: body[:-1], "does not send it"),
     ],
     ids=["other bytes", "too many", "too few"],
 )
@@ -278,7 +278,7 @@ def test_a_listing_without_end_is_refused(served: tuple[HubServer, Hub]) -> None
 def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> None:
     server, hub = served
     server.redirect = to.format(hub=hub.endpoint, commit=COMMIT)
-    with pytest.raises(ModelError, match=r"hub|does not give it"):
+    with pytest.raises(ModelError, match=r"hub|does not send it"):
         pull(NAME, hub, None, io.StringIO())
     assert not files_in(hub.cache)
 
@@ -350,7 +350,7 @@ def test_two_pulls_of_one_model_do_not_mix(served: tuple[HubServer, Hub]) -> Non
 
     server.change = meanwhile
     pull(NAME, hub, None, io.StringIO())
-    assert "another process is fetching it" in str(refused[0])
+    assert "another process is downloading it" in str(refused[0])
 
 
 PULL_IN_A_CHILD = """
@@ -474,7 +474,7 @@ def test_a_read_only_folder_is_still_an_error(served: tuple[HubServer, Hub], mon
 def test_a_damaged_small_file_is_reported_by_its_checksum(served: tuple[HubServer, Hub]) -> None:
     server, hub = served
     server.change = lambda body: b"[!" if body == b"{}" else body
-    with pytest.raises(ModelError, match=r"config\.json: its checksum is not that which the hub names"):
+    with pytest.raises(ModelError, match=r"config\.json: its checksum differs from the hub's"):
         pull(NAME, hub, serve_config(["--device", "cpu"]), io.StringIO())
     assert not list(hub.cache.rglob("*.gguf"))
 
@@ -530,7 +530,7 @@ def test_white_space_around_a_token_is_ignored_and_a_broken_one_is_refused(
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", " ms-1234\n")
     assert Hub.of_environment("modelscope.cn").token == "ms-1234"
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-12\n34")
-    with pytest.raises(ConfigError, match=r"MODELSCOPE_API_TOKEN=…: has characters that no token has"):
+    with pytest.raises(ConfigError, match=r"MODELSCOPE_API_TOKEN=…: has characters that are not allowed in a token"):
         Hub.of_environment("modelscope.cn")
 
 

@@ -1,4 +1,4 @@
-"""What a pull says to the program that started it."""
+"""A pull reports its result to the calling program."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_an_object_of_parts_has_no_checksum_and_says_so(store: S3Server, hub: Hu
     out = io.StringIO()
     first = pull(read_name("s3://parts"), hub, None, out)
     assert gguf(first) == WEIGHTS
-    assert "tiny-Q8_0.gguf: the store has no checksum of it" in out.getvalue()
+    assert "tiny-Q8_0.gguf: the store does not have its checksum" in out.getvalue()
     store.upload_in_parts("parts", "tiny-Q8_0.gguf", WEIGHTS[::-1])
     second = pull(read_name("s3://parts"), hub, None, out)
     assert second.commit != first.commit
@@ -199,10 +199,10 @@ def test_a_public_bucket_needs_no_credentials(store: S3Server, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("variables", "name", "kind", "message"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "s3://models", TokenError, "AWS_SECRET_ACCESS_KEY is not that of"),
-        ({"AWS_ACCESS_KEY_ID": "unknown"}, "s3://models", TokenError, "look whether AWS_ACCESS_KEY_ID may list"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "s3://models", TokenError, "AWS_SECRET_ACCESS_KEY does not belong to"),
+        ({"AWS_ACCESS_KEY_ID": "unknown"}, "s3://models", TokenError, "check that AWS_ACCESS_KEY_ID may list"),
         ({"AWS_REGION": "us-west-2"}, "s3://models", BallastError, "AWS_REGION"),
-        ({"AWS_SECRET_ACCESS_KEY": ""}, "s3://models", TokenError, "no credentials could be found"),
+        ({"AWS_SECRET_ACCESS_KEY": ""}, "s3://models", TokenError, "no credentials were found"),
         ({"AWS_ENDPOINT_URL": "minio:9000"}, "s3://models", ConfigError, "AWS_ENDPOINT_URL"),
         ({}, "s3://no-such-bucket", NotFoundError, "no such bucket"),
         ({}, "s3://models/nothing", NotFoundError, "no GGUF file"),
@@ -229,7 +229,7 @@ def test_an_identity_that_the_cloud_refuses_is_named(
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/models")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-test-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", store.endpoint)
-    with pytest.raises(TokenError, match=r"no request could be signed: .*AssumeRoleWithWebIdentity"):
+    with pytest.raises(TokenError, match=r"the request could not be signed: .*AssumeRoleWithWebIdentity"):
         pulled("s3://models")
 
 
@@ -265,7 +265,7 @@ def test_stores_with_buckets_of_one_name_are_kept_apart(
     pull(NAME, hub, None, io.StringIO())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://other.example")
     other = dataclasses.replace(hub, cache=cache_of("s3"), is_offline=True)
-    with pytest.raises(ConfigError, match="is not here"):
+    with pytest.raises(ConfigError, match="is not downloaded"):
         find(NAME, other, io.StringIO())
     assert hub.cache in all_caches()
     assert cli.main(["models", "--remove_all"]) == 0

@@ -163,7 +163,7 @@ def test_two_requests_of_one_id_are_refused(engine: AsyncLLM) -> None:
     async def ask() -> None:
         first = engine.generate("a", LONG, "same")
         await anext(first)
-        with pytest.raises(ValueError, match="request_id='same': a request with this id runs"):
+        with pytest.raises(ValueError, match="request_id='same': a request with this id is running"):
             await anext(engine.generate("b", GREEDY, "same"))
         await first.aclose()
         assert (await all_of(engine.generate("b", GREEDY, "same")))[-1].request_id == "same"
@@ -183,7 +183,7 @@ def test_errors_come_with_the_first_output_and_leave_others_alone(engine: AsyncL
     assert isinstance(length, RequestError)
     assert "maximum context length" in str(length)
     assert all(outputs[-1].finished for outputs in others)
-    with pytest.raises(RequestError, match="no such key"):
+    with pytest.raises(RequestError, match="unknown key"):
         engine.generate({"promt": "a"})
     with pytest.raises(RequestError, match="logits_processors"):
         engine.generate("a", SamplingParams(logits_processors=[len]))

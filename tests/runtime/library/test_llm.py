@@ -87,9 +87,9 @@ def test_threads_share_the_batch(llm):
 
 
 def test_options_are_those_of_the_command_line_without_its_server():
-    with pytest.raises(ConfigError, match="port=1: is about the HTTP server"):
+    with pytest.raises(ConfigError, match="port=1: is an option of the HTTP server"):
         LLM(port=1)
-    with pytest.raises(ConfigError, match="max_queue=8: is about a queue of many clients"):
+    with pytest.raises(ConfigError, match="max_queue=8: is an option for servers with several clients"):
         LLM(max_queue=8)
     with pytest.raises(ConfigError, match="no such option"):
         LLM(tensor_parallel=2)

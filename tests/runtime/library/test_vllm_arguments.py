@@ -42,22 +42,25 @@ def test_arguments_that_ask_for_what_is_done_anyway_are_accepted() -> None:
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: an engine uses one GPU"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
-        ({"dtype": "bfloat16"}, "dtype=bfloat16: the model's file decides"),
-        ({"quantization": "awq"}, "quantization=awq: the model's file decides"),
-        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization=1.5: must be a share"),
-        ({"gpu_memory_utilization": "0.9"}, "gpu_memory_utilization=0.9: must be a share"),
-        ({"gpu_memory_utilization": 0.5, "vram_limit": "1GiB"}, "gpu_memory_utilization=0.5: .*vram_limit is given"),
-        ({"seed": -1}, "seed=-1: must be a whole number from 0 on, or None"),
+        ({"dtype": "bfloat16"}, "dtype=bfloat16: the model's file defines it"),
+        ({"quantization": "awq"}, "quantization=awq: the model's file defines it"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization=1.5: must be a fraction"),
+        ({"gpu_memory_utilization": "0.9"}, "gpu_memory_utilization=0.9: must be a fraction"),
+        (
+            {"gpu_memory_utilization": 0.5, "vram_limit": "1GiB"},
+            "gpu_memory_utilization=0.5: sets the same limit as vram_limit",
+        ),
+        ({"seed": -1}, "seed=-1: must be a whole number of at least 0, or None"),
         ({"seed": "a"}, "seed=a: must be a whole number"),
-        ({"max_model_len": 0}, "max_model_len=0: must be a whole number from 1 on"),
+        ({"max_model_len": 0}, "max_model_len=0: must be a whole number of at least 1"),
         ({"max_model_len": 10**7}, "max_model_len=10000000: the model's context is .* tokens; lower it"),
         ({"max_model_len": 1025, **SMALL}, "max_model_len=1025: the KV cache holds 1024 tokens; .*raise cache_lens"),
         ({"max_num_batched_tokens": 512}, "max_num_batched_tokens=512: see chunk_size"),
         ({"enable_prefix_caching": False}, "enable_prefix_caching=False: the prefix cache is always on"),
         ({"revision": "main"}, "revision=main: .*ballast pull"),
-        ({"enable_lora": True}, "enable_lora=True: there are no adapters"),
-        ({"block_size": 32, "block_tokens": 64}, "block_tokens=64: is block_tokens, which is given as well"),
-        ({"model": "/a", "gguf_path": "/b"}, "which is given as well"),
+        ({"enable_lora": True}, "enable_lora=True: adapters are not supported"),
+        ({"block_size": 32, "block_tokens": 64}, "block_tokens=64: is the same as block_tokens, which is also given"),
+        ({"model": "/a", "gguf_path": "/b"}, "which is also given"),
         ({"max_model_length": 5}, "max_model_length=5: no such option"),
     ],
     ids=str,
@@ -124,15 +127,15 @@ def test_structured_outputs_hold_the_reply_to_a_form(llm: LLM, form: dict[str, A
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"structured_outputs": StructuredOutputsParams()}, "must hold exactly one of json"),
-        ({"structured_outputs": StructuredOutputsParams(regex="a", choice=["a"])}, "must hold exactly one"),
+        ({"structured_outputs": StructuredOutputsParams()}, "must contain exactly one of json"),
+        ({"structured_outputs": StructuredOutputsParams(regex="a", choice=["a"])}, "must contain exactly one"),
         ({"structured_outputs": StructuredOutputsParams(regex="a", whitespace_pattern=" ")}, "whitespace_pattern"),
         ({"structured_outputs": {"regexp": "a"}}, "regexp"),
         ({"structured_outputs": {"regex": "a"}, "guided_decoding": {"regex": "a"}}, "excludes structured_outputs"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "excludes"),
         ({"logits_processors": [len]}, "logits_processors=.*use logit_bias"),
         ({"extra_args": {"a": 1}}, "extra_args="),
-        ({"detokenize": False}, "detokenize=False: replies always have their text"),
+        ({"detokenize": False}, "detokenize=False: replies always contain text"),
         ({"best_of": 3}, "best_of"),
         ({"n": 0}, "n"),
     ],
@@ -192,8 +195,8 @@ def test_a_conversation_may_bring_a_template(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"lora_request": "an adapter"}, "lora_request=.*there are no adapters"),
-        ({"priority": [1]}, "priority=.*in the order in which they are given"),
+        ({"lora_request": "an adapter"}, "lora_request=.*adapters are not supported"),
+        ({"priority": [1]}, "priority=.*prompts start in the given order"),
         ({"prompt_token_ids": [[1]]}, "prompt_token_ids=.*give token ids as prompts"),
     ],
     ids=str,
@@ -202,7 +205,7 @@ def test_arguments_of_calls_are_refused_by_name(llm: LLM, argument: dict[str, An
     for call in (lambda **more: llm.generate("a", GREEDY, **more), lambda **more: llm.chat([], GREEDY, **more)):
         with pytest.raises(RequestError, match=said):
             call(**argument)
-        with pytest.raises(TypeError, match="no such argument: loras"):
+        with pytest.raises(TypeError, match="unknown argument: loras"):
             call(loras=1)
     with pytest.raises(RequestError, match="give token ids as prompts"):
         llm.generate(sampling_params=GREEDY, prompt_token_ids=[[1]])

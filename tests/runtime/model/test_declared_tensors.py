@@ -106,5 +106,5 @@ def test_layers_of_different_routing_rules_are_rejected() -> None:
     *others, last = V3_SPEC.layers
     assert last.experts is not None
     experts = replace(last.experts, routing=replace(last.experts.routing, num_experts_used=1))
-    with pytest.raises(ValueError, match="expected the same in all routed layers"):
+    with pytest.raises(ValueError, match="expected the same rule in all routed layers"):
         replace(V3_SPEC, layers=(*others, replace(last, feed_forward=experts)))

@@ -1,4 +1,4 @@
-"""What a model takes of a GPU: counted without one, compared with what is loaded, refused with the numbers."""
+"""A model's GPU memory: computed without a GPU, compared with a loaded model, and rejected with numbers."""
 
 from __future__ import annotations
 
@@ -176,7 +176,10 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
 """
     assert not any("otherwise" in line for line in rule_lines(r1_plan(r1, rules=usual).placement))
     odd = "- match: {name: '^lm_head$'}\n  replace: {kwargs: {generate_device: cpu}}\n"
-    assert any("1 modules are placed otherwise" in line for line in rule_lines(r1_plan(r1, rules=odd).placement))
+    assert any(
+        "1 modules are not placed as their rules request" in line
+        for line in rule_lines(r1_plan(r1, rules=odd).placement)
+    )
 
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
@@ -489,7 +492,7 @@ def test_kernels_that_pack_nothing_are_refused(written: MakeTiny, monkeypatch: p
 
 
 def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu needs none"):
+    with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu does not need a GPU"):
         check_device("cuda:15")
     check_device("cpu")
     assert cli.exit_code(lambda: cli.main(["plan", "--device", "cpu", "--vram_limit", "8GiB"])) == 2
@@ -512,7 +515,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
 @pytest.mark.parametrize(
     ("free", "isa", "device", "reason"),
     [
-        (8 * GIB, FAST, "cuda:0", "a GPU is here"),
+        (8 * GIB, FAST, "cuda:0", "this machine has a GPU"),
         (GIB, FAST, "cpu", r"cuda:0 is too small: 1\.\d GiB needed, 1\.0 GiB, free memory available"),
         (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 needs packed ones"),
     ],

@@ -1,4 +1,4 @@
-"""Placement rules: what each one claims, what is refused, and what the report says."""
+"""Placement rules: the modules that each one claims, rejected rules, and the report."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_rule_that_matches_nothing_is_named_with_modules_close_to_it(tmp_path:
 
 def test_a_rule_for_single_experts_is_pointed_to_the_experts_as_a_whole(tmp_path: Path) -> None:
     message = refused(tmp_path, rule(r"name: 'layers\.1\.mlp\.experts\.\d+\.up_proj$'"))
-    assert "modules with names like it: " in message
+    assert "modules with similar names: " in message
 
 
 def test_a_class_of_another_family_gets_the_classes_of_this_one(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) ->
         ("- replace: {class: default}", "rule 1: a rule needs match"),
         ("- match: {}\n  replace: {}", "rule 1: match must have name, class, or both"),
         ("- match: {regex: a}\n  replace: {}", "rule 1: match has regex; allowed are name, class"),
-        ("- match: {name: 3}\n  replace: {}", "rule 1 (name: 3): match.name must be a text"),
+        ("- match: {name: 3}\n  replace: {}", "rule 1 (name: 3): match.name must be a string"),
         (rule("name: '('"), "rule 1 (name: (): name is not a regular expression"),
-        (rule("name: 'layers.[4-10]'"), "a range of numbers is written as alternatives, (4|5|6)"),
+        (rule("name: 'layers.[4-10]'"), "write a range of numbers as alternatives, (4|5|6)"),
         (rule("name: a") + "  recursive: 1\n", "rule 1 (name: a): recursive must be true or false, not 1"),
         (
             rule("name: a", "{generate_device: xpu}"),
@@ -255,7 +255,7 @@ def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) ->
         ),
         (rule("name: a", "{prefill_device: 0}"), "replace.kwargs.prefill_device must be cpu, cuda or cuda:N, not 0"),
         (rule("name: a", "{devise: cpu}"), "replace.kwargs has devise; allowed are generate_device, device, "),
-        ("- match: {name: a}\n  replace: {class: [1]}", "replace.class must be a text, not [1]"),
+        ("- match: {name: a}\n  replace: {class: [1]}", "replace.class must be a string, not [1]"),
         ("- match: {name: a}\n  replace: {kwargs: [1]}", "replace.kwargs must be a mapping with generate_device, "),
     ],
 )
@@ -271,21 +271,21 @@ def test_a_rule_that_is_not_well_formed_is_named(tmp_path: Path, rules: str, mes
 def test_a_pattern_that_would_take_for_ever_is_stopped(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.2)
     names = [module.name for module in module_tree(V3_SPEC)]
-    with pytest.raises(PatternError, match=r"cannot be compared with the model's modules: .*0\.2 s") as raised:
+    with pytest.raises(PatternError, match=r"cannot be matched with the model's modules: .*0\.2 s") as raised:
         match_names(["lm_head", pattern, "model"], names)
     assert raised.value.index == 1
 
 
 def test_patterns_that_take_too_long_together_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.0005)
-    with pytest.raises(PatternError, match="cannot be compared with the model"):
+    with pytest.raises(PatternError, match="cannot be matched with the model"):
         match_names([f"a.*b{number}" for number in range(1000)], ["a" * 1000] * 20)
 
 
 def test_the_pattern_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.2)
     message = refused(tmp_path, rule("name: lm_head") + rule("class: Linear") + rule("name: '^(([a-z.]+)+)+$Z'"))
-    assert "rule 3 (name: ^(([a-z.]+)+)+$Z): name cannot be compared with the model's modules: " in message
+    assert "rule 3 (name: ^(([a-z.]+)+)+$Z): name cannot be matched with the model's modules: " in message
 
 
 @pytest.mark.parametrize("pattern", ["(" * 5000, "(?:a{99999999999999999999})", "a{4294967295}{4294967295}", "[z-a]"])
@@ -297,7 +297,7 @@ def test_a_pattern_that_cannot_be_compiled_is_refused(tmp_path: Path, pattern: s
 
 def test_a_rule_of_many_digits_and_a_bomb_of_aliases_are_refused(tmp_path: Path) -> None:
     assert "must be cpu, cuda or cuda:N" in refused(tmp_path, rule("name: a", f"{{device: 'cuda:{'1' * 5000}'}}"))
-    assert "match.name must be a text, not [" in refused(tmp_path, "- match: {name: &a [[1], [2]]}\n  replace: {}")
+    assert "match.name must be a string, not [" in refused(tmp_path, "- match: {name: &a [[1], [2]]}\n  replace: {}")
     bomb = "- &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"- &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
     )

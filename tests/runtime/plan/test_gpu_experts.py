@@ -230,7 +230,7 @@ def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path)
         found = read_profile(file, model, spec.name, *shape)
         assert found.num_tokens == 123
         assert found.uses.tolist() == uses.tolist()
-    with pytest.raises(ConfigError, match=f"is the profile of another model, {spec.name}; write one of Other"):
+    with pytest.raises(ConfigError, match=f"is the profile of another model, {spec.name}; create one for Other"):
         read_profile(file, other, "Other", *shape)
     with pytest.raises(ConfigError, match="is the profile of another model"):
         read_profile(file, gguf, spec.name, shape[0] + 1, shape[1])
@@ -240,9 +240,9 @@ def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path)
     ("text", "message"),
     [
         ("{", "is not JSON"),
-        ("[]", "is no profile that `ballast profile` wrote: expected a JSON object, found list"),
-        ("[" * 100_000, "is no profile that `ballast profile` wrote: is not JSON"),
-        ('{"model": "m"}', "is no profile that `ballast profile` wrote: fingerprint is missing"),
+        ("[]", "is not a profile that `ballast profile` wrote: expected a JSON object, found list"),
+        ("[" * 100_000, "is not a profile that `ballast profile` wrote: is not JSON"),
+        ('{"model": "m"}', "is not a profile that `ballast profile` wrote: fingerprint is missing"),
         ('{"model": "m", "fingerprint": "f", "num_tokens": 1, "uses": [[1], [1, 2]]}', "uses has layers of unequal"),
         (
             '{"model": "m", "fingerprint": "f", "num_tokens": 1, "uses": [[-1]]}',

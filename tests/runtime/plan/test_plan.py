@@ -175,8 +175,9 @@ def test_without_a_gpu_rules_move_nothing_and_the_plan_says_so(gguf: GgufModel) 
         gguf, rules="- match: {name: self_attn, class: torch.nn.Linear}\n  replace: {kwargs: {generate_device: cuda}}"
     )
     assert {row.device for row in plan.weights} == {"cpu"}
-    assert "modules are placed otherwise than their rules say, model.layers.0.self_attn." in plan.placement.notes[0]
-    assert plan.placement.notes[0].endswith(": without --device cuda, the CPU computes everything")
+    note = plan.placement.notes[0]
+    assert "modules are not placed as their rules request, starting with model.layers.0.self_attn." in note
+    assert note.endswith(": without --device cuda, the CPU computes everything")
 
 
 def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:

@@ -89,7 +89,7 @@ def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     with start(folder) as one, start(folder) as other:
-        assert "another process uses it" in other.event("kv_disk_dir is not used")["why"]
+        assert "another process is using it" in other.event("kv_disk_dir is not used")["why"]
         assert Conversation("sailing").turn(other)[0] == Conversation("sailing").turn(one)[0]
 
 

@@ -411,5 +411,5 @@ def test_a_seed_or_directory_that_cannot_be_used_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="seed=-5"):
         write_tiny_model(tmp_path / "model", seed=-5)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         write_tiny_model(tmp_path / "file")

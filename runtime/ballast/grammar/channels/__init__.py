@@ -1,1 +1,1 @@
-"""Constrains replies whose messages are on channels."""
+"""Grammars for replies whose messages are on channels."""

@@ -1,6 +1,6 @@
 """The grammar of a call that is a message to a function, from the header to the end of its arguments.
 
-The function is named before the channel, as templates write it, or after it, as models mostly do.
+The function's name comes before the channel, as in templates, or after it, as most models write it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TO = quoted(" to=functions.")
 
 
 def channel_frame(names: Sequence[str], rules: Mapping[Mark, str]) -> list[str]:
-    """The rule `calls` of one call, whose functions have the rules `names` and `channel_call` has written."""
+    """The rule `calls` for one call. `names`: the rules of its functions, which `channel_call` has written."""
     early, late = (" | ".join(f"{name}_{form}" for name in names) for form in ("early", "late"))
     channel = f"{rules[Mark.CHANNEL]} ({quoted(CALL_CHANNEL)} | {quoted(REASONING_CHANNEL)})"
     json = quoted("json")
@@ -27,6 +27,6 @@ def channel_frame(names: Sequence[str], rules: Mapping[Mark, str]) -> list[str]:
 
 
 def channel_call(rule: str, name: str, arguments: str) -> Iterator[str]:
-    """The rules of one function's calls, from its name on."""
+    """The rules of one function's calls, starting with its name."""
     yield f"{rule}_early: {quoted(name)} channel message {arguments}"
     yield f"{rule}_late: {quoted(name)} message {arguments}"

@@ -1,4 +1,4 @@
-"""A grammar for calls on channels that applies only once a header names a recipient: other messages are free."""
+"""A grammar for calls on channels. It applies once a header names a recipient; other messages are unconstrained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LazyChannelCalls:
     """Implements the engine's Constraint."""
 
     calls: Grammar
-    """Of a call from its header on."""
+    """The grammar of a call, starting with its header."""
     marks: Mapping[int, Mark]
     token_bytes: Callable[[int], bytes]
     begins_in_header: bool = True
@@ -69,5 +69,5 @@ class LazyChannelCallsState:
             self._ids, self._text = [], ""
         if _NAMES_RECIPIENT.search(self._text):
             self._calls = self._constraint.calls.after(self._ids)
-            # A header that no call has stays free, and its further tokens are not looked at.
+            # The rest of a header that cannot belong to a call is not examined.
             self._in_header = False

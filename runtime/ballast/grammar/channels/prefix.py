@@ -1,4 +1,4 @@
-"""A grammar for the last message of a reply on channels: a message of reasoning may come first."""
+"""A grammar for the last message of a reply on channels, which a reasoning message may precede."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ChannelGrammar:
 
     grammar: Grammar
     reasoning: tuple[int, ...]
-    """The header of a message of reasoning, which may begin the reply; empty if none may."""
+    """The header of a reasoning message that may begin the reply; empty if none may."""
     next_message: tuple[int, ...]
-    """The end of this message, and what stands before the header of the next one."""
+    """The tokens between the reasoning and the header of the next message."""
     banned: NDArray[np.uint8]
-    """Mask of the tokens that may stand in reasoning."""
+    """Mask of the tokens that reasoning may contain."""
     opening: tuple[int, ...] = ()
     """The tokens before the grammar begins."""
     begins_inside: bool = False
@@ -47,9 +47,9 @@ class ChannelGrammarState:
     _reasoning: Sequence[int] = field(init=False)
     """The rest of the reasoning's header; empty once the reply cannot reason any more."""
     _forced: Sequence[int] = field(init=False)
-    """Tokens that come next, before the grammar."""
+    """Forced tokens before the grammar."""
     _state: GrammarState | None = field(init=False)
-    """The grammar's; None while the reply is certain to reason first."""
+    """The grammar's state; None until the reasoning has ended."""
 
     def __post_init__(self) -> None:
         self._inside = self._rule.begins_inside

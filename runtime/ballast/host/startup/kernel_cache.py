@@ -1,4 +1,4 @@
-"""The folder that keeps what a start has compiled and measured on this machine."""
+"""The folder of kernels and measurements that earlier starts on this machine have made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def keep_compiled_kernels_in(variable: str) -> None:
-    """Set the environment variable in which a compiler looks for its cache, unless it names a folder to write to.
+    """Set a compiler's environment variable for its cache, unless it is set to a writable folder.
 
     The folder is below the temporary folder: the next start finds the compiled kernels, and nothing is written to the
     home directory. If the volume is read-only or belongs to another user, kernels are compiled again, and the start
@@ -25,14 +25,14 @@ def keep_compiled_kernels_in(variable: str) -> None:
     os.environ[variable] = str(_folder())
     if named:
         log.warning(
-            "compiled kernels are not kept where asked",
+            "compiled kernels are not kept in the requested folder",
             extra={"variable": variable, "asked": named, "reason": reason, "used": os.environ[variable]},
         )
 
 
 def measurements_folder() -> Path:
-    """The folder for kept measurements: inside the folder of compiled kernels, so that one volume keeps both. Raises
-    OSError where there is no folder to write to."""
+    """The folder for measurements: inside the folder of compiled kernels, so that one volume keeps both. Raises OSError
+    if no folder is writable."""
     keep_compiled_kernels_in("FLASHINFER_WORKSPACE_BASE")
     return Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "measurements")
 
@@ -47,8 +47,8 @@ def _why_not_writable(folder: Path) -> str | None:
 
 
 def _folder() -> Path:
-    """A folder that only this user can write to, because its files are executed. If another user owns the name, a
-    temporary folder for the lifetime of the process."""
+    """A folder that only this user can write to, because its files are executed. If another user owns the path, a
+    temporary folder that exists as long as the process."""
     folder = Path(tempfile.gettempdir()) / f"ballast-kernels-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

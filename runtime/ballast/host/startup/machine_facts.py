@@ -12,7 +12,7 @@ from ballast.version import __version__
 
 _PACKAGES = ("torch", "triton", "flashinfer-python")
 _PCI_FILES = ("max_link_speed", "max_link_width", "current_link_width", "numa_node")
-"""Without the current speed of the link, which falls while the GPU is idle."""
+"""Facts of the PCIe link, without its current speed, which drops while the GPU is idle."""
 
 
 def machine_facts(machine: Machine, device: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def machine_facts(machine: Machine, device: str) -> dict[str, Any]:
 
 
 def gpu_facts(device: str, root: Path = Path("/")) -> dict[str, Any]:
-    """Model, driver and PCIe link of "cuda:N". What the system does not report is ""."""
+    """Model, driver and PCIe link of "cuda:N". A value that the system does not report is ""."""
     import torch
 
     about: Any = torch.cuda.get_device_properties(device)

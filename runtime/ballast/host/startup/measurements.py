@@ -1,7 +1,7 @@
-"""Keeps what a start has measured, so that later starts of the same model on the same machine need not measure it.
+"""Keeps the measurements of a start for later starts of the same model on the same machine.
 
 One JSON file per set of facts that the measurements depend on. A file is replaced as a whole, so several servers may
-share the folder. A file that cannot be used costs a measurement, never the start.
+share the folder. If a file cannot be used, the start measures again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ballast.errors import first_line
 log = logging.getLogger(__name__)
 
 MeasurementMode = Literal["kept", "new", "off"]
-"""Use and keep measurements; measure again and keep; measure again and leave the files alone."""
+"""reuse: use and keep measurements; the others measure again, and keep the results or leave the files unchanged."""
 
 FORMAT = 1
 MOST_BYTES = 1 << 20
-"""A larger file is not one of ours."""
+"""Maximum size of a file."""
 MOST_SECONDS = 1e6
 MOST_FILES = 64
-"""The newest files of a folder that stay."""
+"""Maximum number of files in a folder; the oldest are deleted."""
 
 T = TypeVar("T")
 
@@ -41,12 +41,13 @@ class Measurements:
     def __init__(
         self, folder: Path | None = None, facts: Mapping[str, Any] | None = None, *, reuse: bool = True
     ) -> None:
-        """`facts`: everything that all measurements depend on, as JSON. `reuse`: whether to use earlier ones."""
+        """`facts`: everything that all measurements depend on, as JSON. `reuse`: whether to use earlier
+        measurements."""
         self._facts = _as_json(facts or {})
         self._file = None if folder is None else folder / f"{_digest(self._facts)}.json"
         self._entries: dict[str, Any] = {}
         self.reused: list[str] = []
-        """Names of the measurements that this start took from the file."""
+        """Names of the measurements that this start read from the file."""
         if self._file is not None and reuse:
             self._entries = self._read(self._file)
 
@@ -83,7 +84,7 @@ class Measurements:
         if not isinstance(kept, dict) or kept.get("format") != FORMAT:
             self._ignore(f"its format is not {FORMAT}")
         elif kept.get("facts") != self._facts or not isinstance(kept.get("measured"), dict):
-            self._ignore("it has other facts than its name says")
+            self._ignore("its facts do not match its name")
         else:
             return dict(kept["measured"])
         return {}
@@ -112,18 +113,18 @@ class Measurements:
 
 
 def kept_seconds(value: Any) -> float:
-    """Seconds from a file. Raises ValueError for anything that no clock gives."""
+    """Seconds from a file. Raises ValueError for values that a clock cannot return."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
-        raise ValueError(f"{value!r} are no seconds")
+        raise ValueError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def kept_counts(values: Sequence[Any], most: int) -> list[int]:
     """Ascending numbers from a file, from 1 to `most`. Raises ValueError for others and for none."""
     if not values or any(type(value) is not int for value in values):
-        raise ValueError(f"{values!r} are no numbers")
+        raise ValueError(f"{values!r} is not a list of numbers")
     if values[0] < 1 or values[-1] > most or any(low >= high for low, high in itertools.pairwise(values)):
-        raise ValueError(f"{values!r} do not ascend from 1 to {most}")
+        raise ValueError(f"{values!r} is not ascending within 1 to {most}")
     return list(values)
 
 
@@ -150,7 +151,7 @@ def _remove_old(folder: Path) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as it is after it was written and read. Raises ValueError for NaN and infinity."""
+    """The value after a round trip through JSON. Raises ValueError for NaN and infinity."""
     return json.loads(json.dumps(value, allow_nan=False))
 
 

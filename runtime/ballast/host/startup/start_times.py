@@ -1,4 +1,4 @@
-"""Where the seconds of a start go."""
+"""The seconds of a start by phase."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Literal, get_args
 
 Phase = Literal["weights", "pinned", "kernels", "measured", "graphs"]
-"""Weights read and packed; host memory pinned; kernels compiled, loaded and checked; speeds measured; decode steps
-captured as graphs."""
+"""Reading and packing weights; pinning host memory; compiling, loading and checking kernels; measuring speeds;
+capturing decode steps as graphs."""
 OTHER = "other"
 
 
 class StartTimes:
-    """Seconds by phase, on the thread that loads. A phase within another one interrupts it."""
+    """Seconds by phase, on the loading thread. A phase within another one interrupts it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class StartTimes:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """A context whose time belongs to a phase."""
+        """A context whose time is added to a phase."""
         outer = self._change(name)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Whether two ways of computing agree: the device and the CPU, or two kernels; and the rows that they compute."""
+"""Compares two implementations (the device and the CPU, or two kernels), and makes the rows for the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend: the kernels of one kind of device, and how a model that uses them is loaded."""
+"""A backend: the kernels of one kind of device, and the loading of a model that uses them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EarlyKernels(Protocol):
         """A dense layer was loaded."""
 
     def add_experts(self, experts: kernels.Experts) -> None:
-        """Experts were loaded that stay in host memory, where the device will read some of them."""
+        """Experts were loaded into host memory, where the device will read some of them."""
 
 
 class Backend(Protocol):
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """The choice of positions, and attention to them. Raises ValueError if the device cannot compute them."""
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
-        """Begin to compile the faster kernels of attention. Returns None if there are none."""
+        """Start compiling the faster kernels of attention. Returns None if there are none."""
 
     def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
         """Kernels outside the latent space that need no compilation. Returns None if there are none."""
@@ -121,4 +121,4 @@ class Backend(Protocol):
         """Choose the kernel of each dense layer for each number of tokens."""
 
     def give_back_memory(self) -> None:
-        """Give back device memory that is not used."""
+        """Release unused device memory."""

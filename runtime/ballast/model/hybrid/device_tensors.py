@@ -55,8 +55,8 @@ class DeviceTensors:
         return FloatLinear(weight.to(self._device))
 
     def linears(self, *roles: str) -> Linears:
-        """Matrices with the same input. Neighbours of one type become one product: published files often have values in
-        a better type than queries and keys."""
+        """Matrices with the same input. Consecutive matrices of the same type become one product: published files often
+        have values in a better type than queries and keys."""
         runs: list[list[str]] = []
         for role in roles:
             if runs and self.host.are_stackable((runs[-1][0], role)):

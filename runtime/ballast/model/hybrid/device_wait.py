@@ -1,4 +1,4 @@
-"""Waiting for work on the device with a limit, where only the device's progress counts as life."""
+"""Waits for work on the device with a limit; only the device's progress counts as a sign of life."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_S = 0.0005
 
 
 class Event(Protocol):
-    """The part of torch.cuda.Event that is needed here."""
+    """The used part of torch.cuda.Event."""
 
     def query(self) -> bool:
         """Whether all work queued before the event is done. Raises what the device has failed with."""

@@ -76,7 +76,7 @@ class DeviceParts:
     attention: AttentionLayer[Any]
     """Of the model's kind, for the weights of its layers."""
     prefill_attention: AttentionLayer[Any]
-    """Of long prompts, which are computed beside the decode lane's steps."""
+    """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     kv: DeviceKvPool
     inputs: DecodeInputs
@@ -253,7 +253,7 @@ class HybridModel(Runner):
             if not self._has_saturated and self._num_saturated:
                 self._has_saturated = True
                 largest = torch.finfo(self._kv.dtype).max
-                log.warning("numbers too large for the cache are taken as the largest", extra={"largest": largest})
+                log.warning("numbers that are too large for the cache are clamped", extra={"largest": largest})
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         self._has_joint_step = False
         return rows
@@ -347,7 +347,7 @@ class HybridModel(Runner):
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """What the device has done so far, and how it is set up."""
+        """The device's counters and settings."""
         num_graphs = 0 if self._graphs is None else self._graphs.count
         return DeviceCounts(
             self.expert_bytes_read_over_pcie,

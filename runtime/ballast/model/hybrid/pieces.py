@@ -11,7 +11,7 @@ Pieces = Generator[None, None, Result]
 
 
 def drained(pieces: Pieces[Result], after_each: Callable[[], None] = lambda: None) -> Result:
-    """The result, with every piece queued at once."""
+    """The result, with all chunks queued immediately."""
     while True:
         try:
             next(pieces)

@@ -41,7 +41,7 @@ class PrefillPass:
             self._since_event = AwakeClock.for_limit(device_wait.LIMIT_S)
             progressed()
         if self._queued and self._since_event.now() > device_wait.LIMIT_S:
-            raise EngineDeadError(f"the device has computed no piece of a prompt for {device_wait.LIMIT_S:g} s")
+            raise EngineDeadError(f"the device has not completed a part of a prompt for {device_wait.LIMIT_S:g} s")
         if not self.is_ahead:
             try:
                 next(self._pieces)

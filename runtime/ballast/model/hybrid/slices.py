@@ -1,4 +1,4 @@
-"""Cuts a step into slices of tokens, so that what attention has alive at once is bounded. Pure.
+"""Divides a step into slices of tokens to limit the temporary memory of attention. Pure.
 
 A slice is computed as a step of its own, after those before it: their tokens are in the cache by then.
 """
@@ -35,9 +35,9 @@ class SliceSizes:
 
 
 SLICE_SIZES = SliceSizes()
-"""Those that a model with latent attention is served with."""
+"""Slice limits of latent attention."""
 GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
-"""Those of grouped-query attention: nothing of it is wider than a product's activations."""
+"""Slice limits of grouped-query attention, whose tensors are never wider than a product's activations."""
 
 SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
 """Those of latent attention to chosen positions: each token has its own, so no keys are brought out of the latent

@@ -49,7 +49,7 @@ class StepSlice:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where each of T tokens stands, and what its request has cached."""
+    """The position of each of T tokens, and the cached tokens of its request."""
 
     positions: torch.Tensor  # int32 [T]
     slots: torch.Tensor  # int32 [T]
@@ -59,8 +59,8 @@ class Step:
     """What attention computes one after the other; empty: the step as a whole."""
 
     def rows(self, begin: int, end: int) -> Step:
-        """Positions and slots of tokens begin … end - 1, beside the step's other tables. They are copies: for views at
-        odd addresses Triton would compile its kernels once more, while everybody waits."""
+        """Positions and slots of tokens begin … end - 1, in addition to the step's other tables. They are copies: for
+        views at odd addresses Triton would compile its kernels once more, while everybody waits."""
         return replace(self, positions=self.positions[begin:end].clone(), slots=self.slots[begin:end].clone())
 
     @classmethod

@@ -68,7 +68,7 @@ class HybridWeights:
     num_sampled_ids: int
     largest: Mapping[str, float]
     """By what the cache keeps, "key", "latent", "value" or "index key": the largest number that it can have there,
-    whatever the tokens; see `cache_bounds`."""
+    for any tokens; see `cache_bounds`."""
 
 
 def load_hybrid_weights(

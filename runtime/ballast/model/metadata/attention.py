@@ -85,7 +85,7 @@ def _read_latent(
 
 def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None) -> IndexSpec:
     if q_lora_rank is None:
-        raise keys.refuse("blk.0.attn_q_a.weight is missing, of whose products the indexer makes its queries")
+        raise keys.refuse("blk.0.attn_q_a.weight is missing; the indexer computes its queries from its results")
     key_dim = keys.whole("attention.indexer.key_length")
     if key_dim < rope_dim:
         raise keys.refuse(
@@ -113,11 +113,11 @@ def _indexed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
             return (True,) * num_layers
         return tuple(layer < 2 or layer % 4 == 2 for layer in range(num_layers))
     if keys.architecture.shared_index_context is None:
-        raise keys.refuse(f"{keys.full(key)}: layers of this architecture do not share what an indexer chooses")
+        raise keys.refuse(f"{keys.full(key)}: layers of this architecture do not share an indexer's selection")
     if not isinstance(types, list) or len(types) < num_layers or not all(isinstance(each, bool) for each in types):
         raise keys.wrong(key, f"true or false for each of {num_layers} layers")
     if not types[0]:
-        raise keys.wrong(key, "true for layer 0, below which no layer has an indexer")
+        raise keys.wrong(key, "true for layer 0, because no layer below has an indexer")
     return tuple(types[:num_layers])
 
 
@@ -141,7 +141,7 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
 def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> GroupedSpec:
     num_kv_heads = keys.uniform("attention.head_count_kv", range(layers.num_layers))
     if widths.num_heads % num_kv_heads:
-        raise keys.refuse(f"{widths.num_heads} heads share {num_kv_heads} of the cache; expected equal groups")
+        raise keys.refuse(f"{widths.num_heads} heads share {num_kv_heads} heads of the cache; expected equal groups")
     by_heads = max(1, widths.hidden // widths.num_heads)
     head_dim = keys.whole("attention.key_length", default=by_heads)
     rope_dim = keys.whole("rope.dimension_count", default=head_dim)

@@ -108,7 +108,7 @@ def _num_layers(keys: Keys) -> int:
             break
         num_layers, num_extra = num_layers - 1, num_extra - 1
     if num_layers < 1:
-        raise keys.refuse(f"{keys.full('block_count')}={keys.get('block_count')} leaves no ordinary layer")
+        raise keys.refuse(f"{keys.full('block_count')}={keys.get('block_count')} does not leave an ordinary layer")
     return num_layers
 
 

@@ -49,14 +49,16 @@ class Settings:
 
     def _missing(self, key: str, config_key: str) -> ConfigError:
         if len(self._models) > 1:
-            why = f"its dimensions are those of {names(self._models)}, which differ in it"
+            why = f"its dimensions match {names(self._models)}, which have different values"
         elif self._models:
-            why = f"its dimensions are those of {names(self._models)}, of which it is not known here"
+            why = f"its dimensions match {names(self._models)}, whose value is unknown"
         else:
-            why = "its dimensions are of no model that is known here"
+            why = "its dimensions do not match a known model"
         lacks = f"{self.keys.gguf.path} lacks {self.keys.full(key)}, and {why}"
         if self._has_config:
             return ConfigError(config_key, "none", f"{lacks}; put the value into config.json")
         return ConfigError(
-            "model_path", "none", f"{lacks}; name a directory with the model's config.json, which has {config_key}"
+            "model_path",
+            "none",
+            f"{lacks}; pass --model_path with a directory with the model's config.json, which has {config_key}",
         )

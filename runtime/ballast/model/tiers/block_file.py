@@ -86,7 +86,7 @@ class BlockFile:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BlockFileError(f"{self.path}: another process uses it") from None
+                raise BlockFileError(f"{self.path}: another process is using it") from None
             if os.fstat(lock).st_nlink == 0:
                 raise BlockFileError(f"{self.path}: another process has just removed it")
             self._heads_file, self._contents_file = self._open(_HEADS), self._open(_CONTENTS)

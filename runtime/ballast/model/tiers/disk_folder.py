@@ -59,7 +59,9 @@ def open_disk_tier(
         num_bytes = _bytes_to_take(folder, key, max_bytes)
         num_blocks = min(MOST_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
         if num_blocks == 0:
-            raise BlockFileError(f"{folder}: {human(num_bytes)} hold no block of {human(cache.block_bytes)}")
+            raise BlockFileError(
+                f"{folder}: {human(num_bytes)} are too small for one block of {human(cache.block_bytes)}"
+            )
         file = BlockFile(folder, key, num_blocks, cache.block_bytes, block_tokens)
     except (OSError, BlockFileError) as error:
         log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
@@ -100,7 +102,7 @@ def _bytes_to_take(folder: Path, key: str, asked: int | None) -> int:
     there = read_file_system(folder).free_bytes + kept_bytes(folder, key)
     if asked is not None and asked > there:
         log.warning(
-            "kv_disk_dir has less room than kv_disk_bytes",
+            "kv_disk_dir has less free space than kv_disk_bytes",
             extra={"folder": str(folder), "asked_bytes": asked, "taken_bytes": there},
         )
     return there // 2 if asked is None else min(asked, there)

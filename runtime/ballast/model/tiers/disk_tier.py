@@ -182,7 +182,9 @@ class DiskTier:
         try:
             write()
         except (OSError, RuntimeError, ValueError) as error:
-            log.warning("kv_disk_dir takes no more", extra={"folder": str(self._file.path), "why": _why(error)})
+            log.warning(
+                "kv_disk_dir accepts no more blocks", extra={"folder": str(self._file.path), "why": _why(error)}
+            )
             return False
         return True
 
@@ -217,7 +219,7 @@ class DiskTier:
             _wait(self._cache.copy_in([block for _, block in part], list(self._read_rows[: len(part)])))
             num_copied = len(part)
         except (RuntimeError, ValueError) as error:
-            log.warning("blocks are computed instead", extra={"folder": str(self._file.path), "why": _why(error)})
+            log.warning("blocks are recomputed instead", extra={"folder": str(self._file.path), "why": _why(error)})
         with self._lock:
             fetch.is_copying = False
             fetch.num_done += num_copied
@@ -237,7 +239,7 @@ class DiskTier:
                 why = _why(error)
             if not fetch.is_given_up:  # else it may have been written over meanwhile
                 log.warning(
-                    "a block on disk is computed instead",
+                    "a block on disk is recomputed instead",
                     extra={"folder": str(self._file.path), "block": block, "why": why},
                 )
             return count

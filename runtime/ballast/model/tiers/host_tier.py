@@ -99,7 +99,7 @@ def _pieces(cache: CacheBlocks, num_blocks: int, piece_blocks: int) -> list[Byte
         taken = sum(piece.nbytes for piece in pieces)
         asked = num_blocks * cache.block_bytes
         log.warning(
-            "kv_host_bytes is used in part",
+            "only a part of kv_host_bytes is used",
             extra={"asked_bytes": asked, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
         )
     return pieces

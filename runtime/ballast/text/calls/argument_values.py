@@ -1,4 +1,4 @@
-"""Turns arguments that are written without types into JSON, by the schema of the tool's parameters."""
+"""Converts untyped arguments to JSON according to the schema of the tool's parameters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COMBINED = ("anyOf", "oneOf", "allOf")
 
 
 def types_of(parameters: Mapping[str, Any] | None, key: str) -> frozenset[str]:
-    """The JSON types that the value of `key` may have; all where the schema does not say."""
+    """The JSON types that the value of `key` may have; all if the schema does not define them."""
     root = parameters if isinstance(parameters, Mapping) else {}
     return _types(schema_of(root, key), root, _DEEPEST) or ANY_TYPE
 
 
 def types_in(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that `schema`, a part of `root`, allows; all where it does not say."""
+    """The JSON types that `schema`, a part of `root`, allows; all if it does not define them."""
     return _types(schema, root, _DEEPEST) or ANY_TYPE
 
 

@@ -1,13 +1,12 @@
-"""Reads calls in tags that a mark stands in, as DeepSeek V3.2 writes them; | is the mark:
+"""Reads calls in tags that contain a mark, as DeepSeek V3.2 writes them; | is the mark:
 
     <|function_calls> newline <|invoke name="f"> newline <|parameter name="k" string="true">v</|parameter> newline …
     </|invoke> newline … </|function_calls>
 
-What a value is, its tag says: text, or JSON. JSON that is none, and a value whose tag does not say it, become text
-where they have to. A value without an end of its own ends with its call. The second value of a name is dropped. Tags
+The tag defines whether a value is text or JSON. Invalid JSON becomes text; so does a value without a type in its tag,
+unless it can be JSON. A value without an end of its own ends with its call. The second value of a name is dropped. Tags
 may have more white space, single quotation marks and attributes in another order. Text that cannot be read as a call
-becomes content, unchanged; marks are never shown. White space before a tag is no content.
-"""
+becomes content, unchanged; marks are never shown. White space before a tag is no content."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 def for_channels(chat: Sequence[Mapping[str, Any]], *, takes_both: bool) -> list[dict[str, Any]]:
     """The messages with the leading system texts in one message, reasoning in `thinking`, and one call per message with
-    its results right after it. Without `takes_both`, text beside calls becomes a part of their reasoning, since the
+    its results right after it. Without `takes_both`, text next to calls becomes a part of their reasoning, because the
     published template accepts only one of both."""
     num_leading = next((n for n, message in enumerate(chat) if message["role"] != "system"), len(chat))
     texts = [message["content"] for message in chat[:num_leading] if message["content"]]

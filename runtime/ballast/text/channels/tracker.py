@@ -40,9 +40,8 @@ class Place(Enum):
 class ChannelTracker:
     """The place in one reply. How its text is cut into pieces makes no difference.
 
-    Missing marks are tolerated: a header may follow a text at once, and a reply without a header is an answer. A header
-    that names several channels counts as the last of them.
-    """
+    Missing marks are tolerated: a header may directly follow a text, and a reply without a header is an answer. A
+    header that names several channels counts as the last of them."""
 
     def __init__(self, place: Place = Place.HEADER, functions: Collection[str] | None = None) -> None:
         """`functions`: the declared ones; None: calls are not read, and their texts are part of the answer."""

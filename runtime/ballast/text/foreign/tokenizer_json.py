@@ -1,9 +1,8 @@
-"""What a tokenizer.json may hold: byte-level BPE, and around it parts whose work stays in proportion to the text.
+"""The supported content of a tokenizer.json: byte-level BPE, with parts whose work is proportional to the text.
 
 The library takes much more, and trusts it: it aborts the process on a large padding, panics on a broken table of
-characters, and turns one letter into a megabyte where a rule says so. What is not listed here is refused by name; what
-serving does not use is left out.
-"""
+characters, and turns one letter into a megabyte where a rule says so. Parts that are not listed here are refused by
+name; parts that serving does not use are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of Anthropic's API that bring a text along: documents and what a search has found."""
+"""Blocks of Anthropic's API that contain a text: documents and search results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def document_text(block: Mapping[str, Any], path: str) -> str:
 
 
 def is_text_document(block: Mapping[str, Any]) -> bool:
-    """Whether `document_text` can read it."""
+    """Whether `document_text` can read this block."""
     if block.get("type") not in TYPES:
         return False
     try:
@@ -37,7 +37,7 @@ def is_text_document(block: Mapping[str, Any]) -> bool:
 
 
 def note_citations(blocks: Iterator[tuple[str, Mapping[str, Any]]], ignored: IgnoredFields) -> None:
-    """Note in `ignored` where citations are asked for: replies here have none."""
+    """Note in `ignored` where citations are requested: replies here do not have them."""
     for path, block in blocks:
         citations = block.get("citations")
         if block.get("type") in TYPES and isinstance(citations, dict) and citations.get("enabled"):

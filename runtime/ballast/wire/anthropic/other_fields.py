@@ -1,4 +1,4 @@
-"""Fields of Anthropic's Messages API that have no effect here or are refused, and what is in messages and tools."""
+"""Fields of Anthropic's Messages API that have no effect here or are refused, and the fields of messages and tools."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 
 from ballast.wire.field_rules import NoEffect, Refused, Rule, shape
 
-_ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself")
-_RECORDS = NoEffect("for the provider's own records, and this server keeps none")
-_REPLY = NoEffect("of a reply, for the reader")
-_ALL_TOOLS = NoEffect("every tool is in the prompt")
+_ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically")
+_RECORDS = NoEffect("only for the provider's records, and this server keeps none")
+_REPLY = NoEffect("a part of earlier replies that the model does not read")
+_ALL_TOOLS = NoEffect("all tools are always in the prompt")
 
 MESSAGES_RULES: Mapping[str, Rule] = {
     "cache_control": _ONE_CACHE,
-    "container": Refused("this server runs no tools and keeps no containers"),
+    "container": Refused("this server does not run tools or keep containers"),
     "context_management": NoEffect("the conversation stays in the prompt as it was sent"),
-    "inference_geo": NoEffect("there is one place"),
-    "mcp_servers": Refused("this server calls no others; the client's own tools are known", ([],)),
+    "inference_geo": NoEffect("this server runs in a single location"),
+    "mcp_servers": Refused("this server does not call MCP servers; send their tools as functions", ([],)),
     "metadata": _RECORDS,
-    "service_tier": NoEffect("there is one tier"),
-    "speed": NoEffect("every reply comes as fast as it can"),
+    "service_tier": NoEffect("there is only one service tier"),
+    "speed": NoEffect("every reply is generated at full speed"),
     "user_profile_id": _RECORDS,
 }
 
-_NO_FILES = Refused("this server fetches and stores no files; send the text")
+_NO_FILES = Refused("this server does not fetch or store files; send the text")
 _BLOCK_RULES: Mapping[str, Rule] = {
     "cache_control": _ONE_CACHE,
     "citations": _REPLY,
@@ -51,7 +51,7 @@ BLOCK = shape(
     rules={
         **_BLOCK_RULES,
         "signature": NoEffect("reasoning is not signed here"),
-        "encrypted_content": NoEffect("only Anthropic can read it"),
+        "encrypted_content": NoEffect("only Anthropic can decrypt it"),
     },
     only_types=("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result"),
     content=_INNER_BLOCK,
@@ -66,11 +66,11 @@ TOOL = shape(
     "input_schema",
     "strict",
     rules={
-        "allowed_callers": NoEffect("tools are called by the model alone"),
+        "allowed_callers": NoEffect("only the model calls tools"),
         "cache_control": _ONE_CACHE,
         "defer_loading": _ALL_TOOLS,
-        "eager_input_streaming": NoEffect("arguments are streamed as they come"),
-        "input_examples": NoEffect("templates of this family write no examples"),
+        "eager_input_streaming": NoEffect("arguments are always streamed as they are generated"),
+        "input_examples": NoEffect("the model's chat template does not use examples"),
     },
     only_types=("custom", "function"),
 )

@@ -1,4 +1,4 @@
-"""Replies of Anthropic's Messages API: messages of blocks, named events, and its own error envelope."""
+"""Replies of Anthropic's Messages API: messages made of blocks, named events, and the API's error envelope."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ERROR_TYPES = {
 
 
 def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A page that holds all the models there are, which `model_info` describes."""
+    """A page with all models, in the format of `model_info`."""
     return {"data": models, "has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
 
 
@@ -51,7 +51,7 @@ class AnthropicReply:
         self._blocks = Blocks()
 
     def opening(self, counts: Counts) -> bytes:
-        """The event that begins the message, without content."""
+        """The event that starts the message, without content."""
         message = {**self._head, "content": [], **_NOT_ENDED, "usage": message_usage(counts.usage)}
         return _event("message_start", message=message)
 
@@ -66,7 +66,7 @@ class AnthropicReply:
         return b""
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The events that close the last block and say why the message ended and what it cost."""
+        """The events that close the last block and report why the message ended and its usage."""
         frames = b"".join(_block_event(*step) for step in self._blocks.close())
         delta = _stop_fields(piece.finish_reason, piece.stop, has_calls=self._blocks.has_calls)
         return frames + _event("message_delta", delta=delta, usage=usage_to_wire(counts.usage))
@@ -81,7 +81,7 @@ class AnthropicReply:
         return _event("error", error=error_detail(status, body))
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
-        """The message to a request that does not stream."""
+        """The message for a request that does not stream."""
         (choice,) = choices
         blocks = blocks_of(choice.parts)
         content = [_whole_block(block) for block in blocks]
@@ -121,7 +121,7 @@ def _block_event(step: Step, block: Block, text: str) -> bytes:
         case "more":
             return _event("content_block_delta", index=block.index, delta=_delta(block, text))
         case "close":
-            # The API ends reasoning with its signature, for which some clients wait. Here nothing is signed.
+            # The API ends reasoning with a signature, and some clients wait for it. Here the signature is empty.
             signed = {"type": "signature_delta", "signature": ""}
             is_reasoning = block.kind == "reasoning"
             last = _event("content_block_delta", index=block.index, delta=signed) if is_reasoning else b""

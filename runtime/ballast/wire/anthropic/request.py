@@ -33,7 +33,7 @@ from ballast.wire.tool_results import replace_media
 
 _THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 _SHOWN = ("summarized", "updates")
-"""Of `thinking.display`: ways to show reasoning, which is sent in full here."""
+"""Values of `thinking.display` that show reasoning. It is always sent in full."""
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -50,28 +50,28 @@ _TOOL_ITEMS = items(
 
 
 def _typed(fields: Shape, *types: str) -> MoreSchema:
-    """The schema of an object that says its type; one without any known field says nothing, and is taken as missing."""
+    """The schema of an object with a `type`. An object without any known field counts as missing."""
     said = {"required": ["type"], "properties": {"type": {"enum": types}}}
     says_nothing = {"not": {"anyOf": [{"required": [name]} for name in fields.known]}}
     return MoreSchema({"anyOf": [said, says_nothing]})
 
 
 class OutputFormat(StrictModel):
-    """The schema that the text follows."""
+    """The JSON schema of the text."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
 class OutputConfig(StrictModel):
-    """How the reply is to be."""
+    """The requested form of the reply."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
 class MessagesRequest(StrictModel):
-    """Body of POST /v1/messages and of its count_tokens. What blocks may hold is checked where they are read."""
+    """Body of POST /v1/messages and of its count_tokens. Blocks are checked where they are read."""
 
     other_fields = MESSAGES_RULES
 
@@ -93,20 +93,20 @@ class MessagesRequest(StrictModel):
     leaves it out of the reply; with other values it is sent in full."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    """An older name of output_config.format."""
+    """The deprecated name of output_config.format."""
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
-    """As that of chat completions."""
+    """As in chat completions."""
 
     @property
     def error_names(self) -> Mapping[str, str]:
-        """This request's names for the fields of the chat request that it is translated to."""
+        """This API's names of the chat request's fields."""
         if self.output_format is None:
             return MESSAGES_FIELDS
         return MESSAGES_FIELDS | {r"response_format(\.json_schema)?": "output_format"}
 
 
 def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> MessagesRequest:
-    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
+    """Parse a body, and note unknown fields in `ignored`. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
     for path, block in _blocks_given(value.get("messages")):
@@ -117,7 +117,7 @@ def parse_messages(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -
 
 
 def _blocks_given(messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The blocks of messages that are not checked yet, each with its path."""
+    """The unchecked blocks of messages, each with its path."""
     for n, message in enumerate(messages if isinstance(messages, list) else ()):
         content = message.get("content") if isinstance(message, dict) else None
         for m, block in enumerate(content if isinstance(content, list) else ()):
@@ -126,8 +126,8 @@ def _blocks_given(messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def to_chat(body: MessagesRequest, ignored: IgnoredFields) -> ChatCompletionRequest:
-    """The same request in OpenAI's form. Tools and blocks that other servers would run are left out, and noted in
-    `ignored`. Raises RequestError for what that form cannot express."""
+    """The same request in OpenAI's form. Tools and blocks of tools that run on a server are left out and noted in
+    `ignored`. Raises RequestError for anything that OpenAI's form cannot express."""
     messages = [*_system(body), *_messages(body.messages, ignored)]
     if "tool_calls" in messages[-1]:
         refuse(f"messages.{len(body.messages) - 1}.content", "a message with tool calls cannot be continued")
@@ -160,8 +160,8 @@ def _system(body: MessagesRequest) -> list[dict[str, Any]]:
 
 
 def _is_billing(block: Mapping[str, Any]) -> bool:
-    """Whether it is the block that Claude Code puts in front for Anthropic's billing. It differs from request to
-    request, so the prefix cache would have nothing of what follows."""
+    """Whether it is the block that Claude Code prepends for Anthropic's billing. It differs in every request, so the
+    prefix cache could not reuse anything after it."""
     text = block.get("text")
     return isinstance(text, str) and text.startswith(_BILLING) and "\n" not in text.strip()
 
@@ -181,7 +181,7 @@ def _messages(messages: Sequence[Mapping[str, Any]], ignored: IgnoredFields) -> 
 
 
 def _user(content: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Tool results, each as a message of its own, and the user's texts between them."""
+    """Tool results, each as a separate message, and the user's texts between them."""
     texts: list[Mapping[str, Any]] = []
     if content == []:
         refuse(path, "must not be empty; send at least one block")
@@ -206,7 +206,7 @@ def _assistant(content: Any, path: str, ignored: IgnoredFields) -> dict[str, Any
             case "thinking":
                 reasoning += str(block.get("thinking", ""))
             case "redacted_thinking":
-                pass  # encrypted: only Anthropic can read it
+                pass  # encrypted: only Anthropic can decrypt it
             case "tool_use":
                 if not isinstance(block.get("name"), str):
                     refuse(f"{at}.name", "must be a string")
@@ -214,7 +214,7 @@ def _assistant(content: Any, path: str, ignored: IgnoredFields) -> dict[str, Any
                 function = {"name": block.get("name"), "arguments": arguments}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})
             case "compaction" if isinstance(summary := block.get("content"), str):
-                texts.append(summary)  # stands for all that was said before
+                texts.append(summary)  # replaces all earlier messages
             case "server_tool_use" | "mcp_tool_use" | "mcp_tool_result" | "container_upload" | "compaction":
                 skip(block["type"], at, ignored)
             case kind if isinstance(kind, str) and kind.endswith("_tool_result"):
@@ -308,7 +308,7 @@ def _shows_reasoning(thinking: Mapping[str, Any], ignored: IgnoredFields) -> boo
 def _output(config: OutputConfig, older: OutputFormat | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"reasoning_effort": config.effort}
     if older is not None and config.format not in (None, older):
-        refuse("output_format", "says something else than output_config.format, which means the same")
+        refuse("output_format", "differs from output_config.format, which has the same meaning; send one of them")
     form = older or config.format
     if form is not None:
         schema = {"name": "output", "schema": form.schema_, "strict": True}

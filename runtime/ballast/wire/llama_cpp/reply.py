@@ -1,4 +1,4 @@
-"""Replies of llama.cpp's own completions as bytes: one object a choice, or events that have no end mark."""
+"""Replies of llama.cpp's native completions as bytes: one object per choice, or events without an end mark."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class LlamaReply:
     prompts: Sequence[str]
     """The prompt of each choice, as text where the client sent one."""
     num_new: int
-    """Most tokens that a choice may have."""
+    """Maximum number of tokens of a choice."""
     token_bytes: TokenBytes
     shows_tokens: bool
     shows_probabilities: bool
     seed: int | None = None
-    """None: the server draws one."""
+    """None: the server draws a random seed."""
     _with_new_line: set[int] = field(default_factory=set)
-    """Streamed choices whose text had a line break so far."""
+    """Streamed choices whose text has had a line break."""
 
     def opening(self, counts: Counts) -> bytes:
         """Nothing."""
@@ -59,7 +59,7 @@ class LlamaReply:
         )
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The event that says why a choice ended. Its text is out by then."""
+        """The event that reports why a choice ended. Its text has been sent before."""
         return event(self._ended(piece, self._head(piece.index, "", (), counts), counts))
 
     def end(self, counts: Counts) -> bytes:

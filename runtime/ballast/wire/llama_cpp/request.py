@@ -1,4 +1,5 @@
-"""Requests of llama.cpp's own completions, with its defaults (tools/server/README.md there): /completion, /infill."""
+"""Requests of llama.cpp's native completions, with its defaults (tools/server/README.md there): /completion,
+/infill."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from ballast.wire.openai.request import MAX_TEMPERATURE, MAX_TOP_LOGPROBS, Compl
 from ballast.wire.parsing import WHOLE, Objects, check_lengths, parse_json
 
 NEVER = -100.0
-"""The bias of a token that may not come: the lowest that there is."""
+"""The bias of a forbidden token: the lowest possible."""
 DRAWN_SEED = 2**32 - 1
-"""What llama.cpp writes, and reads, for a random seed: -1 as 32 bits without a sign."""
+"""llama.cpp's value for a random seed: -1 as an unsigned 32-bit number."""
 
 
 _PAIRS: Mapping[str, Any] = {
@@ -34,18 +35,18 @@ _PAIRS: Mapping[str, Any] = {
         "maxItems": 2,
     },
 }
-"""`logit_bias` as llama.cpp's clients send it."""
+"""`logit_bias` in the format of llama.cpp's clients."""
 
 
 class LlamaRequest(CompletionRequest):
-    """Body of POST /completion: that of a text completion, with llama.cpp's names, defaults and reply."""
+    """Body of POST /completion: a text completion with llama.cpp's names, defaults and reply."""
 
     other_fields: ClassVar[Mapping[str, Rule]] = {
         **TEXT_RULES,
-        "best_of": Refused("every choice is returned; see n_cmpl"),
-        "echo": Refused("the reply has no prompt in its text", (False,)),
-        "logprobs": Refused("n_probs asks for probabilities"),
-        "return_token_ids": Refused("return_tokens asks for them", (False,)),
+        "best_of": Refused("every choice is returned; set n_cmpl"),
+        "echo": Refused("the reply's text does not contain the prompt", (False,)),
+        "logprobs": Refused("use n_probs to get probabilities"),
+        "return_token_ids": Refused("use return_tokens to get them", (False,)),
         "prompt_logprobs": Refused("/v1/completions has it"),
         "return_tokens_as_token_ids": NoEffect("tokens always come with their ids"),
     }
@@ -58,7 +59,7 @@ class LlamaRequest(CompletionRequest):
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = 40
     min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.05
     n_probs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    """How many alternatives to report with each token, 0: none, nor the token's own probability."""
+    """Number of alternatives to report with each token. 0: no probabilities, not even the token's own."""
     return_tokens: bool | None = None
 
     @field_validator("temperature")
@@ -74,7 +75,7 @@ class LlamaRequest(CompletionRequest):
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:
-        """[[id, bias], …] as the object that OpenAI's API has; false for a token that may not come."""
+        """Converts [[id, bias], …] to the object of OpenAI's API. The bias false forbids the token."""
         if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             return value
         return {str(token): NEVER if bias is False else bias for token, bias in value}
@@ -87,7 +88,7 @@ class LlamaRequest(CompletionRequest):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As that of CompletionRequest."""
+        """As in CompletionRequest."""
         return self.n_probs or None
 
 
@@ -106,18 +107,18 @@ class InfillRequest(LlamaRequest):
     prompt: Annotated[
         SkipValidation[list[str | list[int]]], BeforeValidator(_prompt), InPlaceSchema({"type": "string"})
     ] = Field([""])
-    """A text that the filling begins with."""
+    """The beginning of the generated text."""
     input_prefix: str
     input_suffix: str
     input_extra: Annotated[Objects, Holds(shape("filename", "text")), _EXTRA] = Field([])
-    """Other files, which stand before the prefix."""
+    """Other files, placed before the prefix."""
 
 
 Body = TypeVar("Body", bound=LlamaRequest)
 
 
 def parse_llama(kind: type[Body], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> Body:
-    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
+    """Parse a body, and note unknown fields in `ignored`. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
     body = read_fields(kind, value, ignored)

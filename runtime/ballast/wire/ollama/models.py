@@ -1,4 +1,4 @@
-"""Models in Ollama's words, for its lists and for /api/show."""
+"""Model descriptions in Ollama's format, for its lists and /api/show."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ballast.wire.ollama.reply import written_time
 from ballast.wire.ollama.request import LATEST
 
 API_VERSION = "0.13.0"
-"""The version of Ollama whose API this is. Clients compare it with the one that they need."""
+"""The version of Ollama whose API is implemented. Clients compare it with the version that they need."""
 FOREVER = "2318-01-01T00:00:00Z"
-"""When the model is unloaded: as Ollama writes it for one that stays."""
+"""The unload time that Ollama reports for a model that stays loaded."""
 
 
 class Details(BaseModel):
@@ -41,7 +41,7 @@ class Listed(BaseModel):
 
 
 class Tag(Listed):
-    """A model that is there."""
+    """An available model."""
 
     modified_at: str
 
@@ -53,7 +53,7 @@ class Tags(BaseModel):
 
 
 class Running(Listed):
-    """A model that is loaded."""
+    """A loaded model."""
 
     expires_at: str
     size_vram: int
@@ -97,7 +97,7 @@ class OllamaError(BaseModel):
 
 
 class Generated(BaseModel):
-    """A reply, or one line of a stream; the fields of `done_reason` and of the costs are in the last one."""
+    """A reply, or one line of a stream; only the last one has `done_reason` and the counts and durations."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -126,17 +126,17 @@ class Prompted(Generated):
 
 
 def tagged(name: str) -> str:
-    """A name with a tag, as all have in Ollama's lists."""
+    """The name with a tag, which every name in Ollama's lists has."""
     return name if ":" in name else name + LATEST
 
 
 def tags(names: list[str], facts: ModelFacts, created: float) -> Tags:
-    """The names under which the model is served."""
+    """The list of the names under which the model is served."""
     return Tags(models=[Tag(**_listed(name, facts), modified_at=written_time(created)) for name in names])
 
 
 def running_models(names: list[str], facts: ModelFacts, *, num_device_bytes: int, context_length: int) -> RunningModels:
-    """The same of the model that is loaded."""
+    """The same list for the loaded model."""
     return RunningModels(
         models=[
             Running(
@@ -151,7 +151,7 @@ def running_models(names: list[str], facts: ModelFacts, *, num_device_bytes: int
 
 
 def shown(name: str, facts: ModelFacts, text: Text, *, context_length: int, created: float) -> Shown:
-    """Everything about the model. `context_length`: as the server grants it."""
+    """All details of the model. `context_length`: the server's limit."""
     info = {
         **facts.keys,
         "general.architecture": facts.architecture,
@@ -192,7 +192,7 @@ def _details(facts: ModelFacts) -> Details:
 
 
 def _capabilities(text: Text) -> list[str]:
-    """What clients ask before they offer it."""
+    """The capabilities that clients check."""
     template = text.template
     if template is None:
         return ["completion", *(["insert"] if text.fim else [])]

@@ -21,19 +21,19 @@ Kind = Literal["chat", "generate"]
 
 
 def written_time(seconds: float | None = None) -> str:
-    """A time, or else now, as Ollama writes it."""
+    """A time in Ollama's format; by default the current time."""
     now = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return now.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def error_object(body: Mapping[str, Any]) -> dict[str, str]:
-    """An error of OpenAI's envelope in Ollama's."""
+    """Converts an error from OpenAI's envelope to Ollama's."""
     error = body.get("error") or {}
     return {"error": str(error.get("message") or "")}
 
 
 def loaded(kind: Kind, model: str) -> bytes:
-    """The reply to a request without a prompt: the model is loaded."""
+    """The reply to a request without a prompt, which only loads the model."""
     return line({**_object(kind, model), "done": True, "done_reason": "load"})
 
 
@@ -43,12 +43,12 @@ def line(value: Any) -> bytes:
 
 
 class OllamaReply:
-    """A reply to a chat or to a prompt."""
+    """A reply to a chat or a prompt."""
 
     def __init__(
         self, kind: Kind, model: str, started: float, token_bytes: TokenBytes, *, shows_logprobs: bool = False
     ) -> None:
-        """`started`: when the request came, by `time.monotonic`."""
+        """`started`: arrival time of the request, from `time.monotonic`."""
         self._kind, self._model = kind, model
         self._started = started
         self._spelling = Spelling(token_bytes)
@@ -56,7 +56,7 @@ class OllamaReply:
         self._blocks = Blocks()
 
     def keep_alive(self) -> bytes:
-        """A line that says nothing, for a stream that has been silent for long."""
+        """An empty line for a stream without output for a long time."""
         return line(self._part())
 
     def opening(self, counts: Counts) -> bytes:
@@ -79,7 +79,7 @@ class OllamaReply:
         return b""
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The rest of the reply, and the line that says why it ended and what it cost."""
+        """The rest of the reply, and the line that reports why it ended, its counts and durations."""
         rest = [each for step in self._blocks.close() for each in self._shown(*step)]
         return b"".join(map(line, (*rest, {**self._part(), **self._ended(piece.finish_reason, counts)})))
 
@@ -105,7 +105,7 @@ class OllamaReply:
         return to_json({**body, **self._ended(choice.finish_reason, counts)})
 
     def _shown(self, step: Step, block: Block, text: str) -> list[dict[str, Any]]:
-        """What a change of a block adds to the stream."""
+        """The stream's lines for one change of a block."""
         if block.kind == "call":
             number = sum(each.kind == "call" for each in self._blocks.done) - 1
             return [self._part(calls=[_call(block, number)])] if step == "close" else []
@@ -119,8 +119,8 @@ class OllamaReply:
         return _object(self._kind, self._model, content, thinking, calls)
 
     def _ended(self, reason: str | None, counts: Counts) -> dict[str, Any]:
-        """The last fields. Clients divide by durations, so none is 0. `load_duration`: the time to prepare the request
-        and to wait for its first step."""
+        """The final fields. Clients divide by durations, so none is 0. `load_duration`: the time until the request's
+        first step."""
         usage, timings = counts.usage, counts.timings
         total_s = time.monotonic() - self._started
         return {
@@ -152,7 +152,7 @@ class OllamaReply:
 def _object(
     kind: Kind, model: str, content: str = "", thinking: str = "", calls: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """A part of a reply. Fields without a value are left out, but for the text."""
+    """A part of a reply. Fields without a value are omitted, except for the text."""
     head = {"model": model, "created_at": written_time()}
     more = {**({"thinking": thinking} if thinking else {}), **({"tool_calls": calls} if calls else {})}
     if kind == "generate":

@@ -42,7 +42,7 @@ from ballast.wire.parsing import (
 )
 
 LATEST = ":latest"
-"""The tag of a name that has none."""
+"""The default tag."""
 _DRAWN_SEED = -1
 _OPTIONS = {
     r"max_tokens": "options.num_predict",
@@ -52,7 +52,7 @@ _OPTIONS = {
     r"(reasoning_effort|thinking)": "think",
 }
 CHAT_FIELDS: Mapping[str, str] = _OPTIONS
-"""As `client_field_names` takes them."""
+"""Field names for `client_field_names`."""
 GENERATE_FIELDS: Mapping[str, str] = {**_OPTIONS, r"messages(\..*)?": "prompt"}
 
 
@@ -71,29 +71,29 @@ class OllamaOptions(StrictModel):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 0.9
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = None
-    """-1: the server draws one."""
+    """-1: a random seed."""
     stop: str | Strings | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """How many tokens repeat_penalty looks back: -1, all of them; 0, none. Other numbers are ignored, and it looks back
-    on all of them."""
+    """Number of previous tokens that repeat_penalty covers: -1, all; 0, none. Other numbers are ignored and mean
+    all."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
 
 
 class OllamaRequest(StrictModel):
-    """What /api/chat and /api/generate have in common."""
+    """The common fields of /api/chat and /api/generate."""
 
     other_fields = COMMON_RULES
 
     model: Annotated[str, Field(min_length=1)]
     stream: bool | None = None
-    """true, unless it is false."""
+    """true by default."""
     options: OllamaOptions | None = None
     format: Literal["json", ""] | dict[str, Any] | None = None
-    """json: any object; else the JSON schema of the reply."""
+    """json: any object. Otherwise the JSON schema of the reply."""
     think: bool | Literal["low", "medium", "high", "max"] | None = None
-    """Whether, or how much, the model is to think. Reasoning has a field of its own in the reply."""
+    """Whether the model thinks, or the level of effort. Reasoning has a separate field in the reply."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     """Only with logprobs."""
@@ -108,7 +108,7 @@ class OllamaChatRequest(OllamaRequest):
     """Body of POST /api/chat."""
 
     messages: Annotated[Annotated[Objects, MESSAGE_ITEMS] | None, Holds(MESSAGE)] = None
-    """None, or an empty list, asks whether the model is loaded."""
+    """None or an empty list only loads the model."""
     tools: Annotated[Annotated[Objects, Field(max_length=MAX_TOOLS), _TOOL_ITEMS] | None, Holds(TOOL)] = None
 
 
@@ -118,16 +118,16 @@ class OllamaGenerateRequest(OllamaRequest):
     other_fields = GENERATE_RULES
 
     prompt: str | None = None
-    """None, or an empty text without a suffix, asks whether the model is loaded."""
+    """None, or an empty text without a suffix, only loads the model."""
     system: str | None = None
     suffix: str | None = None
-    """The text after the gap that the reply fills; only for models whose vocabulary has tokens for it."""
+    """The text after the gap that the reply fills. Only for models with fill-in-the-middle tokens."""
     raw: bool | None = None
-    """true: the prompt is continued as it is, without the chat template."""
+    """true: the prompt is continued without the chat template."""
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a text completion, without the chat template."""
+        """Whether it is a text completion, which does not use the chat template."""
         return bool(self.raw or self.suffix)
 
 
@@ -153,7 +153,7 @@ Body = TypeVar("Body", bound=StrictModel)
 
 
 def parse_ollama(kind: type[Body], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> Body:
-    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
+    """Parse a body, and note unknown fields in `ignored`. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
     return read_fields(kind, value, ignored)
@@ -174,9 +174,9 @@ def prompted_chat(body: OllamaGenerateRequest, ignored: IgnoredFields) -> ChatCo
 def completion_of(body: OllamaGenerateRequest, ignored: IgnoredFields) -> CompletionRequest:
     """A raw prompt, or one with a suffix, as a text completion. Raises RequestError."""
     if body.system:
-        refuse("system", "a prompt with raw or suffix is not put into the chat template; leave it out")
+        refuse("system", "a prompt with raw or suffix is used without the chat template; leave it out")
     if body.think:
-        refuse("think", "a prompt with raw or suffix is not divided into reasoning and answer; leave it out")
+        refuse("think", "a reply to a prompt with raw or suffix is not split into reasoning and answer; leave it out")
     logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
     fields = {"prompt": body.prompt or "", "suffix": body.suffix, **_generation(body, ignored), **logprobs}
     return validated(CompletionRequest, _given(fields))
@@ -223,8 +223,8 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The messages in OpenAI's form. Calls get ids where the client sent none, and results those of their calls: of the
-    first that has the result's tool and no result yet."""
+    """The messages in OpenAI's form. Calls without an id get one. A result gets the id of the first call of its tool
+    that has no result yet."""
     unanswered: list[tuple[str, Any]] = []
     for n, message in enumerate(messages):
         content = message.get("content")
@@ -257,7 +257,7 @@ def _call(call: Any, n: int, m: int, unanswered: list[tuple[str, Any]]) -> dict[
 
 
 def _take(unanswered: list[tuple[str, Any]], name: Any) -> str | None:
-    """The id of the call that a result of the tool `name` answers; None if every call has one."""
+    """The id of the call that a result of the tool `name` belongs to; None if every call has a result."""
     same = [each for each in unanswered if each[1] == name] or unanswered
     if not same:
         return None

@@ -1,4 +1,4 @@
-"""Tools of a chat request: which one is to be called, and those that are no plain functions."""
+"""Tools of a chat request: the choice of a tool, and tools that are not plain functions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class NamedTool(StrictModel):
 
 
 class AllowedTools(StrictModel):
-    """Which of the tools may be called, and whether one must be."""
+    """The tools that may be called, and whether a call is required."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolsChoice(StrictModel):
-    """A `tool_choice` that leaves some of the tools to the model, and the prompt as it is with all of them."""
+    """A `tool_choice` that allows some of the tools. The prompt still lists all of them."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -48,7 +48,7 @@ ToolChoice = (
 
 
 def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
-    """Take tools out of a chat request that another server would run, such as a web search."""
+    """Remove tools that would run on a server, such as a web search, from a chat request."""
     tools = value.get("tools")
     if not isinstance(tools, list):
         return
@@ -63,7 +63,7 @@ def skip_foreign_tools(value: dict[str, Any], ignored: IgnoredFields) -> None:
 
 
 def replace_media_of_results(value: dict[str, Any], ignored: IgnoredFields) -> None:
-    """Put notes in place of pictures and the like in a chat request's tool results."""
+    """Replace images and other media in a chat request's tool results with notes."""
     messages = value.get("messages")
     for n, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict) and message.get("role") in ("tool", "function"):
@@ -71,7 +71,7 @@ def replace_media_of_results(value: dict[str, Any], ignored: IgnoredFields) -> N
 
 
 def read_custom_tools(value: dict[str, Any]) -> frozenset[str]:
-    """Put functions in place of a chat request's custom tools, and of calls of such in its messages. Returns their
+    """Replace a chat request's custom tools, and the calls of these in its messages, with functions. Returns their
     names."""
     messages, choice = value.get("messages"), value.get("tool_choice")
     tools = value["tools"] if isinstance(value.get("tools"), list) else []

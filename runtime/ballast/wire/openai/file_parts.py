@@ -1,4 +1,4 @@
-"""Parts of type `file` in a chat's messages: those that hold a text are read."""
+"""Reads parts of type `file` in a chat's messages if they contain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast.wire.text_files import decoded_text, file_prompt
 
 
 def read_files(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Put text parts in place of the file parts of messages. Raises RequestError for files that hold no text."""
+    """Replace the file parts of messages with text parts. Raises RequestError for files that are not text."""
     for n, message in enumerate(messages):
         parts = message.get("content")
         for m, part in enumerate(parts if isinstance(parts, list) else ()):
@@ -20,7 +20,7 @@ def read_files(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def is_text_file(part: Mapping[str, Any]) -> bool:
-    """Whether it is a part that `read_files` can read."""
+    """Whether `read_files` can read this part."""
     try:
         return part.get("type") == "file" and bool(_text(part, ""))
     except RequestError:

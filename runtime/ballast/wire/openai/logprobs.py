@@ -15,18 +15,18 @@ TokenBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How tokens are named."""
+    """How tokens are shown."""
 
     token_bytes: TokenBytes
     as_ids: bool = False
     """As token_id:5, for vLLM's `return_tokens_as_token_ids`."""
 
     def replaced(self, token_id: int) -> str:
-        """The token's text, with U+FFFD for what is no text."""
+        """The token's text, with U+FFFD for invalid UTF-8."""
         return f"token_id:{token_id}" if self.as_ids else self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     def distinct(self, token_id: int) -> str:
-        r"""The token's text, or where it is none, its bytes as `bytes:\xe4\xb8`, so that all spellings differ."""
+        r"""The token's text, or `bytes:\xe4\xb8` for invalid UTF-8, so that all spellings differ."""
         if self.as_ids:
             return f"token_id:{token_id}"
         raw = self.token_bytes(token_id)
@@ -57,8 +57,8 @@ def chat_logprobs(tokens: Sequence[ScoredToken], spelling: Spelling) -> bytes:
 
 
 def prompt_logprobs(scores: Sequence[TokenLogprobs], spelling: Spelling) -> bytes:
-    """`prompt_logprobs` of vLLM's API, as JSON: null for the first token, and for each of the others the token itself
-    and its alternatives by id. The rank of a token that is not among these is not known, and null."""
+    """`prompt_logprobs` of vLLM's API, as JSON: null for the first token; for every other token, the token and its
+    alternatives by id. A token outside the alternatives has the rank null."""
 
     def shown(token: TokenLogprobs) -> dict[str, Any]:
         ranked = {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(token.top, 1)}

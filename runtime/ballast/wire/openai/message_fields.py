@@ -1,4 +1,4 @@
-"""What messages, their parts and tools of a chat request may hold. `ballast.text.messages` reads them."""
+"""The fields of messages, message parts and tools of a chat request. `ballast.text.messages` reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ballast.text.messages import FUNCTION_NAME, ROLES
 from ballast.wire.field_rules import Alias, NoEffect, Refused, shape
 from ballast.wire.field_schemas import items
 
-_CACHE_MARK = NoEffect("the prefix cache finds every common prefix by itself")
+_CACHE_MARK = NoEffect("the prefix cache finds common prefixes automatically")
 _CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
 
 _FUNCTION_CALL = shape("name", "arguments", rules={"parsed_arguments": NoEffect("repeats arguments")})
@@ -14,7 +14,7 @@ _TOOL_CALL = shape(
     "id",
     "type",
     "custom",
-    rules={"index": NoEffect("calls are in the order of their list")},
+    rules={"index": NoEffect("calls are read in the order of the list")},
     function=_FUNCTION_CALL,
 )
 _OTHER_MEDIA = dict.fromkeys(
@@ -27,8 +27,8 @@ _PART = shape(
     file=shape(
         *("filename", "file_data"),
         rules={
-            "file_id": Refused("this server stores no files; send file_data"),
-            "format": NoEffect("what the file holds says whether it is text"),
+            "file_id": Refused("this server does not store files; send file_data"),
+            "format": NoEffect("the file's content decides whether it is text"),
         },
     ),
 )
@@ -42,13 +42,13 @@ MESSAGE = shape(
     "prefix",
     rules={
         **_CACHE_RULES,
-        "annotations": NoEffect("of a reply, for the reader"),
+        "annotations": NoEffect("a part of earlier replies that the model does not read"),
         "audio": Refused("this model reads only text"),
         "parsed": NoEffect("repeats content"),
         "partial": Alias("prefix"),  # Moonshot's name
-        "refusal": NoEffect("of a reply, for the reader"),
+        "refusal": NoEffect("a part of earlier replies that the model does not read"),
         "reasoning_details": NoEffect("repeats reasoning"),
-        "tools": Refused("tools are those of the whole request", ([],)),
+        "tools": Refused("tools apply to the whole request", ([],)),
     },
     content=_PART,
     tool_calls=_TOOL_CALL,
@@ -58,14 +58,18 @@ MESSAGE = shape(
 TOOL = shape(
     "type",
     only_types=("function",),
-    rules={**_CACHE_RULES, "defer_loading": NoEffect("every tool is in the prompt")},
+    rules={**_CACHE_RULES, "defer_loading": NoEffect("all tools are always in the prompt")},
     function=shape(
-        "name", "description", "parameters", "strict", rules={"defer_loading": NoEffect("every tool is in the prompt")}
+        "name",
+        "description",
+        "parameters",
+        "strict",
+        rules={"defer_loading": NoEffect("all tools are always in the prompt")},
     ),
 )
 
 MESSAGE_ITEMS = items("role", rules=MESSAGE.rules, role={"enum": list(ROLES)})
-"""The schema of messages; their content is checked where it is read."""
+"""The schema of messages. Their content is checked where it is read."""
 FUNCTION_FIELDS = {
     "name": {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"},
     "description": {"type": ["string", "null"]},
@@ -75,4 +79,4 @@ FUNCTION_FIELDS = {
 """The schemas of a function's fields."""
 FUNCTION_SCHEMA = {"type": "object", "required": ["name"], "properties": FUNCTION_FIELDS}
 TOOL_ITEMS = items("type", type={"type": "string"}, function=FUNCTION_SCHEMA)
-"""The schema of tools; a tool of a type that does not run here is left out."""
+"""The schema of tools. Tools of other types are left out."""

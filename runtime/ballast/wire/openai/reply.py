@@ -1,6 +1,6 @@
 """Replies of OpenAI's API as bytes: whole bodies, and frames of event streams.
 
-The chunks of a stream differ in a few bytes only, so the rest is written once per choice, and a token costs little.
+The chunks of a stream differ in a few bytes only, so the rest is encoded once per choice.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a client asks to see besides the text."""
+    """The data that the client requests in addition to the text."""
 
     num_choices: int = 1
     logprobs: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
-    """With include_usage: the usage so far in every chunk."""
+    """With include_usage, every chunk has the usage so far."""
     timings_per_token: bool = False
     token_ids: bool = False
     tokens_as_ids: bool = False
-    """Log probabilities name tokens by their ids."""
+    """Log probabilities show tokens as ids."""
     prompt_logprobs: bool = False
     prompt_ids: tuple[tuple[int, ...], ...] = ()
-    """The ids of each prompt, if they are to be shown."""
+    """The token ids of each prompt, if requested."""
 
     @property
     def is_plain(self) -> bool:
@@ -57,9 +57,10 @@ class Format(Protocol):
     object: str
     chunk_object: str
     opening: Mapping[str, Any] | None
-    """Fields of the first frame of each choice; None: there is no such frame."""
+    """Fields of the first frame of each choice; None: no such frame."""
     prompt_in_choice: bool
-    """Whether each choice contains its prompt's ids and scores, as in vLLM's text completions, or the reply does."""
+    """Whether each choice has the prompt's ids and scores, as in vLLM's text completions. Otherwise the reply has
+    them."""
 
     def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
         """The fields of a chunk for one part of choice `index`; `part` None: for a chunk without text."""
@@ -83,11 +84,11 @@ class ChatFormat:
     def __init__(
         self, reasoning_fields: Sequence[str] = ("reasoning_content",), custom_tools: Collection[str] = ()
     ) -> None:
-        """`custom_tools`: names of tools whose calls have a text instead of arguments."""
+        """`custom_tools`: names of tools that are called with a text instead of arguments."""
         self._reasoning_fields = reasoning_fields
         self._custom_tools = custom_tools
         self._inputs: dict[tuple[int, int], InputText] = {}
-        """Of streamed calls of such tools, by choice and call."""
+        """For streamed calls of such tools, by choice and call."""
 
     def chunk(self, part: Part | None, index: int) -> dict[str, Any]:
         """A delta."""
@@ -166,10 +167,10 @@ class Reply:
         self._chunk_head = chunk_head
         self._cuts: dict[int, tuple[bytes, bytes]] = {}
         self._begun: set[int] = set()
-        """Choices whose prompt's ids are out."""
+        """Choices whose prompt ids have been sent."""
 
     def opening(self, counts: Counts) -> bytes:
-        """Frames before the first text: the role of each choice."""
+        """Frames before the first text, with the role of each choice."""
         fields = self._format.opening
         if fields is None:
             return b""
@@ -179,7 +180,7 @@ class Reply:
         )
 
     def piece(self, piece: Piece, counts: Counts) -> bytes:
-        """The frames of a piece, without its finish reason; none if the piece shows nothing. The first one has the log
+        """The frames of a piece, without its finish reason; none if the piece has no content. The first one has the log
         probabilities and token ids."""
         token_ids = piece.token_ids if self.shape.token_ids else ()
         parts: Sequence[Part] = piece.parts or ((Content(""),) if piece.tokens or token_ids else ())
@@ -207,14 +208,14 @@ class Reply:
         return self._frame(progress.index, self._format.chunk(None, progress.index), counts, more=more)
 
     def finish(self, piece: Piece, counts: Counts) -> bytes:
-        """The frame that says why a choice ended, with the timings of the request so far."""
+        """The frame with a choice's finish reason and the timings of the request so far."""
         more = {"timings": counts.timings.to_wire()}
         fields = {**self._format.chunk(None, piece.index), "stop_reason": piece.stop_reason}
         return self._frame(piece.index, fields, counts, reason=piece.finish_reason, more=more)
 
     def end(self, counts: Counts) -> bytes:
-        """The last frames: the usage and the timings, in a frame without choices, if the usage was asked for, and the
-        end of the stream."""
+        """The last frames: the usage and the timings in a frame without choices, if requested, and the end of the
+        stream."""
         if not self.shape.include_usage:
             return DONE
         costs = {"usage": counts.usage.to_wire(), "timings": counts.timings.to_wire()}
@@ -258,13 +259,13 @@ class Reply:
         return Spelling(self._token_bytes, as_ids=self.shape.tokens_as_ids)
 
     def _prompt_scores(self, choice: Whole) -> bytes:
-        """The field with the scores of the prompt, if they are to be shown."""
+        """The field with the scores of the prompt, if requested."""
         if not self.shape.prompt_logprobs:
             return b""
         return b',"prompt_logprobs":' + prompt_logprobs(choice.prompt_scores, self._spelling)
 
     def _prompt_ids(self, index: int) -> tuple[int, ...]:
-        """The ids of the prompt that a choice continues."""
+        """The token ids of a choice's prompt."""
         return self.shape.prompt_ids[index * len(self.shape.prompt_ids) // self.shape.num_choices]
 
     def _plain_frame(self, index: int, part: Part, counts: Counts) -> bytes:
@@ -276,7 +277,7 @@ class Reply:
     def _cut(self, index: int, counts: Counts) -> tuple[bytes, bytes]:
         """The bytes before and after the text in the frames of one choice."""
         if index not in self._cuts:
-            # From the right, since the client chooses the model's name, which may contain the placeholder.
+            # Search from the right: the client chooses the model's name, which may contain the placeholder.
             before, after = self._frame(index, self._format.chunk(Content(_PLACEHOLDER), index), counts).rsplit(
                 to_json(_PLACEHOLDER), 1
             )

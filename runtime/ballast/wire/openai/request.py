@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's API: the fields that are honoured. `other_fields.py` says what happens to others."""
+"""Request bodies of OpenAI's API: the honoured fields. `other_fields.py` defines the handling of other fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_TEMPERATURE = 5
 REQUEST_ID = r"^[\x21-\x7e]{1,128}$"
 MAX_SEED = 2**63 - 1
 RANDOM_SEED = -1
-"""By convention of other servers and their clients."""
+"""The convention of other servers and their clients."""
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 2**31 - 1
@@ -65,7 +65,7 @@ PROMPT_SCHEMA = {
 
 
 def _strings(value: Any) -> Any:
-    """A single string becomes a list of one; null becomes an empty list."""
+    """Converts a string to a list of one, and null to an empty list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else value
@@ -77,26 +77,26 @@ def _drawn(value: int) -> int | None:
 
 
 def _token_ids_as_keys(value: Any) -> Any:
-    """The keys of logit_bias as integers, since JSON's keys are strings."""
+    """Converts the keys of logit_bias to integers, because JSON's keys are strings."""
     if not isinstance(value, Mapping):
         return value
     if len(value) > MAX_LOGIT_BIAS:
         raise ValueError(f"must have at most {MAX_LOGIT_BIAS} entries")
     wrong = next((key for key in value if not (len(key) <= MAX_ID_DIGITS and key.isascii() and key.isdigit())), None)
     if wrong is not None:
-        raise ValueError(f"keys must be token ids, and {shown(wrong)} is none; /tokenize says which ids a text has")
+        raise ValueError(f"keys must be token ids, and {shown(wrong)} is not one; /tokenize returns the ids of a text")
     return {int(key): bias for key, bias in value.items()}
 
 
 def _prompts(value: Any) -> Any:
-    """A string, a list of token ids, or a list of these, as a list of prompts."""
+    """Converts a string, a list of token ids, or a list of these to a list of prompts."""
     value = whole_items(value)
     is_one = not isinstance(value, list) or (value and type(value[0]) is int)
     prompts = [value] if is_one else [whole_items(prompt) for prompt in value[: MAX_CHOICES + 1]]
     if not prompts:
         raise ValueError("must not be empty")
     if len(prompts) > MAX_CHOICES:
-        raise ValueError(f"must be at most {MAX_CHOICES} prompts, these are {len(value)}")
+        raise ValueError(f"has {len(value)} prompts; at most {MAX_CHOICES} are allowed")
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
             raise ValueError("must be a string, a list of token ids, or a list of these")
@@ -121,28 +121,28 @@ class GenerationRequest(FormFields):
     stream_options: StreamOptions | None = None
 
     max_tokens: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """More than --max_new_tokens is lowered to that, and X-Ballast-Max-Tokens says so. -1: as many as fit, as without
-    it. 0 is useful only for a completion that echoes its prompt."""
+    """A larger number is lowered to --max_new_tokens, which X-Ballast-Max-Tokens reports. -1, the default: as many as
+    fit. 0 is useful only for a completion that echoes its prompt."""
     max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY), WHOLE] | None = None
-    """Lower numbers are served first. Has an effect only as far as --client_priority allows."""
+    """Lower numbers are served first. Limited by --client_priority."""
     min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     do_sample: bool | None = None
-    """false: the likeliest token each time, as temperature: 0."""
+    """false: greedy sampling, as with temperature: 0."""
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """0 and -1 keep every token."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE, AfterValidator(_drawn)] | None = None
-    """-1: the server draws one for each request, as without it."""
+    """-1, the default: the server draws a seed for each request."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """How many tokens repetition_penalty looks back, as llama.cpp's server reads it: only -1, all of them, which is
-    what it does without this field, and 0, none."""
+    """Number of previous tokens that repetition_penalty covers, as in llama.cpp's server. Only -1 (all, the default)
+    and 0 (none) are accepted."""
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         Field(fail_fast=True),
@@ -175,7 +175,7 @@ class GenerationRequest(FormFields):
         ]
         | None
     ) = None
-    """The reply is made of these tokens alone; one that ends it must be among them."""
+    """The reply may contain only these tokens, which must include one that ends the reply."""
     bad_words: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
@@ -183,36 +183,36 @@ class GenerationRequest(FormFields):
         ]
         | None
     ) = None
-    """The reply does not complete the tokens of any of these words."""
+    """The reply does not contain the token sequence of any of these words."""
     skip_special_tokens: bool | None = None
-    """false: control tokens that the model writes are part of the text, but for those that end it or divide it."""
+    """false: the text contains the model's control tokens, except those that end or divide the reply."""
     add_special_tokens: bool | None = None
-    """Whether the tokenizer's BOS is put in front of the prompt: by default of texts, and not of chats, whose template
+    """Whether the tokenizer's BOS is put before the prompt. Default: true for texts, false for chats, whose template
     writes it."""
     truncate_prompt_tokens: Annotated[int, Field(ge=-1), WHOLE, MoreSchema({"not": {"const": 0}})] | None = None
-    """Keep only this many tokens of the prompt; -1: as many as leave room for max_tokens."""
+    """Keep only this number of prompt tokens; -1: as many as leave room for max_tokens."""
     truncation_side: Literal["left", "right"] | None = None
-    """Where truncate_prompt_tokens cuts; left, the default, keeps the prompt's end."""
+    """The side that truncate_prompt_tokens cuts. left, the default, keeps the prompt's end."""
     timings_per_token: bool | None = None
     return_progress: bool | None = None
-    """Only in a stream; a whole reply shows none."""
+    """Has an effect only in a stream."""
     return_token_ids: bool | None = None
-    """The reply has the ids of its tokens, and of the prompt's."""
+    """The reply contains the token ids of the reply and of the prompt."""
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    """The log probabilities of the prompt's tokens, with this many alternatives; not in a stream."""
+    """Return the log probabilities of the prompt's tokens, with this number of alternatives. Not in a stream."""
     return_tokens_as_token_ids: bool | None = None
-    """Log probabilities name a token token_id:5 instead of spelling it."""
+    """Log probabilities show a token as token_id:5 instead of its text."""
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
-    """The reply's id ends with it."""
+    """The reply's id ends with this text."""
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
-    """The prefix cache, and its copies in host memory and on disk, are shared only with requests that send the same
-    text. A client that keeps it secret hides from others, who could measure it, whether a prompt was sent before."""
+    """Requests share the prefix cache and its copies in host memory and on disk only if their salt is the same. With a
+    secret salt, other clients cannot find out by timing whether a prompt was sent before."""
     extra_key: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
-    """SGLang's: as cache_salt. With both, both must be the same."""
+    """SGLang's name of cache_salt. If both are sent, they must be the same."""
 
     @property
     def salt(self) -> tuple[int, int]:
-        """The salt of its blocks in the prefix cache."""
+        """The salt of the request's blocks in the prefix cache."""
         if self.cache_salt is None and self.extra_key is None:
             return NO_SALT
         return salt_of(orjson.dumps([self.cache_salt, self.extra_key]).decode())
@@ -227,23 +227,23 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[Annotated[Objects, Field(min_length=1)], Holds(MESSAGE), MESSAGE_ITEMS]
     max_tokens: Annotated[int, Field(ge=-1), WHOLE, MoreSchema({"not": {"const": 0}})] | None = None
-    """More than --max_new_tokens is lowered to that, and X-Ballast-Max-Tokens says so. -1: as many as fit, as without
-    it."""
+    """A larger number is lowered to --max_new_tokens, which X-Ballast-Max-Tokens reports. -1, the default: as many as
+    fit."""
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template: str | None = None
-    """A Jinja template in place of the model's own; only with --trust_request_chat_template."""
+    """A Jinja template that replaces the model's. Only with --trust_request_chat_template."""
     thinking: ThinkingSwitch | bool | None = None
     enable_thinking: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
     reasoning: ReasoningChoice | None = None
     thinking_token_budget: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """Maximum number of reasoning tokens, without tags; -1: it ends when the model ends it."""
+    """Maximum number of reasoning tokens, without tags; -1: no limit."""
     include_reasoning: bool | None = None
     """false: reasoning is left out of the reply."""
     separate_reasoning: bool | None = None
-    """false: reasoning stays in the content, tags and all, as with --reasoning_field none."""
+    """false: reasoning stays in the content, with its tags, as with --reasoning_field none."""
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
-    """none: as separate_reasoning: false; the others as without it."""
+    """none: as separate_reasoning: false. Other values have no effect."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -256,7 +256,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def custom_tools(self) -> frozenset[str]:
-        """Names of those of its functions that are custom tools to the client."""
+        """Names of functions that are custom tools to the client."""
         return self._custom_tools
 
     @custom_tools.setter
@@ -265,13 +265,13 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def effort(self) -> str | None:
-        """How much the model is to reason, in either field's words."""
+        """The requested reasoning effort, from either field."""
         nested = self.reasoning.effort if self.reasoning else None
         return nested if self.reasoning_effort is None else self.reasoning_effort
 
     @property
     def thinking_budget(self) -> int | None:
-        """Most tokens of reasoning, from any of the fields for it; None: no separate limit."""
+        """Maximum number of reasoning tokens, from any of the fields for it; None: no separate limit."""
         asked = [
             None if self.thinking_token_budget == -1 else self.thinking_token_budget,
             self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSwitch) else None,
@@ -281,12 +281,12 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def hides_reasoning(self) -> bool:
-        """Whether reasoning is to be left out of the reply."""
+        """Whether the reply omits reasoning."""
         return self.include_reasoning is False or bool(self.reasoning and self.reasoning.exclude)
 
     @property
     def keeps_reasoning_inside(self) -> bool:
-        """Whether reasoning is to stay in the content."""
+        """Whether reasoning stays in the content."""
         return self.separate_reasoning is False or self.reasoning_format == "none"
 
     @property
@@ -301,7 +301,7 @@ class CompletionRequest(GenerationRequest):
     other_fields = TEXT_RULES
 
     prompt: Annotated[SkipValidation[list[str | list[int]]], BeforeValidator(_prompts), InPlaceSchema(PROMPT_SCHEMA)]
-    """Checked by _prompts alone, since there may be millions of ids."""
+    """Checked only by _prompts, because there may be millions of ids."""
 
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     """Alternatives per token. There is one entry per generated token, including the end token and the tokens of a stop
@@ -309,11 +309,11 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1), WHOLE] | None = None
     suffix: str | None = None
-    """The text after the gap that the reply fills; only for models whose vocabulary has tokens for it. Empty: there is
-    none, and the prompt is continued."""
+    """The text after the gap that the reply fills. Only for models with fill-in-the-middle tokens. Empty: the prompt is
+    continued."""
 
     may_have_no_reply: ClassVar[bool] = False
-    """Whether max_tokens may be 0 without echo: the prompt is computed then, and stays in the prefix cache."""
+    """Whether max_tokens may be 0 without echo. The prompt is then only computed and kept in the prefix cache."""
 
     @property
     def num_logprobs(self) -> int | None:
@@ -325,16 +325,16 @@ Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
 
 
 def parse_body(kind: type[Body], data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> Body:
-    """Parse a body as `kind`, and note in `ignored` what it does not know. Raises RequestError, which names the first
-    field that is wrong.
+    """Parse a body as `kind`, and note unknown fields in `ignored`. Raises RequestError, which names the first invalid
+    field.
 
-    Takes time and memory in proportion to `data`, and must not run on the event loop.
+    Time and memory are proportional to the length of `data`. Must not run on the event loop.
     """
     return checked_body(kind, parse_json(data), max_model_tokens, ignored)
 
 
 def checked_body(kind: type[Body], value: dict[str, Any], max_model_tokens: int, ignored: IgnoredFields) -> Body:
-    """A body as `kind`, from its fields, which may be changed. Notes and raises as `parse_body` does."""
+    """The same for the fields of a parsed body. May change `value`."""
     check_lengths(value, max_model_tokens)
     custom_names: frozenset[str] = frozenset()
     if kind is ChatCompletionRequest:
@@ -350,7 +350,7 @@ def checked_body(kind: type[Body], value: dict[str, Any], max_model_tokens: int,
 
 
 def check_together(body: GenerationRequest) -> None:
-    """Check fields that restrict each other. Raises RequestError."""
+    """Check combinations of fields. Raises RequestError."""
     if body.stream_options and not body.stream:
         raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
     if body.prompt_logprobs is not None and (body.stream or (isinstance(body, CompletionRequest) and body.echo)):
@@ -365,7 +365,7 @@ def check_together(body: GenerationRequest) -> None:
         )
     if (body.repeat_last_n or 0) > 0 and body.repetition_penalty not in (None, 1.0):
         raise RequestError(
-            "repeat_last_n: the penalty of repetition looks back on the whole text here; send -1, or 0 for no penalty",
+            "repeat_last_n: the repetition penalty always covers the whole text; send -1, or 0 for no penalty",
             param="repeat_last_n",
         )
     if isinstance(body, ChatCompletionRequest):
@@ -378,7 +378,7 @@ def check_together(body: GenerationRequest) -> None:
     elif isinstance(body, CompletionRequest):
         if body.best_of is not None and body.best_of != (body.n or 1):
             raise RequestError(
-                "best_of: this server returns every choice that it makes; leave it out, or make it equal to n",
+                "best_of: this server returns every choice; leave it out, or set it to n",
                 param="best_of",
             )
         if body.suffix and (body.echo or body.truncate_prompt_tokens is not None):
@@ -389,14 +389,14 @@ def check_together(body: GenerationRequest) -> None:
 
 
 SAMPLING_FIELDS = [each.name for each in fields(SamplingParams) if each.name in GenerationRequest.model_fields]
-"""Fields that the engine has under the same name."""
+"""Fields with the same name in the engine."""
 
 
 def to_sampling(
     body: GenerationRequest, *, max_tokens: int, eos_ids: frozenset[int], num_logprobs: int | None = None
 ) -> SamplingParams:
     """The engine's sampling parameters for one choice, with the engine's defaults for missing fields. `max_tokens` is
-    what the server grants."""
+    the number that the server grants."""
     sampling: dict[str, Any] = {
         name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None
     } | {

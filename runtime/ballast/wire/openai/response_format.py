@@ -1,4 +1,4 @@
-"""The requested form of a reply in each dialect's field, and the grammar for it."""
+"""The requested form of a reply, in the fields of several APIs, and its grammar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JsonSchema(StrictModel):
     """`response_format.json_schema`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
-    """Named by OpenAI's clients; llama.cpp's leave it out."""
+    """OpenAI's clients send it; llama.cpp's do not."""
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -39,7 +39,7 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 def _check_type(schema: Mapping[str, Any], param: str) -> None:
-    """Refuse a schema whose type is none, as llama.cpp's server does. Raises RequestError."""
+    """Raises RequestError for a schema with an invalid type, as llama.cpp's server does."""
     named = schema.get("type", [])
     for each in named if isinstance(named, list) else [named]:
         if each not in _TYPES:
@@ -52,15 +52,15 @@ class ResponseFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    """With `json_object`, as llama.cpp's server reads it: the schema of the object."""
+    """With `json_object`, the schema of the object, as in llama.cpp's server."""
 
     def source(self) -> Source | None:
-        """Its grammar; None for free text. Raises RequestError."""
+        """The grammar; None for free text. Raises RequestError."""
         asked = self._asked()
         return None if asked is None else source.json_schema(asked.schema, asked.param, strict=asked.strict)
 
     def embedded(self) -> str | None:
-        """Its grammar as a part of another. Raises RequestError."""
+        """The grammar as a part of another one. Raises RequestError."""
         asked = self._asked()
         return None if asked is None else source.embedded_schema(asked.schema, asked.param, strict=asked.strict)
 
@@ -77,10 +77,10 @@ class ResponseFormat(StrictModel):
             )
         if self.json_schema is not None:
             raise RequestError(
-                f"{param}.json_schema: only goes with the type json_schema", param=f"{param}.json_schema"
+                f"{param}.json_schema: is only allowed with the type json_schema", param=f"{param}.json_schema"
             )
         if self.schema_ is not None and self.type != "json_object":
-            raise RequestError(f"{param}.schema: only goes with the type json_object", param=f"{param}.schema")
+            raise RequestError(f"{param}.schema: is only allowed with the type json_object", param=f"{param}.schema")
         if self.type != "json_object":
             return None
         if self.schema_ is None:
@@ -102,10 +102,10 @@ class StructuredOutputs(StrictModel):
     """`structured_outputs` of vLLM's API: exactly one of its fields."""
 
     other_fields: ClassVar[Mapping[str, Rule]] = {
-        "disable_any_whitespace": Refused("the white space of JSON is bounded by the server", (False,)),
-        "disable_additional_properties": Refused("say additionalProperties: false in the schema", (False,)),
-        "structural_tag": Refused("see tools, and a grammar of Lark for other forms"),
-        "whitespace_pattern": Refused("the white space of JSON is bounded by the server"),
+        "disable_any_whitespace": Refused("the server limits the white space in JSON", (False,)),
+        "disable_additional_properties": Refused("set additionalProperties: false in the schema", (False,)),
+        "structural_tag": Refused("use tools, or a Lark grammar for other forms"),
+        "whitespace_pattern": Refused("the server limits the white space in JSON"),
     }
 
     model_config = ConfigDict(
@@ -122,16 +122,16 @@ class StructuredOutputs(StrictModel):
     regex: Pattern | None = None
     choice: Choices | None = None
     grammar: Grammar | None = None
-    """Lark, or EBNF as XGrammar reads it."""
+    """Lark, or EBNF in XGrammar's format."""
 
     def source(self) -> Source:
-        """Its grammar. Raises RequestError."""
+        """The grammar. Raises RequestError."""
         param = "structured_outputs"
         fields = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
         asked = [name for name, value in fields.items() if value is not None]
         if len(asked) + bool(self.json_object) != 1:
             raise RequestError(
-                f"{param}: must hold exactly one of json, json_object, regex, choice, grammar", param=param
+                f"{param}: must contain exactly one of json, json_object, regex, choice, grammar", param=param
             )
         if self.json_object:
             return source.json_object(f"{param}.json_object")
@@ -139,7 +139,7 @@ class StructuredOutputs(StrictModel):
 
 
 class FormFields(StrictModel):
-    """The fields by which a request asks for the form of its text. At most one of them may be given.
+    """The fields that request a form of the text. At most one of them may be given.
 
     `guided_…` are vLLM's older names; `regex`, `ebnf` and `json_schema` SGLang's; `grammar` and `json_schema` those of
     llama.cpp's server.
@@ -168,12 +168,12 @@ class FormFields(StrictModel):
             asked["response_format"] = lambda *_: shape
         if len(asked) > 1:
             second, first, *_ = sorted(asked, reverse=True)
-            raise RequestError(f"{second}: excludes {first}; both say what form the text has", param=second)
+            raise RequestError(f"{second}: excludes {first}; both define the form of the text", param=second)
         return next((reader(getattr(self, name), name) for name, reader in asked.items()), None)
 
 
 def _asks(value: Any) -> bool:
-    """Whether a field asks for a form: clients send empty texts and false for none."""
+    """Whether the field requests a form. Clients send empty texts and false for no form."""
     return value is not None and value is not False and value != ""
 
 

@@ -1,4 +1,4 @@
-"""How a chat request asks a model to think, in the words of DeepSeek, OpenRouter and SGLang."""
+"""How a chat request controls thinking, in the fields of DeepSeek, OpenRouter and SGLang."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 class ThinkingSwitch(StrictModel):
-    """`thinking` of DeepSeek's API, and of Anthropic's."""
+    """`thinking` of DeepSeek's and Anthropic's APIs."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    """adaptive: as the model and its template would have it."""
+    """adaptive: the default of the model's template."""
     budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     """As thinking_token_budget."""
     clear_thinking: bool | None = None
-    """As chat_template_kwargs.clear_thinking; in templates of GLM, false keeps the reasoning of earlier turns."""
+    """Same as chat_template_kwargs.clear_thinking. In GLM's templates, false keeps the reasoning of earlier turns."""
 
     @property
     def asks(self) -> bool | None:
-        """Whether the model is to think; None: it does not say."""
+        """Whether the model thinks; None: not specified."""
         return None if self.type == "adaptive" else self.type == "enabled"
 
 
 class ReasoningChoice(StrictModel):
-    """`reasoning` of OpenRouter's API, which SGLang reads too."""
+    """`reasoning` of OpenRouter's API, which SGLang also accepts."""
 
     effort: ReasoningEffort | None = None
     """As reasoning_effort."""
     enabled: bool | None = None
     exclude: bool | None = None
-    """true: as include_reasoning: false."""
+    """true: same as include_reasoning: false."""
     max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     """As thinking_token_budget."""

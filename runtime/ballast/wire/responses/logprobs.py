@@ -10,7 +10,7 @@ from ballast.wire.piece import ScoredToken
 
 
 class TextScores:
-    """The scores of the tokens that are no reasoning, in order.
+    """The scores of the tokens outside the reasoning, in order.
 
     A response usually has one text. With tool calls, it also contains the scores of their tokens.
     """
@@ -26,16 +26,16 @@ class TextScores:
 
     @property
     def has_new(self) -> bool:
-        """Whether there are scores that no event has had yet."""
+        """Whether some scores have not been sent in an event yet."""
         return self._num_sent < len(self._shown)
 
     def new(self) -> list[dict[str, Any]]:
-        """The scores that no event has contained yet."""
+        """The scores that have not been sent in an event yet."""
         new, self._num_sent = self._shown[self._num_sent :], len(self._shown)
         return new
 
     def all(self) -> list[dict[str, Any]]:
-        """All of them so far."""
+        """All scores so far."""
         return list(self._shown)
 
     def _entry(self, token: ScoredToken) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's Responses API that have no effect here or are refused, and what its items and tools hold."""
+"""Fields of OpenAI's Responses API that have no effect here or are refused, and the fields of its items and tools."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Mapping
 
 from ballast.wire.field_rules import NoEffect, Refused, Rule, shape
 
-_ONE_CACHE = NoEffect("the prefix cache finds every common prefix by itself")
-_RECORDS = NoEffect("for the provider's own records, and this server keeps none")
-_REPLY = NoEffect("of a reply, for the reader")
-_NO_STORE = "this server stores no responses; send the whole conversation as input"
+_ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically")
+_RECORDS = NoEffect("only for the provider's records, and this server keeps none")
+_REPLY = NoEffect("a part of earlier replies that the model does not read")
+_NO_STORE = "this server does not store responses; send the whole conversation as input"
 
 RESPONSES_RULES: Mapping[str, Rule] = {
-    "background": Refused("a response is made while its client waits", (False,)),
+    "background": Refused("responses cannot run in the background; leave the connection open", (False,)),
     "client_metadata": _RECORDS,
     "context_management": NoEffect("the conversation stays in the prompt as it was sent"),
     "conversation": Refused(_NO_STORE),
-    "max_tool_calls": NoEffect("about tools that run in the server, and there are none"),
-    "moderation": Refused("this server moderates nothing"),
+    "max_tool_calls": NoEffect("a setting for tools that run in the server, and there are none"),
+    "moderation": Refused("this server does not moderate content"),
     "previous_response_id": Refused(_NO_STORE),
     "prompt": Refused(_NO_STORE),
     "prompt_cache_key": _ONE_CACHE,
     "prompt_cache_options": _ONE_CACHE,
     "prompt_cache_retention": _ONE_CACHE,
     "safety_identifier": _RECORDS,
-    "service_tier": NoEffect("there is one tier"),
-    "store": NoEffect("nothing is stored, and replies say so"),
-    "stream_options": NoEffect("only about padding of chunks, which are never padded"),
+    "service_tier": NoEffect("there is only one service tier"),
+    "store": NoEffect("nothing is stored, and replies report this"),
+    "stream_options": NoEffect("a setting for the padding of chunks, which are never padded"),
     # vLLM
-    "enable_response_messages": Refused("responses hold items, and no tokens", (False,)),
-    "mm_processor_kwargs": NoEffect("about images, audio and video, which are refused where they are sent"),
+    "enable_response_messages": Refused("responses contain items, not tokens", (False,)),
+    "mm_processor_kwargs": NoEffect("a setting for images, audio and video, which this server does not accept"),
     "previous_input_messages": Refused(_NO_STORE, ([],)),
     "previous_response": Refused(_NO_STORE),
-    "vllm_xargs": Refused("vLLM's extensions are not here", ({},)),
+    "vllm_xargs": Refused("vLLM's extensions are not supported", ({},)),
 }
 
 _ITEM_RULES: Mapping[str, Rule] = {
@@ -40,9 +40,9 @@ _ITEM_RULES: Mapping[str, Rule] = {
     "id": NoEffect("nothing is stored under it"),
     "internal_chat_message_metadata_passthrough": _RECORDS,
     "parsed_arguments": NoEffect("repeats arguments"),
-    "phase": NoEffect("a hint, which this model was not trained to follow"),
+    "phase": NoEffect("a hint that this model was not trained to follow"),
     "status": _REPLY,
-    "summary": NoEffect("reasoning itself is read"),
+    "summary": NoEffect("the model reads the reasoning itself"),
 }
 _PART_RULES: Mapping[str, Rule] = {
     "annotations": _REPLY,
@@ -51,9 +51,9 @@ _PART_RULES: Mapping[str, Rule] = {
     "prompt_cache_breakpoint": _ONE_CACHE,
 }
 _MEDIA = ("image_url", "input_audio")
-_NO_FILES = Refused("this server fetches and stores no files; send file_data")
+_NO_FILES = Refused("this server does not fetch or store files; send file_data")
 _FILES: Mapping[str, Rule] = {
-    "detail": NoEffect("about pictures of a file's pages"),
+    "detail": NoEffect("a setting for images of a file's pages"),
     "file_id": _NO_FILES,
     "file_url": _NO_FILES,
 }
@@ -71,8 +71,8 @@ SKIPPED_ITEMS = frozenset(
         *("tool_search_call", "tool_search_output", "compaction", "compaction_summary"),
     }
 )
-"""Types of items that tell what another server did, or a tool of a type that is skipped here."""
-_TOOL_RULES = {"defer_loading": NoEffect("every tool is in the prompt")}
+"""Types of items that record the actions of another server or of a tool type that is skipped here."""
+_TOOL_RULES = {"defer_loading": NoEffect("all tools are always in the prompt")}
 _FUNCTION = shape(
     *("type", "name", "description", "parameters", "strict", "format"),
     rules=_TOOL_RULES,
@@ -94,7 +94,11 @@ _PART = shape(
 )
 _OUTPUT_PART = shape(
     *("type", "text", "refusal", "filename", "file_data"),
-    rules={**_PART_RULES, **_FILES, **dict.fromkeys(_MEDIA, NoEffect("the model reads that something was left out"))},
+    rules={
+        **_PART_RULES,
+        **_FILES,
+        **dict.fromkeys(_MEDIA, NoEffect("the model reads a note that something was left out")),
+    },
 )
 ITEM = shape(
     "type",

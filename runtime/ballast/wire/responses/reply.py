@@ -1,4 +1,4 @@
-"""Replies of OpenAI's Responses API: a response of items, or the numbered events that build it."""
+"""Replies of OpenAI's Responses API: a response made of items, or the numbered events that build it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ResponsesReply:
         called: Mapping[str, CalledTool],
         token_bytes: TokenBytes,
     ) -> None:
-        """`called`: the client's names of tools that the model calls by another."""
+        """`called`: the client's names of tools that have another name for the model."""
         self._scores = TextScores(Spelling(token_bytes)) if body.shows_logprobs else None
         self._id = reply_id
         self._called = called
@@ -43,7 +43,7 @@ class ResponsesReply:
         self._num_events = 0
 
     def opening(self, counts: Counts) -> bytes:
-        """The events that begin the response, without items."""
+        """The events that start the response, without items."""
         del counts
         response = {**self._head, **_state("in_progress"), "output": []}
         return self._event("response.created", response=response) + self._event(
@@ -82,7 +82,7 @@ class ResponsesReply:
         return self._event("response.failed", response=response)
 
     def whole(self, choices: Sequence[Whole], counts: Counts) -> bytes:
-        """The response to a request that does not stream."""
+        """The response for a request that does not stream."""
         (choice,) = choices
         if self._scores is not None:
             self._scores.take(choice.tokens)
@@ -103,7 +103,7 @@ class ResponsesReply:
                 begun = self._event("response.output_item.added", output_index=block.index, item=item)
                 return begun + self._part_event("added", block, at)
             case "more" if self._is_custom(block):
-                return b""  # its text is known once its arguments are complete
+                return b""  # its text is complete only when its arguments are
             case "more":
                 return self._delta(block, at, text)
             case "close" if self._is_custom(block):
@@ -115,7 +115,7 @@ class ResponsesReply:
                     + self._event("response.output_item.done", output_index=block.index, item=item)
                 )
             case "close":
-                # The tokens that ended the text have no text of their own.
+                # The tokens that ended the text have no text.
                 rest = self._delta(block, at, "") if block.kind == "text" and self._has_new_scores else b""
                 done = self._event(
                     f"{_event_prefix(block)}.done", **at, **_content_index(block), **self._done_fields(block)

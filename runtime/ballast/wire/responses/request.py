@@ -1,5 +1,5 @@
-"""Requests of OpenAI's Responses API, as far as a server can honour them that stores nothing. Each is translated to a
-chat request."""
+"""Requests of OpenAI's Responses API, as far as a server without storage can support them. Each is translated to a chat
+request."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _INCLUDED = frozenset(
         "message.input_image.image_url",
     }
 )
-"""Values of `include`. Except for log probabilities, they request data that does not exist here: reasoning is not
-encrypted, and there is no search."""
+"""Accepted values of `include`. Except for log probabilities, they request data that does not exist here: reasoning is
+not encrypted, and there is no search."""
 _AS_CHATS = (
     *(name for name in SAMPLING_FIELDS if name not in ("max_tokens", "temperature", "top_p")),
     *("stop", "ignore_eos", "priority", "structured_outputs", "skip_special_tokens", "include_stop_str_in_output"),
     *("chat_template_kwargs", "thinking_token_budget", "cache_salt", "extra_key"),
 )
-"""Fields that vLLM and the Open Responses specification add to this API, and that are read as those of a chat."""
+"""Fields that vLLM and the Open Responses specification add to this API. They are handled as in a chat."""
 _Body = TypeVar("_Body", bound=StrictModel)
 
 
@@ -83,11 +83,11 @@ _CHOICE_TYPES = MoreSchema({"required": ["type"], "properties": {"type": {"enum"
 
 
 class TextOptions(StrictModel):
-    """`text`: the form of the answer."""
+    """The field `text`: the form of the answer."""
 
     format: Annotated[dict[str, Any] | None, Holds(TEXT_FORMAT)] = None
     verbosity: Annotated[
-        Literal["low", "medium", "high"] | None, NoEffect("a hint, which this model was not trained to follow")
+        Literal["low", "medium", "high"] | None, NoEffect("a hint that this model was not trained to follow")
     ] = None
 
 
@@ -98,7 +98,7 @@ class ReasoningOptions(StrictModel):
     summary: Annotated[
         Literal["auto", "concise", "detailed"] | None, NoEffect("reasoning is sent in full, never as a summary")
     ] = None
-    generate_summary: Annotated[Any, NoEffect("an older name of summary")] = None
+    generate_summary: Annotated[Any, NoEffect("deprecated by OpenAI; use summary")] = None
 
 
 def _input(value: Any) -> Any:
@@ -111,7 +111,7 @@ def _input(value: Any) -> Any:
 
 @_with_chats_fields
 class ResponsesRequest(StrictModel):
-    """Body of POST /v1/responses. What items may hold is checked where they are read."""
+    """Body of POST /v1/responses. Items are checked where they are read."""
 
     other_fields = RESPONSES_RULES
 
@@ -131,25 +131,25 @@ class ResponsesRequest(StrictModel):
     reasoning: ReasoningOptions | None = None
     include: Annotated[Strings, MoreSchema({"items": {"enum": sorted(_INCLUDED)}})] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    """auto: an input that is too long loses its beginning, as in vLLM."""
+    """auto: the beginning of an input that is too long is dropped, as in vLLM."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
-    """Alternatives with each token, where `include` asks for log probabilities."""
+    """Number of alternatives per token, if `include` requests log probabilities."""
     metadata: Any = None
     """Repeated in the response."""
     user: Any = None
     """Repeated in the response."""
 
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
-    """The response's id ends with it."""
+    """The response's id ends with this text."""
 
     @property
     def shows_logprobs(self) -> bool:
-        """Whether the response has the log probabilities of its texts' tokens."""
+        """Whether the response contains log probabilities."""
         return _LOGPROBS in (self.include or ())
 
 
 def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) -> ResponsesRequest:
-    """Parse a body, and note in `ignored` what is not known. Raises RequestError. Must not run on the event loop."""
+    """Parse a body, and note unknown fields in `ignored`. Raises RequestError. Must not run on the event loop."""
     value = parse_json(data)
     check_lengths(value, max_model_tokens)
     items = value.get("input")
@@ -159,13 +159,13 @@ def parse_responses(data: bytes, max_model_tokens: int, ignored: IgnoredFields) 
     body = read_fields(ResponsesRequest, value, ignored)
     for n, name in enumerate(body.include or ()):
         if name not in _INCLUDED:
-            refuse(f"include.{n}", f"this server cannot add {name!r}")
+            refuse(f"include.{n}", f"{name!r} is not available here; leave it out")
     return body
 
 
 def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatCompletionRequest, Mapping[str, CalledTool]]:
-    """The same request as a chat request, and the client's names of the tools that have another one in it. What other
-    servers would run is left out, and noted in `ignored`. Raises RequestError for what that form cannot express."""
+    """The same request as a chat request, and the client's names of tools that were renamed. Tools that run on a server
+    are left out and noted in `ignored`. Raises RequestError for anything that a chat request cannot express."""
     tools, called = _tools(body, ignored)
     fields: dict[str, Any] = {
         "model": body.model,
@@ -234,9 +234,9 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str
             text = _text(item.get("output"), f"{path}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
         case "item_reference":
-            refuse(f"{path}.type", "this server stores no items to refer to; send the item itself")
+            refuse(f"{path}.type", "this server does not store items; send the item itself")
         case kind:
-            refuse(f"{path}.type", f"{kind!r} is not known here; send messages, reasoning, function calls and outputs")
+            refuse(f"{path}.type", f"{kind!r} is not supported; send messages, reasoning, function calls and outputs")
 
 
 def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], arguments: Any) -> None:
@@ -246,7 +246,7 @@ def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], arguments
 
 
 def _joined(namespace: Any, name: Any) -> Any:
-    """The name that the model reads for a tool of a namespace."""
+    """The name under which the model sees a tool of a namespace."""
     return f"{namespace}__{name}" if isinstance(namespace, str) and isinstance(name, str) else name
 
 
@@ -287,7 +287,7 @@ def _is_text_file(part: Mapping[str, Any]) -> bool:
 
 
 def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[str, Any]], dict[str, CalledTool]]:
-    """The tools as functions, and the client's names of tools that the model sees under another name."""
+    """The tools as functions, and the client's names of tools that were renamed."""
     functions: list[dict[str, Any]] = []
     called: dict[str, CalledTool] = {}
     for path, namespace, tool in _all_tools(body):
@@ -307,7 +307,7 @@ def _tools(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[list[dict[st
 
 
 def _all_tools(body: ResponsesRequest) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
-    """Each tool with its path and its namespace: the request's, and those that the conversation has brought."""
+    """Each tool with its path and its namespace: the request's tools, and those added by the conversation."""
     brought = () if isinstance(body.input, str) else body.input
     lists = [("tools", body.tools or ())]
     lists += [
@@ -338,7 +338,7 @@ def _tool_choice(choice: str | Mapping[str, Any] | None, ignored: IgnoredFields)
     if choice.get("type") != "allowed_tools":
         refuse(
             "tool_choice.type",
-            f"is {choice.get('type')!r}; it must be function, custom or allowed_tools; no tools run here",
+            f"is {choice.get('type')!r}; it must be function, custom or allowed_tools",
         )
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):

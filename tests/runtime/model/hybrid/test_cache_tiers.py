@@ -145,7 +145,7 @@ def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
     else:
         tier = HostTier(blocks, 8 << 20)
         assert tier.num_blocks == tier.most_storing == num_taken * piece_blocks
-        (record,) = (each for each in caplog.records if each.message == "kv_host_bytes is used in part")
+        (record,) = (each for each in caplog.records if each.message == "only a part of kv_host_bytes is used")
         assert vars(record)["taken_bytes"] == num_taken * piece_blocks * blocks.block_bytes
         assert "refused" in vars(record)["why"]
 

@@ -1,4 +1,4 @@
-"""What requests, and whoever started the server, get when the hybrid fails in a step: an error, and exit code 70 with
+"""The results for clients and for the server's parent process when a hybrid step fails: an error, and exit code 70 with
 the reason, never a wait without an end. On the CPU faults are injected into the hand-off; on a GPU they are real."""
 
 import json
@@ -60,7 +60,7 @@ def dies(directory, fault, sentence, *options):
     ("fault", "sentence"),
     [
         ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
-        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch has taken "),
+        ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch uses "),
         ("experts", "1048"),
         ("silent", "layer 1"),  # as whichever side's limit ends first says it
     ],
@@ -83,7 +83,7 @@ def test_the_hybrid_serves_where_nothing_fails():
         state = json.loads(server.get("/debug/state", admin=True)[2])
         not_pinned = "the experts' memory is not pinned"
         assert state["switched_off"] == {"streamed_experts": not_pinned}
-        assert server.event("experts are not streamed: long steps are computed by the CPU")["reason"] == not_pinned
+        assert server.event("expert streaming is disabled: the CPU computes long steps")["reason"] == not_pinned
         metrics = server.metrics()
         assert metrics['ballast_switched_off{feature="streamed_experts"}'] == 1
         assert metrics['ballast_switched_off{feature="flashinfer"}'] == 0

@@ -1,4 +1,4 @@
-"""What images leave out is nothing that a server loads on a GPU."""
+"""A server with a GPU does not load any library that the images leave out."""
 
 from __future__ import annotations
 

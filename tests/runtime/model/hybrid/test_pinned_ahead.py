@@ -1,4 +1,4 @@
-"""Memory for the tier beside a GPU is taken while the model is loaded."""
+"""Memory for the host tier of a GPU's cache is pinned while the model is loaded."""
 
 from __future__ import annotations
 

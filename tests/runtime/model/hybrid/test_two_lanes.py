@@ -1,4 +1,4 @@
-"""Prompts in steps of their own beside those that decode: the same texts, whatever ends first."""
+"""Prompts in separate steps, concurrent with decode steps, give the same texts in any order of completion."""
 
 from __future__ import annotations
 

@@ -167,8 +167,12 @@ def test_models_of_the_same_dimensions_that_differ_in_a_missing_key_are_not_gues
     message = refusal(gguf)
     assert message.startswith("model_path=none: ")
     assert "m.gguf lacks deepseek2.rope.scaling.yarn_beta_fast" in message
-    assert "its dimensions are those of Kimi K2-Thinking or Kimi K2.5, K2.6 or K2.7-Code, which differ in it" in message
-    assert "name a directory with the model's config.json, which has rope_scaling.beta_fast" in message
+    assert (
+        "its dimensions match Kimi K2-Thinking or Kimi K2.5, K2.6 or K2.7-Code, which have different values" in message
+    )
+    assert (
+        "pass --model_path with a directory with the model's config.json, which has rope_scaling.beta_fast" in message
+    )
     config = HfConfig.model_validate({"text_config": {"rope_scaling": {"type": "yarn", "beta_fast": 32.0}}})
     found = read_spec(gguf, config.language_model).rope.yarn
     assert found is not None
@@ -177,14 +181,14 @@ def test_models_of_the_same_dimensions_that_differ_in_a_missing_key_are_not_gues
 
 def test_a_file_that_contradicts_the_table_is_no_known_model(tmp_path: Path) -> None:
     gguf = file_of(tmp_path, K2, BETAS, **{"rope.freq_base": 10000.0})
-    assert "its dimensions are of no model that is known here" in refusal(gguf)
+    assert "its dimensions do not match a known model" in refusal(gguf)
 
 
 @pytest.mark.parametrize("key", [*ROUTING, *BETAS, MULTIPLIER, "rope.freq_base"])
 def test_an_unknown_model_is_refused_for_every_missing_key_that_matters(tmp_path: Path, key: str) -> None:
     gguf = open_gguf(write_model(tmp_path / "m.gguf", V3_SPEC, metadata={f"deepseek2.{key}": None}))
     message = refusal(gguf)
-    assert f"m.gguf lacks deepseek2.{key}, and its dimensions are of no model that is known here; name a" in message
+    assert f"m.gguf lacks deepseek2.{key}, and its dimensions do not match a known model; pass --model_path" in message
     assert "lacks" in refusal(gguf, HfConfig()), "a config.json that does not have it either is no help"
 
 

@@ -137,7 +137,7 @@ def test_senseless_numbers_are_refused(tmp_path: Path, metadata: dict[str, Any],
         ([True, False], "true or false for each of 6 layers"),
         ([1, 1, 1, 0, 0, 1], "true or false for each of 6 layers"),
         (True, "true or false for each of 6 layers"),
-        ([False, True, True, True, True, True], "true for layer 0, below which no layer has an indexer"),
+        ([False, True, True, True, True, True], "true for layer 0, because no layer below has an indexer"),
     ],
 )
 def test_senseless_lists_of_layers_are_refused(tmp_path: Path, types: object, message: str) -> None:
@@ -147,7 +147,7 @@ def test_senseless_lists_of_layers_are_refused(tmp_path: Path, types: object, me
 
 def test_an_indexer_needs_queries_of_a_low_rank(tmp_path: Path) -> None:
     shapes: dict[str, tuple[int, ...] | None] = {"blk.0.attn_q_a.weight": None, "blk.0.attn_q.weight": (96, 64)}
-    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_a\.weight is missing, of whose products the indexer"):
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_a\.weight is missing; the indexer computes"):
         read_spec(file_of(tmp_path, V32_SPEC, shapes=shapes))
 
 

@@ -157,7 +157,7 @@ def test_a_smaller_bound_keeps_what_is_within_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
-    with opened(tmp_path), pytest.raises(BlockFileError, match="another process uses it"):
+    with opened(tmp_path), pytest.raises(BlockFileError, match="another process is using it"):
         BlockFile(tmp_path, KEY, NUM_BLOCKS, BLOCK_BYTES, BLOCK_TOKENS)
     with opened(tmp_path):
         pass

@@ -320,7 +320,7 @@ def test_the_openai_client_reads_the_events_of_a_freeform_tool(server):
 
 
 PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
-LEFT_OUT = "(image: left out, since only text can be read here)"
+LEFT_OUT = "(image: left out because this model reads only text)"
 
 
 def picture_of_a_tool(path, note=None):
@@ -536,7 +536,7 @@ PDF = "JVBERi0xLjQK"
         (
             "/v1/chat/completions",
             {"type": "file", "file": {"file_id": "f"}},
-            "file.file_id: this server stores no files",
+            "file.file_id: this server does not store files",
         ),
         ("/v1/chat/completions", {"type": "file", "file": {"file_data": "?"}}, "neither base64 nor"),
         ("/v1/responses", {"type": "input_file", "file_url": "http://a"}, "file_url: this server"),

@@ -248,7 +248,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"thinking": {"type": "deep"}}, r"thinking\.type: is 'deep'"),
         (
             {"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": FORMAT}},
-            r"output_format: says something else than output_config\.format",
+            r"output_format: differs from output_config\.format",
         ),
         ({"thinking": {"type": {}}}, r"thinking\.type: is {}"),
         ({"temperature": 1.5}, "temperature: "),
@@ -259,7 +259,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             r"output_config\.format\.schema: ",
         ),
         ({"output_config": {"effort": "huge"}}, r"output_config\.effort: "),
-        ({"container": "c"}, "container: this server runs no tools"),
+        ({"container": "c"}, "container: this server does not run tools"),
     ],
 )
 def test_unsupported_values_are_refused_in_anthropics_words(

@@ -1,4 +1,4 @@
-"""What happens to fields of a request that no type declares: ignored and said, without effect, or refused by name."""
+"""Fields of a request that no type declares are ignored and reported, have no effect, or are refused by name."""
 
 import json
 
@@ -141,7 +141,7 @@ def test_another_name_is_read_as_the_field_and_refused_under_its_own(kind, name,
     for value in (2, "a", True):
         told = [outcome(kind, each, value) for each in (name, field)]
         assert told[0] == (told[1].replace(field, name) if isinstance(told[1], str) else told[1])
-    with pytest.raises(RequestError, match=f"{name}: says something else than {field}"):
+    with pytest.raises(RequestError, match=f"{name}: differs from {field}"):
         parsed(kind, IgnoredFields(), **{name: 2, field: 3})
 
 

@@ -623,7 +623,7 @@ def test_an_error_of_the_servers_own_is_not_called_an_invalid_request(status, ki
         ({"prompt": []}, "prompt: must not be empty"),
         (
             {"prompt": "x", "logit_bias": {"5" * 50: 1}},
-            f"logit_bias: keys must be token ids, and {'5' * 50} is none; /tokenize says which ids a text has",
+            f"logit_bias: keys must be token ids, and {'5' * 50} is not one; /tokenize returns the ids of a text",
         ),
         ({"prompt": "x", "logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias: must have at most 1024 entries"),
         ({"prompt": "x", "stop": ["a"] * 17}, "stop: must have at most 16 entries"),

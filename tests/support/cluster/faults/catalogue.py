@@ -49,7 +49,7 @@ def _stalled_watches(scene: Scene, change: Change) -> None:
 
 
 def _dropped_watches(scene: Scene, change: Change) -> None:
-    """What happens while no watch runs is never announced."""
+    """Events while no watch runs are never announced."""
     scene.proxy.add(Fault(watches(), status=500))
     scene.proxy.cut()
     change()

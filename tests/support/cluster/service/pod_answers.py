@@ -24,7 +24,7 @@ PINNED: dict[str, Any] = {
     "memory_nodes": "0",
     "gpu_node": None,
     "pinned": True,
-    "pinned_reason": "each of 1 threads is bound to a CPU of its own",
+    "pinned_reason": "each of 1 threads is pinned to its own CPU",
     "share_local": 1.0,
     "mempolicy_available": False,
     "nodes": [{"node": 0, "cpus": "0-3", "usable_cores": 1, "memory_allowed": True, "threads": 1}],

@@ -12,7 +12,7 @@ from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.step import Step
 
 SCORE_BYTES = 64 << 20
-"""Most memory for scores; a request's tokens are computed in pieces that fit."""
+"""Maximum memory for scores; a request's tokens are computed in chunks that fit."""
 
 
 def largest_query(scale: float, cache_type: torch.dtype) -> float:
@@ -35,7 +35,7 @@ class Attention(Protocol):
 
 
 class PlainAttention:
-    """Attention in float32, on any device. It reads lengths on the host, so no CUDA graph can hold it."""
+    """Attention in float32, on any device. It reads lengths on the host, so CUDA graphs cannot capture it."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

@@ -1,4 +1,4 @@
-"""The largest numbers that a layer can put into its cache, whatever the tokens. Pure.
+"""Upper bounds of the numbers that a layer can write to its cache, for any tokens. Pure.
 
 A norm's output is its weights times a vector whose length is at most √D, the root of its width: so an entry is at most
 its weight times that root. What nothing norms, a latent model's key or a value, is a product of the layer's norm: by
@@ -18,7 +18,8 @@ F64 = NDArray[np.float64]
 
 
 def largest_normed(norm: NDArray[np.float32]) -> float:
-    """Of a latent, or of a head that is normed and then rotated. norm [its width]: the weights of its norm."""
+    """The bound of a latent, or of a head that is normed and then rotated. norm [its width]: the weights of its
+    norm."""
     return math.sqrt(norm.size) * float(np.abs(norm).max())
 
 
@@ -31,6 +32,6 @@ def largest_product(norm: NDArray[np.float32], rows: NDArray[np.float32], bias: 
 
 
 def largest_rotated(first: F64, second: F64, rotation: float) -> float:
-    """Of pairs that are rotated into each other, given how large both may be; `rotation`: what a rotation multiplies
+    """The bound of rotated pairs, given the bounds of both entries; `rotation`: what a rotation multiplies
     lengths by."""
     return rotation * float(np.hypot(first, second).max())

@@ -11,7 +11,7 @@ from ballast.model.layers.plane import INDEX_KEYS, Plane
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps, a row of each slot."""
+    """The data of a layer, one row per slot."""
 
     rows: torch.Tensor  # [slots, width]: the planes that attention reads, side by side
     index_keys: torch.Tensor | None  # [slots, key_dim], where the layer has an indexer
@@ -32,7 +32,7 @@ class DeviceKvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`planes`: of each layer."""
+        """`planes`: the planes of each layer."""
         num_slots = (num_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
 
@@ -49,10 +49,10 @@ class DeviceKvPool:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of every number that is kept."""
+        """The type of all numbers."""
         return self.layers[0].rows.dtype
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All that is kept, layer by layer; each [slots, its width]."""
+        """The tensors of all layers, in order; each [slots, its width]."""
         return [tensor for layer in self.layers for tensor in layer if tensor is not None]

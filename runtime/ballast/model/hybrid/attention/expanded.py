@@ -49,7 +49,8 @@ class ExpandedWeights:
 
 
 class ExpandedKernels(Protocol):
-    """What `ExpandedAttention` is made of. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V = v_dim."""
+    """The operations that `ExpandedAttention` needs. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V =
+    v_dim."""
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], all heads with the same rope. What is infinite
@@ -74,14 +75,14 @@ class ExpandedAttention:
     call."""
 
     def __init__(self, sizes: ExpandedSizes, kernels: ExpandedKernels, piece_keys: int) -> None:
-        """`piece_keys`: most keys outside the latent space at a time, and most queries of a call."""
+        """`piece_keys`: maximum number of expanded keys at a time, and of queries per call."""
         self.sizes = sizes
         self._kernels = kernels
         self._piece_keys = piece_keys
 
     def weights(self, k_up: Linear, v_up: Linear, dtype: torch.dtype, device: torch.device) -> ExpandedWeights:
         """The matrices of a layer. k_up: per head nope_dim → rank; v_up: per head rank → v_dim. They are read by
-        what they make of unit vectors, whatever their type."""
+        their products with unit vectors, so that any type works."""
         sizes = self.sizes
         keys = torch.cat(list(_columns(k_up, sizes.nope_dim, sizes.num_heads, device)))  # [nope_dim, H, rank]
         values = torch.cat(list(_columns(v_up, sizes.rank, sizes.num_heads, device)))  # [rank, H, v_dim]

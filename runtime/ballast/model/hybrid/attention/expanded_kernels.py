@@ -1,4 +1,4 @@
-"""Triton kernels beside attention outside the latent space: keys put together, numbers bounded, averages merged.
+"""Helper kernels in Triton for expanded attention: they assemble keys, clamp numbers and merge averages.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -62,7 +62,7 @@ def bound(
     BLOCK: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """What is finite is only read."""
+    """Finite numbers are only read."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     is_there = place < num_values
     found, num_beyond = _bounded(tl.load(values + place, mask=is_there, other=0.0), LARGEST)

@@ -24,7 +24,8 @@ _HALF_BYTES, _FLOAT_BYTES = 2, 4
 WORKSPACE_BYTES = 8 << 20
 """Of a wrapper's tables on the device."""
 _LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
-"""Where flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) tells the place of its last table, and that table's bytes."""
+"""Indices in flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) of the offset of its last table and of that table's
+size."""
 
 
 def compile_latent(device: torch.device) -> None:
@@ -55,7 +56,7 @@ class FlashinferAttention:
         self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
         self._wrappers: list[Any] = []
-        """A plan each: of a whole step, and of a step's slices. What they leave in the workspace is read at once."""
+        """One plan for a whole step and one for a step's slices. The workspace's content is used immediately."""
         self._try(device)
 
     def takes(self, requests: RequestTable) -> bool:
@@ -107,7 +108,7 @@ class FlashinferAttention:
         return attended.float()
 
     def _try(self, device: torch.device) -> None:
-        """A token that sees itself alone, all zeros: what cannot run here fails here."""
+        """Run one token of zeros that only sees itself, so that kernels that cannot run here fail now."""
         host = np.array([0, 1], np.int32)
         begins = torch.from_numpy(host).to(device)
         requests = RequestTable(host, host[1:], begins, begins[1:], begins[:1, None])

@@ -21,16 +21,16 @@ from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.hybrid.streams import new_stream
 
 HEAD_DIMS = (64, 128, 256)
-"""Widths of keys and values that flashinfer has kernels for, if both are alike."""
+"""Supported widths of flashinfer's kernels, if keys and values have the same width."""
 FEWEST_TOKENS = 32
-"""Fewest tokens that the requests of a step add on average."""
+"""Minimum average number of new tokens per request of a step."""
 MOST_TILES = 16 << 10
 """Most tiles of 128 tokens and a head in a step: with all that is kept of each, half of a plan's workspace."""
 _TILE_TOKENS = 128
 _FLOAT_WORKSPACE_BYTES = 1 << 20
-"""Nothing is split among programs, so nothing is merged."""
+"""Work is not split among programs, so nothing has to be merged."""
 _TOLERANCE = 2e-2
-"""Of values of variance 1: what is computed wrongly differs by more."""
+"""Tolerance for values of variance 1: wrong results differ by more."""
 
 
 def compile_grouped(head_dim: int, device: torch.device) -> None:
@@ -63,11 +63,11 @@ class FlashinferGrouped:
         self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace)
         self._wrappers: list[Any] = []
-        """A plan each: of a whole step, and of a step's slices."""
+        """One plan for a whole step and one for a step's slices."""
         self._try(device)
 
     def takes(self, requests: RequestTable) -> bool:
-        """Whether a step is long enough to be worth it, and fits flashinfer's plan; by numbers of tokens only."""
+        """Whether a step is long enough to benefit, and fits flashinfer's plan. Depends only on numbers of tokens."""
         return is_long(requests.host_begins, self._sizes.num_heads)
 
     def prepare(self, step: Step) -> None:
@@ -119,7 +119,7 @@ class FlashinferGrouped:
         return attended.float()
 
     def _try(self, device: torch.device) -> None:
-        """Two requests, of which one has a context: what cannot run here, or is computed wrongly, fails here."""
+        """Run two requests, one with a context, so that kernels that cannot run or compute wrong results fail now."""
         sizes, random = self._sizes, torch.Generator(device).manual_seed(0)
         added, lens = np.array([40, 70], np.int32), np.array([40, 200], np.int32)
         begins = np.concatenate([[0], added.cumsum()]).astype(np.int32)
@@ -142,7 +142,7 @@ class FlashinferGrouped:
 
 
 def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:
-    """Whether a step is for flashinfer. `begins` [R + 1]: tokens of the step that precede each request's."""
+    """Whether flashinfer computes a step. `begins` [R + 1]: tokens of the step that precede each request's."""
     added = np.diff(begins)
     num_tiles = int((-(-added // _TILE_TOKENS)).sum()) * num_heads
     return float(added.mean()) >= FEWEST_TOKENS and num_tiles <= MOST_TILES

@@ -23,7 +23,7 @@ Flashinfer = FlashinferAttention | FlashinferGrouped
 
 
 class GpuAttention:
-    """Attention by flashinfer's kernels where they can be used, by ours elsewhere."""
+    """Attention with flashinfer's kernels if they can be used, otherwise with Ballast's."""
 
     def __init__(self, paged: PagedAttention, flashinfer: Flashinfer | None = None) -> None:
         self._paged = paged
@@ -51,14 +51,14 @@ class GpuAttention:
         return self._kernels(step)(query, cache, step)
 
     def _kernels(self, step: Step) -> PagedAttention | Flashinfer:
-        """By the numbers of tokens only: a captured graph of a batch size holds one or the other."""
+        """Depends only on the numbers of tokens, because a captured graph of a batch size contains one kernel."""
         if self._flashinfer is not None and self._flashinfer.takes(step.requests):
             return self._flashinfer
         return self._paged
 
 
 def paged_attention(sizes: Sizes, device: torch.device) -> PagedAttention:
-    """Attention by our kernels, compiled at their first use. Raises ValueError where heads are too large."""
+    """Attention with Ballast's kernels, compiled at first use. Raises ValueError if heads are too large."""
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return PagedAttention(sizes, choose_tilings(sizes, about["max_shared_mem"]), about["multiprocessor_count"])
 
@@ -71,7 +71,7 @@ def compiled_flashinfer(
     if "flashinfer" in off.reasons:
         return None  # as for the other lane
     if not has_kernels(sizes):
-        log.info("attention by Ballast's own kernels: flashinfer has none for %s", sizes)
+        log.info("attention uses Ballast's kernels: flashinfer has none for %s", sizes)
         return None
     try:
         if compiled is not None:

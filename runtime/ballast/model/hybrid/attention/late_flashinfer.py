@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LateFlashinfer:
-    """flashinfer's kernels of one model. They compile from now on."""
+    """flashinfer's kernels of one model. Compilation starts on construction."""
 
     def __init__(
         self, sizes: Sizes, expanded_sizes: ExpandedSizes | None, device: torch.device, off: SwitchedOff
@@ -93,7 +93,7 @@ def compiling_expansion(
     ended. None where such heads have no kernels."""
     if (sizes.nope_dim + sizes.rope_dim, sizes.v_dim) != (HEAD_DIM, V_DIM):
         log.info(
-            "attention of long prompts stays in the latent space: there are kernels for heads of %d + %d alone",
+            "attention of long prompts stays in the latent space: kernels exist only for heads of %d + %d",
             HEAD_DIM,
             V_DIM,
         )

@@ -1,4 +1,4 @@
-"""Attention by our own kernels, for heads and latents of any size, prompts and single tokens."""
+"""Attention with Ballast's kernels, for heads and latents of any size, prompts and single tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import RequestTable, Step
 
 MAX_SPLITS = 64
-"""Most programs that share the keys of a tile of rows."""
+"""Maximum number of programs that share the keys of a tile of rows."""
 PROGRAMS_PER_PROCESSOR = 2
-"""Programs to fill a GPU with, where a step has few tiles."""
+"""Target number of programs on a GPU if a step has few tiles."""
 _ROUNDED_SIZE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """The tile that a program computes, and how it is compiled."""
+    """The tile that a program computes, and its compile options."""
 
     rows: int
     keys: int
@@ -37,11 +37,11 @@ class Tilings:
 
     prompts: Tiling
     singles: Tiling
-    """For steps in which every request adds one token."""
+    """Tilings for steps in which every request adds one token."""
 
 
 _LATENT = Tilings(Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2))
-"""The fastest on Hopper; those below are for less shared memory."""
+"""The fastest tilings on Hopper; the later ones need less shared memory."""
 _GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 3))
 _SMALLER = (Tiling(64, 64, 4, 2), Tiling(16, 64, 4, 2), Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
 

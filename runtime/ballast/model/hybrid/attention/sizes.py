@@ -1,4 +1,4 @@
-"""Sizes of a model's attention, and where it finds keys and values in a row of the cache."""
+"""Sizes of a model's attention, and the positions of keys and values in a row of the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LatentSizes:
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads that the cache keeps."""
+        """Number of heads in the cache."""
         return 1
 
     @property
@@ -35,12 +35,12 @@ class LatentSizes:
 
     @property
     def row_width(self) -> int:
-        """Numbers of a token in a layer's cache."""
+        """Numbers per token in a layer's cache."""
         return self.key_dim
 
     @property
     def values_at(self) -> int:
-        """Where a row's values begin; its keys begin at 0."""
+        """Offset of the values in a row; its keys begin at 0."""
         return 0
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ class GroupedSizes:
 
     @property
     def row_width(self) -> int:
-        """Numbers of a token in a layer's cache."""
+        """Numbers per token in a layer's cache."""
         return self.num_kv_heads * (self.key_dim + self.v_dim)
 
     @property
     def values_at(self) -> int:
-        """Where a row's values begin; its keys begin at 0."""
+        """Offset of the values in a row; its keys begin at 0."""
         return self.num_kv_heads * self.key_dim
 
     def __str__(self) -> str:

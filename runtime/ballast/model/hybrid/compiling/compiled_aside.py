@@ -18,11 +18,11 @@ COMPILE_LIMIT_S = 900.0
 """Longest wait for the compiler."""
 _NICE = 19
 _LOOK_S = 0.25
-"""Between two looks for compilers that have started."""
+"""Interval for detecting started compilers."""
 
 
 class CompiledAside:
-    """Something that compiles on a thread of its own, from now on."""
+    """A compilation on a separate thread. It starts on construction."""
 
     def __init__(self, name: str, compile_it: Callable[[], None], *, is_urgent: bool = True) -> None:
         """`name` is for the log. `is_urgent` False: compilers that the thread starts as processes leave the CPUs to
@@ -41,7 +41,7 @@ class CompiledAside:
         return not self._thread.is_alive()
 
     def wait(self, limit_s: float = COMPILE_LIMIT_S) -> None:
-        """Wait for its end. Raises what it has raised, and RuntimeError when it takes longer than the limit."""
+        """Wait for its end. Raises its error, and RuntimeError if it takes longer than the limit."""
         self._thread.join(limit_s)
         if self._thread.is_alive():
             raise RuntimeError(f"the compiler has not ended after {limit_s:.0f} s")
@@ -67,7 +67,7 @@ class CompiledAside:
 
 
 def _descendants(task: Path) -> Iterator[int]:
-    """Processes that a thread, at `task` in /proc, has started, and theirs."""
+    """The descendants of a thread, given by its path `task` in /proc."""
     with suppress(OSError):  # it has ended, or the system lists no children
         for child in (task / "children").read_text().split():
             yield int(child)

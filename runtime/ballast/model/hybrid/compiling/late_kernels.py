@@ -1,4 +1,4 @@
-"""Kernels whose compiler ends after a model could answer: others compute until then."""
+"""Kernels that may still be compiling when the model starts to serve; other kernels compute until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LateKernels:
 
     @property
     def waiting(self) -> list[str]:
-        """Names of the kernels that are not used yet."""
+        """Names of the kernels that are not in use yet."""
         return [compiled.name for compiled, _ in self._waiting]
 
     def use_compiled(self, *, waits: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""Copies of a step's small tables to a GPU, which do not wait for large ones."""
+"""Copies of a step's small tables to a GPU that do not wait for large copies."""

@@ -1,4 +1,4 @@
-"""Blocks of a KV cache on a device, copied to and from host memory beside its steps."""
+"""Copies blocks of a device's KV cache to and from host memory concurrently with steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast.model.hybrid.device_wait import Event, wait_for
 from ballast.model.hybrid.streams import new_stream
 
 COPIED_AT_ONCE = 16
-"""Blocks that are gathered on the device before they are sent, and scattered after they have come."""
+"""Number of blocks that are gathered on the device before sending, and scattered after arrival."""
 
 Each = TypeVar("Each")
 
@@ -27,8 +27,8 @@ class DeviceBlocks:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int, take: Take) -> None:
-        """Takes memory for COPIED_AT_ONCE blocks on the tensors' device. `take` gives host memory: pinned, beside a
-        GPU."""
+        """Allocates memory for COPIED_AT_ONCE blocks on the tensors' device. `take` allocates host memory: pinned, with
+        a GPU."""
         first = tensors[0]
         self._device = first.device
         self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]
@@ -83,7 +83,7 @@ class DeviceBlocks:
         wait_for([copy for copy, going in self._going_out if not written.isdisjoint(going)], alive)
 
     def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor, and where its blocks lie among those that are gathered."""
+        """Each tensor, and the position of its blocks among the gathered ones."""
         return zip(self._tensors, torch.split(gathered, self._sizes, 1), strict=True)
 
     def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
@@ -97,7 +97,7 @@ class DeviceBlocks:
 
 
 class _Done:
-    """For a device without a queue: what was begun is done."""
+    """For a device without a queue: started copies are complete."""
 
     def query(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Pinned host memory, taken while a model is loaded, since taking tens of gigabytes is seconds of work."""
+"""Pins host memory while a model is loaded, because pinning tens of gigabytes takes seconds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PinnedAhead:
         self.give_back()
 
     def take(self, num_bytes: int) -> Bytes:
-        """A piece that was taken ahead, cut to `num_bytes`, where there is one and that is at least half of it; else
+        """A pre-pinned buffer, cut to `num_bytes`, if at least half of it is used; otherwise
         new memory. Waits for the thread. Raises MemoryError."""
         self.wait()
         if self._pieces and num_bytes <= self._piece_bytes <= 2 * num_bytes:
@@ -46,11 +46,11 @@ class PinnedAhead:
         return self._new(num_bytes)
 
     def wait(self) -> None:
-        """Until the thread has ended: it would slow down what is timed meanwhile."""
+        """Wait until the thread has ended, because it would disturb measurements."""
         self._thread.join()
 
     def give_back(self) -> None:
-        """Take no more, and give the system back what there is: somebody needs it more. From any thread."""
+        """Stop pinning, and release the unused buffers because memory is short. May be called from any thread."""
         self._is_over.set()
         self.wait()
         self._pieces.clear()

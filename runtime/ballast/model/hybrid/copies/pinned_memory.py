@@ -1,4 +1,4 @@
-"""Host memory that a GPU copies at the bus's speed, while it computes.
+"""Host memory that a GPU can copy at the speed of the bus while it computes.
 
 The driver's own allocation clears such memory at some 3 GB/s, under a lock that everything else on the GPU waits for:
 with 24 GiB, loading stood still for 8 seconds. Here the system clears huge pages first, and the driver only locks them.
@@ -21,11 +21,12 @@ from ballast.model.hybrid.copies.registrar import CudaRegistrar, Registrar
 
 Bytes = NDArray[np.uint8]
 Take = Callable[[int], Bytes]
-"""Takes so many bytes, which are given back when nothing refers to the result. Raises MemoryError."""
+"""Allocates bytes that are freed when nothing refers to the result. Raises MemoryError."""
 
 
 def memory_beside(device: torch.device) -> Take:
-    """What takes host memory for copies to and from `device`. Raises OSError where the driver of a GPU is not there."""
+    """The allocator of host memory for copies to and from `device`. Raises OSError if the driver of a GPU is
+    missing."""
     if device.type != "cuda":
         return lambda num_bytes: np.empty(num_bytes, np.uint8)
     return partial(take_pinned, CudaRegistrar())

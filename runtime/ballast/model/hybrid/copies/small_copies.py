@@ -1,4 +1,4 @@
-"""Small copies from pinned memory to the device that wait behind no large ones.
+"""Small copies from pinned memory to the device that do not wait for large copies.
 
 A GPU's copy engine takes the copies of one direction in the order in which they reach it, whatever their streams and
 priorities. Behind the experts of a prompt that streams, a copy of a kilobyte waits for up to twelve pieces of 64 MB. A
@@ -21,7 +21,7 @@ change until the copy has run."""
 
 
 def small_copy(device: torch.device) -> SmallCopy:
-    """How to copy to `device`."""
+    """The copy function for `device`."""
     if device.type != "cuda":
         return _copied
     from ballast.model.hybrid.copies import small_copy_kernels  # here alone: a CPU needs no Triton

@@ -1,4 +1,4 @@
-"""What the device needs to compute a layer's experts: copies of some, and addresses in host memory of all."""
+"""The device's data of a layer's experts: copies of some, and the addresses of all in host memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TryOut = Callable[[Sequence[LayerOnDevice], Sequence[kernels.Experts]], list[Lay
 
 
 class WholeLayers:
-    """Layers all of whose experts lie in the device's memory. They are copied there while the model is loaded, layer by
+    """Layers with all experts in the device's memory. They are copied there while the model is loaded, layer by
     layer, so that the host never keeps them all."""
 
     def __init__(self, gpu_experts: GpuExperts, make: MakeExperts, device: torch.device, try_out: TryOut) -> None:

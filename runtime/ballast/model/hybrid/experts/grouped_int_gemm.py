@@ -43,7 +43,7 @@ class SplitRows:
 
 
 def can_multiply(gate: PanelStack, up: PanelStack, down: PanelStack, num_tokens: int, num_used: int) -> bool:
-    """Whether `multiply` takes these matrices for so many tokens of `num_used` experts each."""
+    """Whether `multiply` supports these matrices for this number of tokens with `num_used` experts each."""
     return (
         not FLOAT_TYPES & {gate.ggml_type, up.ggml_type, down.ggml_type}
         and gate.ggml_type == up.ggml_type

@@ -59,7 +59,7 @@ def decode_rows(
         third = words_of(lines, scale_words, group, 2, half, inside, LAYOUT)
         fourth = words_of(lines, scale_words, group, 3, half, inside, LAYOUT)
         for byte in tl.static_range(4):
-            # A group's four lines beside each other, as they are stored.
+            # A group's four lines next to each other, as they are stored.
             outer = tl.join(weight_of(first, byte, scale, rest, LAYOUT), weight_of(third, byte, scale, rest, LAYOUT))
             inner = tl.join(weight_of(second, byte, scale, rest, LAYOUT), weight_of(fourth, byte, scale, rest, LAYOUT))
             weight = tl.reshape(tl.join(outer, inner), (ROWS, GROUPS * 4))
@@ -142,7 +142,7 @@ def gated_pairs(
         end = tl.load(begins + first + expert + 1)
         place = begin + (tile - own_first) % own_tiles * BLOCK + tl.arange(0, BLOCK)
         row = (tile - own_first) // own_tiles * ROWS + tl.arange(0, ROWS)
-        # What lies beyond the end is computed from the last and not stored.
+        # Entries beyond the end are computed from the last one and not stored.
         token = tl.load(order + tl.minimum(place, end - 1)) // sharing
         left = terms + token.to(tl.int64)[:, None] * (2 * padded_cols) + col[None, :]
         of_row = expert.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)

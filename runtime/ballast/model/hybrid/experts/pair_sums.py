@@ -30,7 +30,7 @@ _LINES = 32
 
 
 def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
-    """Whether tokens are so many that experts are decoded to memory: they choose `num_used` of `num_experts` each."""
+    """Whether there are enough tokens to decode experts to memory. Each token uses `num_used` of `num_experts`."""
     return num_tokens * num_used >= FEWEST_PAIRS * num_experts
 
 

@@ -146,7 +146,7 @@ def group_pairs(
     begin = tl.reduce(lower.to(tl.int32), 1, plus)
     place = begin + tl.reduce((equal & (pair[None, :] < pair[:, None])).to(tl.int32), 1, plus)
     tl.store(order + place, pair, mask=is_pair)
-    # Columns now: nobody equal comes before a column that is the first of its expert.
+    # Columns now: a column is the first of its expert if no equal one precedes it.
     again = tl.reduce((equal & (pair[:, None] < pair[None, :])).to(tl.int32), 0, plus)
     is_first = ((again == 0) & is_known).to(tl.int32)
     tile = tl.reduce(tl.where(lower, is_first[None, :], 0), 1, plus)

@@ -45,7 +45,7 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def holds(self, batch_size: int) -> bool:
-        """Whether steps of so many requests are captured."""
+        """Whether steps with this number of requests are captured."""
         return batch_size in self._graphs
 
     def capture(

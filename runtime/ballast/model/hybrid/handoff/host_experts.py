@@ -1,4 +1,4 @@
-"""Routed experts that the CPU computes where they lie, while the device goes on.
+"""Routed experts that the CPU computes from host memory while the device continues.
 
 The device hands over a layer's activations, and waits for the results, through words of host memory
 (csrc/moe/handoff.h). So a whole step can be queued on it at once, and the calling thread waits for no layer.

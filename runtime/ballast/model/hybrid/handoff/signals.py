@@ -46,7 +46,7 @@ class HostSignals:
         view[index] = 0
 
     def check(self) -> None:
-        pass  # whatever fails here fails where it is called
+        pass  # errors are raised by the operations themselves
 
 
 def _view(words: torch.Tensor) -> NDArray[np.int32]:

@@ -22,7 +22,7 @@ class Mailbox:
 Send = Callable[[Mailbox, torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Puts x float32 [T, D], ids int32 [T, k] and weights float32 [T, k] into the mailbox."""
 Fetch = Callable[[Mailbox, int], torch.Tensor]
-"""The results of so many tokens on the device, float32 [T, D]."""
+"""The results of T tokens on the device, float32 [T, D]."""
 
 
 def copied() -> tuple[Send, Fetch]:

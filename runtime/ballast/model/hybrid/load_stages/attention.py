@@ -82,7 +82,7 @@ def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
     try:
         if not choices:
             return [backend.attention(sizes) for _ in range(2)]
-        assert isinstance(sizes, LatentSizes), "chosen positions are those of latent attention"
+        assert isinstance(sizes, LatentSizes), "sparse attention requires latent attention"
         index = IndexSizes(choices[0].num_heads, choices[0].key_dim, choices[0].top_k, sizes.block_tokens)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in choices)

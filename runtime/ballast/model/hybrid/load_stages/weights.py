@@ -19,7 +19,7 @@ from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 log = logging.getLogger(__name__)
 
 _LOADED = 0.9 / 0.93
-"""Of this stage's progress, when the weights are loaded; the rest is the pinning of experts."""
+"""Fraction of this stage's progress when the weights are loaded; the rest is the pinning of experts."""
 
 
 def load_weights(state: LoadState, report: Report) -> None:
@@ -80,7 +80,8 @@ def tune_products(state: LoadState, report: Report) -> None:
 
 
 def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
-    """Say whether the cache can hold whatever tokens may come; where not, what is too large is bounded and counted."""
+    """Log whether the cache can hold the numbers of all possible tokens. If not, larger numbers are clamped and
+    counted."""
     holds = torch.finfo(kv_dtype).max
     is_safe = all(largest <= holds for largest in weights.largest.values())
     kept = "s and ".join(weights.largest)

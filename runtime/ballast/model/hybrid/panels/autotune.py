@@ -66,7 +66,7 @@ def autotune(
 
     def kept_cases(value: Any) -> list[str]:
         if not isinstance(value, list) or not all(case in cases for case in value):
-            raise ValueError(f"{value!r} are not among the products that are tried")
+            raise ValueError(f"{value!r} are not among the candidate products")
         kept = [product for product, case in zip(products, cases, strict=True) if case in value]
         _compile(kept, parallel_compile)
         for product in kept:

@@ -11,6 +11,6 @@ from numpy.typing import NDArray
 
 def host_bytes(panels: NDArray[np.uint8]) -> torch.Tensor:
     """A view of contiguous panels, in their shape; they must outlive it. Torch knows no memory that is only read:
-    nobody may write to this."""
+    the result must not be modified."""
     memory = (ctypes.c_uint8 * panels.nbytes).from_address(panels.ctypes.data)
     return torch.frombuffer(memory, dtype=torch.uint8).view(panels.shape)

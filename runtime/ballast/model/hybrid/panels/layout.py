@@ -45,7 +45,7 @@ class QuantLayout:
     """Bits of a code in memory."""
     subs_per_group: int
     offset: int
-    """What is taken from a code as it is multiplied: those of tables are made to fit their largest number."""
+    """The offset that is subtracted from a code before multiplication; offsets of tables fit the largest entry."""
     scales: Literal["flat", "powers", "e4m3", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]
     has_minimum: bool
     step_words: tuple[int, ...] | None
@@ -56,7 +56,7 @@ class QuantLayout:
     group_bytes: int
     """Bytes of the codes of 32 columns of 16 rows."""
     grid: Grid | None
-    """What codes are points of, if they are."""
+    """The grid whose points the codes select, if any."""
     has_trits: bool
     """Whether five codes share a byte, as digits to the base of 3."""
 
@@ -112,7 +112,7 @@ def _constant(layout: kernels.QuantLayout) -> QuantLayout:
 
 
 def _largest(layout: kernels.QuantLayout) -> int | None:
-    """Of the numbers that codes stand for; None where codes are the numbers."""
+    """The largest absolute value of a code; None if the codes are the values."""
     if layout.table is not None:
         return max(abs(step) for step in layout.table)
     if layout.grid is not None:

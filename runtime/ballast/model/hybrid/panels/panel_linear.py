@@ -23,7 +23,7 @@ TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
 
 _LANES = 2
-"""Streams that may multiply by a matrix at once: the default one, and another."""
+"""Number of streams that may use a matrix concurrently: the default stream, and another one."""
 
 Shape = tuple[GgmlType, int, int, int]
 """(type, heads, rows, cols)"""

@@ -1,4 +1,4 @@
-"""Packed matrices of one shape in one block of memory, in the views that kernels read, and the scales beside them."""
+"""Packed matrices of one shape in one block of memory, in the views that kernels read, with their scales."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class HeadWeights:
 
 
 INDEX_NORM_EPS = 1e-6
-"""Of the layer norm of an indexer's keys, as DeepSeek's code and llama.cpp have it; no file says it."""
+"""Epsilon of the layer norm of an indexer's keys in DeepSeek's code and llama.cpp; files do not contain it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def _share(num_chosen, num_splits, KEYS: tl.constexpr):
 
 @triton.jit
 def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
-    """Where the cache has the chosen positions at `place`; 0 from `end` on."""
+    """The cache slots of the chosen positions at `place`; 0 from `end` on."""
     is_there = place < end
     position = tl.load(chosen + place, mask=is_there, other=0)
     block = tl.load(blocks + position // BLOCK_TOKENS, mask=is_there, other=0)
@@ -55,7 +55,7 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Grid: tiles of tokens' heads, those of a token beside each other; splits. A split without positions writes
+    """Grid: tiles of tokens' heads, where a token's heads are adjacent; splits. A split without positions writes
     nothing."""
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     split = tl.program_id(1)

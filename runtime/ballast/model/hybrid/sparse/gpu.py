@@ -25,7 +25,7 @@ from ballast.model.hybrid.step import RequestTable, Step
 _MORE = 40
 """Positions beyond full groups and what is chosen that the longer tried request sees."""
 _STEPS_OF_SCORES = 4.0
-"""Of a score's unit, to which tried scores are rounded, so that many are equal."""
+"""Steps per unit to which test scores are rounded, so that many of them are equal."""
 
 
 ParallelCompile = Callable[[], AbstractContextManager[None]]
@@ -39,8 +39,9 @@ def sparse_kernels(
     device: torch.device,
     parallel_compile: ParallelCompile = nullcontext,
 ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
-    """What chooses positions and what attends to them, on a CUDA device. There is no other way to compute them inside a
-    captured step, so kernels that cannot be compiled or are wrong raise ValueError, as heads that are too large do."""
+    """The choice of positions and the attention to them on a CUDA device. There is no other way to compute them inside
+    a captured step, so kernels that cannot be compiled or are wrong raise ValueError, as heads that are too large
+    do."""
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     num_processors = about["multiprocessor_count"]
     choose = TritonPositionChoice(index, num_processors)
@@ -55,7 +56,7 @@ def sparse_kernels(
     except Exception as error:  # noqa: BLE001  compilers raise whatever they like
         reason = first_line(error)
     if reason is not None:
-        raise ValueError(f"this GPU's kernels of sparse attention are of no use: {reason}; --device cpu computes it")
+        raise ValueError(f"sparse attention does not work on this GPU: {reason}; use --device cpu")
     return choose, attend
 
 
@@ -127,7 +128,7 @@ class Trial:
             if not by <= MAX_DIFFERENCE:
                 return f"scores of positions differ from the plain way's by {by:.2g} of the largest"
             if not torch.equal(found.chosen, highest(found.rounded, step.positions + 1, self._index.top_k)):
-                return "other positions are chosen than those of the highest scores"
+                return "the chosen positions are not those with the highest scores"
             plain = PlainChosenAttention(self._sizes)(self._query, self._cache, found.chosen, owners, step)
             by = difference(found.attended.cpu().numpy(), plain.cpu().numpy())
             if not by <= MAX_DIFFERENCE:

@@ -1,4 +1,4 @@
-"""Sizes of an indexer, and of what a choice has alive at once. Pure."""
+"""Sizes of an indexer, and of the temporary memory of a choice. Pure."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class IndexSizes:
 
 
 def tokens_at_once(num_positions: int) -> int:
-    """Most tokens that are scored at a time, where each may see so many positions."""
+    """Maximum number of tokens that are scored together if each sees up to this number of positions."""
     return max(1, SCORE_BYTES // (_A_SCORE * num_positions))
 
 
 def most_score_bytes(num_tokens: int, num_positions: int) -> int:
-    """Most bytes of scores that as many tokens have alive at once, where each may see at most so many positions."""
+    """Maximum bytes of the scores of these tokens if each sees up to this number of positions."""
     return min(num_tokens * num_positions * _A_SCORE, max(SCORE_BYTES, num_positions * _A_SCORE))
 
 
@@ -53,7 +53,8 @@ def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int
 
 
 def kept_width(num_groups: int, top_k: int) -> int:
-    """Of a row, what a round of so many groups keeps; the last one writes the choice itself."""
+    """The number of entries of a row that a round with this number of groups keeps; the last round writes the
+    choice."""
     return num_groups * top_k if num_groups > 1 else 0
 
 

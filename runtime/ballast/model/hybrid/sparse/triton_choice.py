@@ -16,7 +16,7 @@ PROGRAMS_PER_PROCESSOR = 2
 MAX_SPLITS = 512
 """Most programs that share the positions of a token."""
 _SMALLEST_SIDE = 16
-"""Of tiles that are multiplied."""
+"""Side of the multiplied tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Spans:
     group: int = GROUP
     """Scores of which the highest are kept, at most 32768: two counts of a group are halves of one number."""
     short: int = GROUP // 4
-    """What a group of no more is padded to."""
+    """Size to which smaller groups are padded."""
 
 
 class TritonPositionChoice:

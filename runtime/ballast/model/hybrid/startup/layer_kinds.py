@@ -1,7 +1,7 @@
 """Which layers are enough to launch every kernel that the whole model launches.
 
 Kernels are compiled for types and shapes, which most layers share. Warm-up steps through one layer of each kind find
-all of them, and take a second or two whatever the model's depth.
+all of them, and take one or two seconds regardless of the model's depth.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ _alone = threading.Lock()
 
 
 def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Compile and load a kernel. A failure may be due to many compiling at once, so it is tried once more, alone."""
+    """Compile and load a kernel. A failure may be caused by many concurrent compilations, so it is retried once,
+    alone."""
 
     def load() -> Any:
         kernel = compile_kernel(*args, **kwargs)

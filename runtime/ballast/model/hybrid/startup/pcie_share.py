@@ -61,7 +61,7 @@ def measured_share(
 def kept_share(value: Any) -> float:
     """The share that an earlier start has kept. Raises ValueError for any other value."""
     if isinstance(value, bool) or value not in (0.0, *SHARES):
-        raise ValueError(f"{value!r} is no share that is tried")
+        raise ValueError(f"{value!r} is not a candidate fraction")
     return float(value)
 
 

@@ -51,7 +51,7 @@ def _kernels_of_linears(count: int) -> Hashable:
 
 
 def _kernels_of_attention(count: int) -> Hashable:
-    """Of a step of one request. What merges pieces of contexts is compiled when it is checked."""
+    """The kind of attention of a step of one request. Kernels that merge chunks are compiled when they are checked."""
     long_from = SLICE_SIZES.long_from
     return long_from is not None and count >= long_from
 

@@ -41,10 +41,10 @@ class HostPanels:
     rows: int
     cols: int
     scales: NDArray[np.float32]
-    """What products are multiplied by: nothing, one number, or one an expert."""
+    """Factors of the products: none, one number, or one per expert."""
 
     def scales_on(self, device: torch.device, experts: Sequence[int] | slice = slice(None)) -> torch.Tensor | None:
-        """Of these experts, as `PanelStack` has them."""
+        """The scales of these experts, as in `PanelStack`."""
         return scales_on(device, self.scales, self.ggml_type, self.num_experts, experts)
 
     @property

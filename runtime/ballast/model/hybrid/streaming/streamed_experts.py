@@ -132,7 +132,7 @@ class StreamedExperts:
         return [chunk.first + chunk.num_experts for chunk in chunks_of_part]
 
     def begin(self, num_tokens: int) -> None:
-        """A step follows that submits every layer in order; the copies of its first experts start at once."""
+        """A step follows that submits every layer in order; the copies of its first experts start immediately."""
         self._begin(self._of_layer)
 
     def begin_first(self, counts: Sequence[int]) -> None:

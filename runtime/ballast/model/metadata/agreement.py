@@ -60,7 +60,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
 def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     feed_forward = layer.feed_forward
     of_heads = [
-        ("num_attention_heads", layer.mixer.num_heads, config.num_attention_heads),
+        ("num_attention_heads", layer.mixer.num_heads, _num_heads(layer.mixer, config)),
         *_mixer(layer.mixer, config),
     ]
     if isinstance(feed_forward, DenseSpec):
@@ -70,6 +70,11 @@ def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object
         ("n_shared_experts", feed_forward.num_shared, config.n_shared_experts),
         ("moe_intermediate_size", feed_forward.width, config.moe_intermediate_size),
     ]
+
+
+def _num_heads(mixer: Mixer, config: HfConfig) -> int | None:
+    has_window = isinstance(mixer, GroupedSpec) and mixer.window is not None
+    return config.num_windowed_heads if has_window else config.num_attention_heads
 
 
 def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:

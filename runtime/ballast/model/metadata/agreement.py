@@ -12,6 +12,7 @@ from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import ROPE_FACTORS
 
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
@@ -23,6 +24,10 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
             )
     if config.yarn is not None and spec.rope.yarn is None:
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
+    if config.has_factors and keys.architecture.halves_full_rope and not keys.has_tensor(ROPE_FACTORS):
+        raise keys.refuse(
+            f"config.json divides frequencies (llama3) and this file has no {ROPE_FACTORS}; convert the model again"
+        )
 
 
 def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:

@@ -111,6 +111,12 @@ class HfConfig(BaseModel):
         return rope if rope is not None and rope.is_yarn else None
 
     @property
+    def has_factors(self) -> bool:
+        """Whether frequencies are divided by factors, which files have as a tensor."""
+        rope = self.rope_scaling
+        return rope is not None and (rope.rope_type or rope.type) == "llama3"
+
+    @property
     def theta(self) -> float | None:
         """The base of the rotation's frequencies, in the first layer."""
         if isinstance(self.rope_theta, list):

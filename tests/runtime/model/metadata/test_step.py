@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.grouped import GATE, QK_NORM, GroupedSpec
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.packed_tensors import Packing
 from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
 from support.models.gguf_files import GLM_SPEC, write_model
@@ -132,6 +135,20 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
     read_spec(file_of(tmp_path), HfConfig.model_validate(same))
     with pytest.raises(ModelError, match=message):
         read_spec(file_of(tmp_path), HfConfig.model_validate(same | config))
+
+
+def test_a_file_without_the_factors_that_config_json_names_is_refused(tmp_path: Path) -> None:
+    config = HfConfig.model_validate({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}})
+    read_spec(file_of(tmp_path), config)
+    with pytest.raises(ModelError, match=r"config\.json divides frequencies .* no rope_freqs\.weight"):
+        read_spec(file_of(tmp_path, shapes={"rope_freqs.weight": None}), config)
+
+
+def test_factors_that_are_not_above_zero_are_refused(tmp_path: Path) -> None:
+    gguf = file_of(tmp_path)  # all zeros
+    packing = Packing(kernels.ThreadPool(1), "reference", None)
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight.*found 0\.0; expected factors above 0"):
+        load_weights(gguf, read_spec(gguf), STEP_SPEC.vocab_size, packing, lambda _: None)
 
 
 def test_factors_divide_the_frequencies_of_their_rotation_alone() -> None:

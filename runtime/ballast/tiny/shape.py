@@ -44,7 +44,7 @@ class TinyHeads:
         """`period`: the architecture's, where the shape does not name the layers."""
         if self.windowed_layers is not None:
             return layer in self.windowed_layers
-        return bool(period) and layer % period < period - 1
+        return period is not None and period > 0 and layer % period < period - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ FAMILY = Family(
         },
         read_style="tagged",
     ),
-    vocabulary=("<｜begin▁of▁sentence｜>", "<|im_start|>", "<tool_call>"),
+    vocabulary=("<｜begin▁of▁sentence｜>", "<|im_start|>", "<tool_call>", "<tool_response>"),
     without_template="step-3.5-flash",
     ends=("<|im_end|>",),
 )

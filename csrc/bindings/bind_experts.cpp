@@ -111,7 +111,11 @@ ExpertsView with_biases(const ExpertsView& view, const py::array& gate, const py
 }
 
 ExpertsView with_clamped_swiglu(const ExpertsView& view, float alpha, float limit) {
-  return {view.owners, view.experts.with_unit({alpha, limit})};
+  return {view.owners, view.experts.with_unit(ClampedSwiglu{alpha, limit})};
+}
+
+ExpertsView with_clamped_silu(const ExpertsView& view, float limit) {
+  return {view.owners, view.experts.with_unit(ClampedSilu{limit})};
 }
 
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
@@ -154,6 +158,7 @@ void bind_experts(py::module_ m) {
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
       .def("with_biases", &with_biases, arg("gate"), arg("up"), arg("down"))
       .def("with_clamped_swiglu", &with_clamped_swiglu, py::kw_only(), arg("alpha"), arg("limit"))
+      .def("with_clamped_silu", &with_clamped_silu, py::kw_only(), arg("limit"))
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"))
       .def_property_readonly("memory", &memory_of_experts)
       .def_property_readonly("uses",

@@ -62,6 +62,7 @@ struct AttentionMemory {
   std::vector<float> key;           // [T, kv heads, head_dim]
   std::vector<float> value;         // [T, kv heads, v]
   std::vector<float> values;        // [T, H, v]
+  std::vector<float> gates;         // [T, H]
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "model/attention.h"
 #include "model/fits.h"
@@ -10,8 +12,8 @@ namespace ballast {
 namespace {
 
 // Grouped-query attention (arXiv 2305.13245): the cache holds rotated keys, and values, of num_kv_heads
-// heads. Pairs of the rotation are rope_dim / 2 apart. Biases, norms and sinks are empty where a model has
-// none.
+// heads. Pairs of the rotation are rope_dim / 2 apart. Biases, norms, sinks and the gate are empty where a
+// model has none.
 class GroupedAttention final : public Attention {
  public:
   GroupedAttention(const GroupedShape& shape, int64_t hidden, LayerTensors& tensors)
@@ -26,7 +28,9 @@ class GroupedAttention final : public Attention {
         key_norm_(tensors.optional_vector("key_norm", norm_width(shape.num_kv_heads))),
         sinks_(tensors.optional_vector("sinks", shape.num_heads)),
         output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)),
-        output_bias_(tensors.optional_vector("output_bias", hidden)) {}
+        output_bias_(tensors.optional_vector("output_bias", hidden)) {
+    if (tensors.has("head_gate")) gate_ = tensors.matrix("head_gate", shape.num_heads, hidden);
+  }
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
   int64_t rope_dim() const override { return shape_.rope_dim; }
@@ -54,6 +58,7 @@ class GroupedAttention final : public Attention {
   }
 
   void rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const;
+  void apply_gates(const AttentionCall& call, const float* normed) const;
 
   const GroupedShape shape_;
   const Matrix query_;  // [H * head_dim, D]
@@ -67,6 +72,7 @@ class GroupedAttention final : public Attention {
   const std::vector<float> sinks_;  // [H]
   const Matrix output_;             // [D, H * v]
   const std::vector<float> output_bias_;
+  std::optional<Matrix> gate_;  // [H, D]
 };
 
 void reserve(AttentionMemory& memory, const GroupedShape& shape, int64_t num_tokens) {
@@ -110,6 +116,22 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
   });
 }
 
+// Multiplies what each head gives by the sigmoid of its gate.
+void GroupedAttention::apply_gates(const AttentionCall& call, const float* normed) const {
+  const int64_t num_tokens = call.step.num_tokens();
+  AttentionMemory& memory = call.memory;
+  grow(memory.gates, num_tokens, shape_.num_heads);
+  linear(call.pool, normed, num_tokens, *gate_, memory.gates.data());
+  for_tokens(call.pool, num_tokens, [&](int64_t token) {
+    const float* gates = memory.gates.data() + token * shape_.num_heads;
+    float* values = memory.values.data() + token * shape_.num_heads * shape_.v_dim;
+    for (int64_t head = 0; head < shape_.num_heads; ++head, values += shape_.v_dim) {
+      const float share = 1.0f / (1.0f + std::exp(-gates[head]));
+      for (int64_t i = 0; i < shape_.v_dim; ++i) values[i] *= share;
+    }
+  });
+}
+
 void GroupedAttention::attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
                               float* out) const {
   const GroupedShape& shape = shape_;
@@ -126,6 +148,7 @@ void GroupedAttention::attend(const AttentionCall& call, const float* normed, co
                   {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale,
                    shape.window, sinks_.empty() ? nullptr : sinks_.data()},
                   s.values.data());
+  if (gate_) apply_gates(call, normed);
   linear(call.pool, s.values.data(), num_tokens, output_, out);
   if (output_bias_.empty()) return;
   const int64_t hidden = output_.rows();

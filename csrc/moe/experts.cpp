@@ -91,7 +91,7 @@ Experts Experts::with_biases(ExpertBiases biases) const {
   return copy;
 }
 
-Experts Experts::with_unit(const ClampedSwiglu& unit) const {
+Experts Experts::with_unit(const ClampedUnit& unit) const {
   Experts copy = *this;
   copy.unit_ = unit;
   return copy;

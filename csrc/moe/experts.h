@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moe/grouping.h"
+#include "ops/norm.h"
 #include "quant/matrix.h"
 #include "threads/thread_pool.h"
 
@@ -54,9 +55,9 @@ class Experts {
   // The same experts with biases. Throws std::invalid_argument when one does not fit.
   Experts with_biases(ExpertBiases biases) const;
   // The same experts with another unit instead of silu(gate) * up.
-  Experts with_unit(const ClampedSwiglu& unit) const;
+  Experts with_unit(const ClampedUnit& unit) const;
   const ExpertBiases* biases() const { return biases_.get(); }
-  const std::optional<ClampedSwiglu>& unit() const { return unit_; }
+  const std::optional<ClampedUnit>& unit() const { return unit_; }
 
   // The same experts, packed by ExpertsPacking into memory alone.
   Experts packed(ThreadPool& pool, const PanelTarget& target) const;
@@ -108,7 +109,7 @@ class Experts {
   ExpertMatrices up_;
   ExpertMatrices down_;
   std::shared_ptr<const ExpertBiases> biases_;
-  std::optional<ClampedSwiglu> unit_;
+  std::optional<ClampedUnit> unit_;
   std::vector<Part> parts_;
   int num_nodes_ = 0;  // that they are packed for
   std::shared_ptr<std::vector<std::atomic<int64_t>>> uses_;

@@ -170,7 +170,7 @@ class PartForward {
       add_bias(biases->up, expert, panels, size, ups);
     }
     if (const auto& unit = experts_.unit()) {
-      gate_.kernels().clamped_swiglu(*unit, gates, ups, num_products, gates);
+      apply_unit(gate_.kernels(), *unit, gates, ups, num_products, gates);
     } else {
       gate_.kernels().silu_mul(gates, ups, num_products, gates);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "ops/vector.h"
 
@@ -38,13 +39,45 @@ void silu_mul(const float* gate, const float* up, int64_t num, float* out) {
   for (int64_t i = 0; i < num; ++i) out[i] = silu(gate[i]) * up[i];
 }
 
-float clamped_gate(const ClampedSwiglu& unit, float gate) {
-  const float within = std::min(gate, unit.limit);
-  return within / (1.0f + std::exp(-unit.alpha * within));
+float clamped_gate(const ClampedUnit& unit, float gate) {
+  if (const auto* plain = std::get_if<ClampedSilu>(&unit)) return std::min(silu(gate), plain->limit);
+  const auto& swiglu = std::get<ClampedSwiglu>(unit);
+  const float within = std::min(gate, swiglu.limit);
+  return within / (1.0f + std::exp(-swiglu.alpha * within));
 }
 
-float clamped_up(const ClampedSwiglu& unit, float up) {
-  return std::max(-unit.limit, std::min(up, unit.limit)) + 1.0f;
+float clamped_up(const ClampedUnit& unit, float up) {
+  const auto within = [up](float limit) { return std::clamp(up, -limit, limit); };
+  if (const auto* plain = std::get_if<ClampedSilu>(&unit)) return within(plain->limit);
+  return within(std::get<ClampedSwiglu>(unit).limit) + 1.0f;
+}
+
+namespace {
+
+// In pieces, since the kernel multiplies by something.
+void apply_clamped_silu(const Kernels& kernels, float limit, const float* gate, const float* up, int64_t num,
+                        float* out) {
+  constexpr int64_t kPiece = 64;
+  static const std::vector<float> ones(kPiece, 1.0f);
+  float gates[kPiece];
+  for (int64_t begin = 0; begin < num; begin += kPiece) {
+    const int64_t size = std::min(kPiece, num - begin);
+    kernels.silu_mul(gate + begin, ones.data(), size, gates);
+    for (int64_t i = 0; i < size; ++i) {
+      out[begin + i] = std::min(gates[i], limit) * std::clamp(up[begin + i], -limit, limit);
+    }
+  }
+}
+
+}  // namespace
+
+void apply_unit(const Kernels& kernels, const ClampedUnit& unit, const float* gate, const float* up,
+                int64_t num, float* out) {
+  if (const auto* plain = std::get_if<ClampedSilu>(&unit)) {
+    apply_clamped_silu(kernels, plain->limit, gate, up, num, out);
+  } else {
+    kernels.clamped_swiglu(std::get<ClampedSwiglu>(unit), gate, up, num, out);
+  }
 }
 
 }  // namespace ballast

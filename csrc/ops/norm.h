@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "cpu/kernels.h"
 
@@ -21,8 +22,19 @@ float silu(float x);
 // out = silu(gate) * up, num elements. out may be gate or up.
 void silu_mul(const float* gate, const float* up, int64_t num, float* out);
 
+// The unit of experts of Step: min(silu(gate), limit) u, where u is up within -limit and limit.
+struct ClampedSilu {
+  float limit;
+};
+
+using ClampedUnit = std::variant<ClampedSwiglu, ClampedSilu>;
+
 // The two factors of a clamped unit.
-float clamped_gate(const ClampedSwiglu& unit, float gate);
-float clamped_up(const ClampedSwiglu& unit, float up);
+float clamped_gate(const ClampedUnit& unit, float gate);
+float clamped_up(const ClampedUnit& unit, float up);
+
+// out = the unit of gate and up, num elements, a multiple of 8. out may be gate or up.
+void apply_unit(const Kernels& kernels, const ClampedUnit& unit, const float* gate, const float* up,
+                int64_t num, float* out);
 
 }  // namespace ballast

@@ -161,6 +161,7 @@ class SmallModel {
       tensors.emplace("value_bias", floats(kv_heads * kGrouped.v_dim));
       tensors.emplace("output_bias", floats(kShape.hidden));
       tensors.emplace("sinks", floats(heads));
+      tensors.emplace("head_gate", matrix(heads, kShape.hidden));
     } else {
       tensors.emplace("query_norm", floats(width));
       tensors.emplace("key_norm", floats(width));
@@ -174,7 +175,7 @@ class SmallModel {
                                     matrix(num * kShape.hidden, width), num);
     if (kind_ != Kind::kOfGroups) return experts;
     return experts.with_biases({floats(num * width), floats(num * width), floats(num * kShape.hidden)})
-        .with_unit({1.702f, 0.5f});
+        .with_unit(ClampedSwiglu{1.702f, 0.5f});
   }
 
   const Kind kind_;

@@ -151,6 +151,12 @@ PUBLISHED |= {
     "gpt-oss": Published(
         "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
     ),
+    "step-3.5-flash": Published(
+        "StepFun3.5-Flash.jinja",
+        "step",
+        "step-3.5-flash",
+        edits=(("is string %}{{- content }}", "is string %}{{- content | trim }}"),),  # as llama.cpp trims messages
+    ),
 }
 
 PUBLISHED |= {

@@ -403,6 +403,9 @@ class Experts(PybindObject):
     def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
         """The experts with g · sigmoid(alpha g) · (u + 1) in place of silu(gate) * up, where g is min(gate, limit) and
         u is up within -limit and limit."""
+    def with_clamped_silu(self, *, limit: float) -> Experts:
+        """The experts with min(silu(gate), limit) · u in place of silu(gate) * up, where u is up within -limit and
+        limit."""
     def packed(
         self,
         pool: ThreadPool,

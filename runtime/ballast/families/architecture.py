@@ -46,6 +46,16 @@ class ClampedSwiglu:
 
 
 @dataclass(frozen=True, slots=True)
+class ClampedSilu:
+    """The unit min(silu(g), limit) · u, where u is within -limit and limit."""
+
+    limit: float
+
+
+Unit = ClampedSwiglu | ClampedSilu
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """The arithmetic of the files with one `general.architecture`."""
 
@@ -67,11 +77,17 @@ class Architecture:
     """Whether norms of queries and keys span all heads of a token, else each head."""
     window_period: int | None = None
     """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
-    none. None: files with a window are refused."""
+    none. 0: files must name them. None: files with a window are refused."""
+    halves_full_rope: bool = False
+    """Whether layers without a window rotate half of the entries that files count, and divide the frequencies by
+    `rope_freqs.weight` if a file has it."""
     rounds_yarn: bool = True
     """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
     unit: ClampedSwiglu | None = None
     """What experts compute of gate and up. None: silu(g) · u."""
+    has_limits: bool = False
+    """Whether files may limit the units of single layers: those of experts by `swiglu_clamp_exp`, those of shared
+    experts and dense layers by `swiglu_clamp_shexp`."""
     expert_biases: bool = False
     """Whether the router and the three products of each expert have biases."""
     index_pairs: Literal["apart", "neighbours"] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors, used_tensors
+from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, ROPE_FACTORS, layer_tensors, used_tensors
 from ballast.moe.device_rules import Module
 
 
@@ -35,7 +35,8 @@ def _classes(spec: ModelSpec) -> Mapping[str, tuple[str, ...]]:
         # A layer's own norms come last, as in the publishers' code.
         tensors = sorted(layer_tensors(spec, layer), key=lambda tensor: tensor.module.count(".") == 3)
         found |= {tensor.module: tensor.classes for tensor in tensors}
-    return found | {used[name].module: used[name].classes for name in (OUTPUT_NORM, OUTPUT)}
+    last = [name for name in (ROPE_FACTORS, OUTPUT_NORM, OUTPUT) if name in used]
+    return found | {used[name].module: used[name].classes for name in last}
 
 
 def _containers(spec: ModelSpec, layer: int) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.families.architecture import ClampedSwiglu
+from ballast.families.architecture import ClampedSwiglu, Unit
 from ballast.model.layers.tensor import HeadRows, Tensor, biases_of_experts, parts_of_experts
 from ballast.model.tensors import scale_name
 from ballast.weights.gguf import GgufModel
@@ -168,7 +168,7 @@ class Tensors:
         names: Mapping[str, str],
         num_experts: int,
         biases: Mapping[str, str] | None = None,
-        unit: ClampedSwiglu | None = None,
+        unit: Unit | None = None,
     ) -> kernels.Experts:
         """Those of a layer, packed; `names`, `biases`: the tensor of each part."""
         if names["gate"] == names["up"]:
@@ -178,8 +178,10 @@ class Tensors:
             experts = kernels.Experts(gate, up, down, num_experts)
         if biases is not None:
             experts = experts.with_biases(**self._expert_biases(biases))
-        if unit is not None:
+        if isinstance(unit, ClampedSwiglu):
             experts = experts.with_clamped_swiglu(alpha=unit.alpha, limit=unit.limit)
+        elif unit is not None:
+            experts = experts.with_clamped_silu(limit=unit.limit)
 
         def packed(part: str) -> None:
             self._gguf.release(names[part])

@@ -20,9 +20,14 @@ class RopeTable:
     sin: NDArray[np.float32]  # [positions, rope_dim / 2]
 
 
-def build_rope_table(rope: RopeSpec, num_positions: int) -> RopeTable:
-    """Tables for positions 0…num_positions - 1, YaRN's attention factor included."""
-    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(rope))
+def build_rope_table(rope: RopeSpec, num_positions: int, factors: NDArray[np.float32] | None = None) -> RopeTable:
+    """Tables for positions 0…num_positions - 1, YaRN's attention factor included. `factors`: those of `rope_freqs`,
+    at least one for each pair, for a rotation that has them."""
+    frequencies = inverse_frequencies(rope)
+    if rope.has_factors:
+        assert factors is not None
+        frequencies = frequencies / factors[: len(frequencies)]
+    angles = np.outer(np.arange(num_positions, dtype=np.float64), frequencies)
     factor = rope.yarn.attention_factor if rope.yarn else 1.0
     return RopeTable(
         cos=np.ascontiguousarray(np.cos(angles) * factor, dtype=np.float32),

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.errors import ModelError
-from ballast.model.layers.tensor import Tensor, matrix, norm
+from ballast.model.layers.tensor import Tensor, matrix, norm, vector
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
 from ballast.weights.gguf_file import TensorInfo
@@ -20,6 +20,7 @@ from ballast.weights.gguf_file import TensorInfo
 log = logging.getLogger(__name__)
 
 EMBEDDING, OUTPUT_NORM, OUTPUT = "token_embd.weight", "output_norm.weight", "output.weight"
+ROPE_FACTORS = "rope_freqs.weight"
 
 TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
@@ -48,9 +49,20 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
             ),
             OUTPUT_NORM: norm("output_norm", "output_norm", spec.hidden, "model.norm"),
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
+            **{tensor.name: tensor for tensor in _rope_factors(spec)},
             **{tensor.name: tensor for layer in range(spec.num_layers) for tensor in layer_tensors(spec, layer)},
         }
     )
+
+
+def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:
+    """What divides the frequencies of rotations that have factors. There is one entry for each pair of the widest
+    rotation; others use the first ones."""
+    if not any(rope.has_factors for rope in spec.ropes):
+        return ()
+    num_pairs = max(rope.dim for rope in spec.ropes) // 2
+    classes = ("{family}RotaryEmbedding",)
+    return (vector("rope_factors", "rope_freqs", num_pairs, "model.rotary_emb", classes=classes),)
 
 
 @lru_cache(maxsize=16)

@@ -37,7 +37,7 @@ class Transformer(Runner):
         kv: KvPool,
         num_positions: int,
     ) -> None:
-        ropes = [build_rope_table(rope, num_positions) for rope in spec.ropes]
+        ropes = [build_rope_table(rope, num_positions, weights.rope_factors) for rope in spec.ropes]
         self.pool = pool
         self.vocabulary = spec.vocab_size
         self._routed = [layer[EXPERTS] for layer in weights.layers if EXPERTS in layer]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast._core import kernels
+from ballast.errors import ModelError
 from ballast.host.machine import read_machine
 from ballast.model.packed_tensors import F32, LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, expected_tensors, layer_tensors
+from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, ROPE_FACTORS, expected_tensors, layer_tensors
 from ballast.weights.gguf import GgufModel, block_of
 from ballast.weights.read_ahead import ReadAhead
 
@@ -25,6 +26,8 @@ class ModelWeights:
     """Of each layer, by role."""
     output_norm: F32  # [D]
     output: kernels.Matrix  # [sampled vocabulary, D]
+    rope_factors: F32 | None = None
+    """What divides the frequencies of rotations that have factors, by pair."""
 
 
 def load_weights(
@@ -53,7 +56,16 @@ def load_weights(
             output=tensors.matrix(
                 EMBEDDING if spec.tied_output else OUTPUT, num_rows=min(num_sampled_ids, spec.vocab_size)
             ),
+            rope_factors=_rope_factors(gguf_model, tensors) if any(rope.has_factors for rope in spec.ropes) else None,
         )
+
+
+def _rope_factors(gguf_model: GgufModel, tensors: Tensors) -> F32:
+    tensors.check_finite(ROPE_FACTORS)
+    factors = tensors.vector(ROPE_FACTORS)
+    if factors.min() <= 0:
+        raise ModelError(gguf_model.path, f"found {factors.min()}; expected factors above 0", tensor=ROPE_FACTORS)
+    return factors
 
 
 def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:

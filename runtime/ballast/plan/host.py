@@ -13,7 +13,7 @@ from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.packed_size import loaded_bytes
@@ -98,7 +98,9 @@ def _attention_of(mixer: Mixer) -> _Attention:
     heads = mixer.num_heads
     if isinstance(mixer, GroupedSpec):
         values = heads * mixer.v_dim
-        return _Attention(heads * mixer.head_dim + mixer.kv_width + values, mixer.num_kv_heads, mixer.v_dim, values)
+        gates = heads if GATE in mixer.options else 0
+        floats = heads * mixer.head_dim + mixer.kv_width + values + gates
+        return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
     floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
     if mixer.index is not None:

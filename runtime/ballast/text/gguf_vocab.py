@@ -107,6 +107,7 @@ SPLITS: Mapping[str, Sequence[str]] = {
     ),
     "deepseek-v3": _DEEPSEEK_V3,
     "hunyuan-dense": _DEEPSEEK_V3,
+    "step35": _DEEPSEEK_V3,
     "glm4": _GLM,
     "glm5": _GLM,
     "gpt-4o": _GPT_4O,

@@ -35,6 +35,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
     for name, value in numbers.items():
         writer.add_uint32(f"{shape.architecture}.{name}", value)
+    _add_by_layer(writer, shape)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
     writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
     _add_index(writer, shape)
@@ -45,6 +46,9 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
     if shape.architecture == "gpt-oss":
         return {}  # its files do not contain it
+    if shape.architecture == "step35":
+        shared = {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
+        return {"leading_dense_block_count": shape.num_dense_layers, **shared}
     if not shape.counts_layers:
         return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
     return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
@@ -53,9 +57,11 @@ def _layer_counts(shape: TinyShape) -> dict[str, int]:
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
         head_dim = shape.heads.head_dim
-        kv = {"head_count_kv": shape.heads.num_kv_heads, "key_length": head_dim, "value_length": head_dim}
+        lengths = {"key_length": head_dim, "value_length": head_dim}
         window = {} if shape.heads.window is None else {"sliding_window": shape.heads.window}
-        return {"head_count": shape.num_heads, **kv, **window}
+        if shape.heads.windowed_layers is not None:  # its files list heads by layer
+            return lengths | window
+        return {"head_count": shape.num_heads, "head_count_kv": shape.heads.num_kv_heads, **lengths, **window}
     latent = shape.kv_lora_rank
     head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
     attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
@@ -66,6 +72,23 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     # With absorbed projections, all heads share one key and value: the latent.
     attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
     return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
+
+
+def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
+    """What Step's files list by layer, and the base of frequencies in layers with a window."""
+    heads, layers = shape.heads, range(shape.num_layers)
+    if heads is None or heads.windowed_layers is None:
+        return
+    prefix = shape.architecture
+    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in heads.windowed_layers for layer in layers])
+    counts = [heads.windowed_heads if layer in heads.windowed_layers else shape.num_heads for layer in layers]
+    writer.add_array(f"{prefix}.attention.head_count", counts)
+    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.num_kv_heads] * shape.num_layers)
+    if heads.windowed_theta is not None:
+        writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta)
+    if shape.limits is not None:
+        writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
+        writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
 
 
 def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
@@ -138,9 +161,10 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "dots1": _dots_config,
         "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
+        "step35": _step_config,
     }
     own = makers[shape.architecture](shape)
-    return own | {
+    common = {
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.token_id(tokenizer.bos),
         "eos_token_id": tokenizer.token_id(tokenizer.eos),
@@ -163,6 +187,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "use_cache": True,
         "vocab_size": num_rows,
     }
+    return own | common | own
 
 
 _SPARSE = {
@@ -302,6 +327,43 @@ def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
         "num_local_experts": shape.num_experts,
         "sliding_window": shape.heads.window,
         "swiglu_limit": 7.0,
+    }
+
+
+def _step_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    assert shape.factors is not None
+    assert shape.limits is not None
+    has_window = [shape.heads.has_window(layer, None) for layer in range(shape.num_layers)]
+    return {
+        "architectures": ["Step3p5ForCausalLM"],
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "num_attention_heads": shape.heads.windowed_heads,
+            "num_attention_groups": shape.heads.num_kv_heads,
+            "head_dim": shape.heads.head_dim,
+        },
+        "head_dim": shape.heads.head_dim,
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in has_window],
+        "model_type": "step3p5",
+        "moe_layers_enum": ",".join(map(str, range(shape.num_dense_layers, shape.num_layers))),
+        "moe_num_experts": shape.num_experts,
+        "moe_router_scaling_factor": shape.weights_scale,
+        "moe_top_k": shape.num_experts_used,
+        "num_attention_groups": shape.heads.num_kv_heads,
+        "partial_rotary_factors": [1.0 if each else 0.5 for each in has_window],
+        "rope_scaling": {
+            "factor": shape.factors.factor,
+            "high_freq_factor": shape.factors.fast_turns,
+            "low_freq_factor": shape.factors.slow_turns,
+            "original_max_position_embeddings": shape.factors.original_context,
+            "rope_type": "llama3",
+        },
+        "rope_theta": [shape.heads.windowed_theta if each else shape.rope_theta for each in has_window],
+        "share_expert_dim": shape.expert_dim * shape.num_shared_experts,
+        "sliding_window": shape.heads.window,
+        "swiglu_limits": list(shape.limits.experts),
+        "swiglu_limits_shared": list(shape.limits.shared),
     }
 
 

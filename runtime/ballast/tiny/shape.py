@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ballast.model.layers.feed_forward import ROUTER_BIAS
-from ballast.model.layers.grouped import OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
+from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
 from ballast.tiny.tokenizer import Family
 
 
@@ -34,7 +34,18 @@ class TinyHeads:
     options: frozenset[str] = frozenset({QK_NORM})
     """As in `GroupedSpec`."""
     window: int | None = None
-    """The sliding window. The architecture defines which layers have it."""
+    """The window of the layers that have one. The architecture says which they are, or `windowed_layers`."""
+    windowed_layers: tuple[int, ...] | None = None
+    windowed_heads: int | None = None
+    """Heads of queries in layers with a window; None: as many as in others."""
+    windowed_theta: float | None = None
+    """The base of the frequencies in layers with a window; None: as in others."""
+
+    def has_window(self, layer: int, period: int | None) -> bool:
+        """`period`: the architecture's, where the shape does not name the layers."""
+        if self.windowed_layers is not None:
+            return layer in self.windowed_layers
+        return period is not None and period > 0 and layer % period < period - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,27 @@ class TinyIndex:
     top_k: int = 32
     shared_layers: tuple[int, ...] = ()
     """Layers that reuse the selection of the layer below."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyFactors:
+    """What divides the frequencies in layers without a window, by Llama 3's rule."""
+
+    factor: float
+    original_context: int
+    slow_turns: float = 1.0
+    """Pairs with at most so many turns in the original context are divided by `factor`."""
+    fast_turns: float = 32.0
+    """Pairs with at least so many keep their frequency."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyLimits:
+    """Limits of the layers' units; 0: none."""
+
+    experts: tuple[float, ...]
+    shared: tuple[float, ...]
+    """Of shared experts and dense layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +120,8 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all earlier tokens."""
+    factors: TinyFactors | None = None
+    limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS
     """How the file names the routers' biases."""
     counts_layers: bool = True
@@ -283,6 +317,30 @@ GPT_OSS = TinyShape(
     yarn=TinyYarn(factor=32.0, original_context=64, is_plain=True),
 )
 
+STEP35 = TinyShape(
+    name="Tiny Step-3.5-Flash",
+    family="step",
+    gating="sigmoid",
+    architecture="step35",
+    num_layers=5,
+    heads=TinyHeads(
+        options=frozenset({QK_NORM, GATE}),
+        window=16,
+        windowed_layers=(1, 2, 3),
+        windowed_heads=6,
+        windowed_theta=1e4,
+    ),
+    rope_dim=128,
+    normalize_weights=True,
+    weights_scale=3.0,
+    rms_eps=1e-5,
+    rope_theta=5e6,
+    yarn=None,
+    counts_layers=False,
+    factors=TinyFactors(factor=2.0, original_context=32),
+    limits=TinyLimits(experts=(0.0, 0.0, 0.0, 0.5, 0.5), shared=(0.5, 0.0, 0.0, 0.0, 1.0)),
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -320,4 +378,5 @@ PRESETS = {
     "hy3": HY3,
     "dots1": DOTS1,
     "gptoss": GPT_OSS,
+    "step35": STEP35,
 }

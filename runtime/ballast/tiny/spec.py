@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
@@ -11,7 +13,7 @@ from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.spec import ModelSpec
-from ballast.tiny.shape import TinyShape
+from ballast.tiny.shape import TinyHeads, TinyLimits, TinyShape
 
 Layout = Literal["split", "joint"]
 
@@ -32,7 +34,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
         normalize_weights=shape.normalize_weights,
         weights_scale=shape.weights_scale,
     )
-    dense = DenseSpec(shape.ffn_dim)
+    units, shared_units = _units(shape)
     experts = ExpertsSpec(
         routing,
         shape.expert_dim,
@@ -49,7 +51,12 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
         context_length=shape.context_length,
         hidden=shape.hidden,
         layers=tuple(
-            LayerSpec(_mixer(shape, layer, mla), dense if layer < shape.num_dense_layers else experts)
+            LayerSpec(
+                _mixer(shape, layer, mla),
+                DenseSpec(shape.ffn_dim, shared_units[layer])
+                if layer < shape.num_dense_layers
+                else replace(experts, unit=units[layer] or experts.unit, shared_unit=shared_units[layer]),
+            )
             for layer in range(shape.num_layers)
         ),
         rms_eps=shape.rms_eps,
@@ -57,20 +64,20 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
     )
 
 
+def _units(shape: TinyShape) -> tuple[list[ClampedSilu | None], list[ClampedSilu | None]]:
+    """By layer, those of experts that have a limit, and those of shared experts and dense layers."""
+    none = (0.0,) * shape.num_layers
+    limits = shape.limits or TinyLimits(none, none)
+    experts, shared = (
+        [ClampedSilu(limit) if limit else None for limit in each] for each in (limits.experts, limits.shared)
+    )
+    return experts, shared
+
+
 def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
-    rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     if shape.heads is not None:
-        head_dim, period = shape.heads.head_dim, ARCHITECTURES[shape.architecture].window_period
-        return GroupedSpec(
-            shape.num_heads,
-            shape.heads.num_kv_heads,
-            head_dim,
-            head_dim,
-            rope,
-            options=shape.heads.options,
-            window=shape.heads.window if period is not None and layer % period < period - 1 else None,
-            norms_all_heads=ARCHITECTURES[shape.architecture].norms_all_heads,
-        )
+        return _grouped(shape, shape.heads, layer)
+    rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     return LatentSpec(
         num_heads=shape.num_heads,
         q_lora_rank=shape.q_lora_rank,
@@ -88,4 +95,25 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
             pairs_apart=ARCHITECTURES[shape.architecture].index_pairs == "apart",
             has_indexer=layer not in index.shared_layers,
         ),
+    )
+
+
+def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
+    architecture = ARCHITECTURES[shape.architecture]
+    has_window = heads.has_window(layer, architecture.window_period)
+    is_halved = architecture.halves_full_rope and not has_window
+    return GroupedSpec(
+        (heads.windowed_heads if has_window else None) or shape.num_heads,
+        heads.num_kv_heads,
+        heads.head_dim,
+        heads.head_dim,
+        RopeSpec(
+            shape.rope_dim // 2 if is_halved else shape.rope_dim,
+            (heads.windowed_theta if has_window else None) or shape.rope_theta,
+            None,
+            has_factors=is_halved and shape.factors is not None,
+        ),
+        options=heads.options,
+        window=heads.window if has_window else None,
+        norms_all_heads=architecture.norms_all_heads,
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.tensor import Tensor
 from ballast.model.tensors import expected_tensors
 from ballast.tiny.shape import TinyShape
@@ -21,7 +22,9 @@ _BRANCH_GAIN = 0.6
 _SILU_RMS = 0.6
 """Root mean square of silu(g)·u for normal g and u of variance 1."""
 _CLAMPED_RMS = 8.0
-"""The same for a clamped unit with the biases below."""
+"""The same of a clamped unit whose products have the biases below."""
+_LIMITED_RMS = 0.2
+"""The same of silu(g)·u with factors that are limited to 0.5."""
 _LOGIT_STD = 3.0
 """Scale of the logits for a thousand tokens: about 2.5 nats of entropy, and the best token about 1 above the next."""
 _PADDING_GAIN = 2.0
@@ -37,6 +40,8 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
             values[num_tokens:] *= _PADDING_GAIN
         elif tensor.group == "embedding":
             values = _matrix(seed, tensor, math.sqrt(shape.hidden))
+        elif tensor.role == "rope_factors":
+            values = _rope_factors(shape, tensor)
         elif len(tensor.shape) > 1 and not tensor.is_added:
             values = _matrix(seed, tensor, _gain(shape, tensor))
         else:
@@ -67,10 +72,24 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
     return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
 
 
+def _rope_factors(shape: TinyShape, tensor: Tensor) -> Floats:
+    """What divides the frequencies of the first rope_dim / 4 pairs; further entries are not used."""
+    assert shape.factors is not None
+    dim, factors = shape.rope_dim // 2, shape.factors
+    frequencies = shape.rope_theta ** -(np.arange(0, dim, 2) / dim)
+    turns = factors.original_context * frequencies / (2 * np.pi)
+    kept = np.clip((turns - factors.slow_turns) / (factors.fast_turns - factors.slow_turns), 0.0, 1.0)
+    values = np.ones(tensor.shape, np.float32)
+    values[: dim // 2] = 1 / ((1 - kept) / factors.factor + kept)
+    return values
+
+
 def _unit_rms(tensor: Tensor) -> float:
-    """Root mean square of the output of an expert's unit."""
-    is_clamped = tensor.part_of is not None and tensor.part_of.unit is not None
-    return _CLAMPED_RMS if is_clamped else _SILU_RMS
+    """Root mean square of what the unit of a tensor's experts gives."""
+    unit = None if tensor.part_of is None else tensor.part_of.unit
+    if isinstance(unit, ClampedSilu):
+        return _LIMITED_RMS
+    return _SILU_RMS if unit is None else _CLAMPED_RMS
 
 
 def _routed_gain(shape: TinyShape) -> float:

@@ -12,17 +12,26 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from support.kernels.isas import isa_params
 
 ALPHA, LIMIT = 1.702, 7.0
+SILU_LIMIT = 2.0
 NUM_EXPERTS, NUM_CHOSEN = 5, 2
 Floats = NDArray[np.float32]
 
 
-def reference(x, matrices, biases, ids, weights, *, is_clamped: bool) -> NDArray[np.float64]:
+def with_unit(experts: kernels.Experts, unit: str) -> kernels.Experts:
+    if unit == "clamped":
+        return experts.with_clamped_swiglu(alpha=ALPHA, limit=LIMIT)
+    return experts.with_clamped_silu(limit=SILU_LIMIT) if unit == "limited" else experts
+
+
+def reference(x, matrices, biases, ids, weights, unit: str) -> NDArray[np.float64]:
     out = np.zeros(x.shape)
     for token, row in enumerate(x.astype(np.float64)):
         for expert, weight in zip(ids[token], weights[token], strict=True):
             g, u = (matrices[part][expert] @ row + biases[part][expert] for part in ("gate", "up"))
             h = g / (1 + np.exp(-g)) * u
-            if is_clamped:
+            if unit == "limited":
+                h = np.minimum(g / (1 + np.exp(-g)), SILU_LIMIT) * np.clip(u, -SILU_LIMIT, SILU_LIMIT)
+            if unit == "clamped":
                 g, u = np.minimum(g, LIMIT), np.clip(u, -LIMIT, LIMIT)
                 h = g / (1 + np.exp(-ALPHA * g)) * (u + 1)
             out[token] += weight * (matrices["down"][expert] @ h + biases["down"][expert])
@@ -45,7 +54,7 @@ def choose(rng: np.random.Generator, num_tokens: int) -> tuple[NDArray[np.int32]
 
 
 @pytest.mark.parametrize("isa", ["reference", *isa_params()])
-@pytest.mark.parametrize("is_clamped", [True, False], ids=["clamped", "silu"])
+@pytest.mark.parametrize("unit", ["clamped", "limited", "silu"])
 @pytest.mark.parametrize("num_nodes", [1, 3])
 @pytest.mark.parametrize("num_tokens", [1, 23])
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ def choose(rng: np.random.Generator, num_tokens: int) -> tuple[NDArray[np.int32]
     ids=["f32", "mxfp4"],
 )
 def test_biases_are_added_and_the_unit_is_clamped(
-    rng, make_matrix, isa, is_clamped, num_nodes, num_tokens, kind, width, hidden, tolerance
+    rng, make_matrix, isa, unit, num_nodes, num_tokens, kind, width, hidden, tolerance
 ):
     pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(num_nodes)]))
     views, matrices = {}, {}
@@ -62,9 +71,7 @@ def test_biases_are_added_and_the_unit_is_clamped(
         views[part], values = make_matrix(kind, NUM_EXPERTS * rows, cols)
         matrices[part] = values.reshape(NUM_EXPERTS, rows, cols)
     biases = make_biases(rng, width, hidden)
-    experts = kernels.Experts(**views, num_experts=NUM_EXPERTS).with_biases(**biases)
-    if is_clamped:
-        experts = experts.with_clamped_swiglu(alpha=ALPHA, limit=LIMIT)
+    experts = with_unit(kernels.Experts(**views, num_experts=NUM_EXPERTS).with_biases(**biases), unit)
     experts = experts.packed(pool, isa, activation_bytes=2)
     x = rng.standard_normal((num_tokens, hidden), np.float32)
     ids, weights = choose(rng, num_tokens)
@@ -72,19 +79,20 @@ def test_biases_are_added_and_the_unit_is_clamped(
 
     experts.forward(pool, x, ids, weights, out)
 
-    want = reference(x, matrices, biases, ids, weights, is_clamped=is_clamped)
+    want = reference(x, matrices, biases, ids, weights, unit)
     np.testing.assert_allclose(out, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
+@pytest.mark.parametrize("unit", ["clamped", "limited"])
 @pytest.mark.parametrize("isa", isa_params())
-def test_a_token_has_the_same_bits_in_every_batch(rng, make_matrix, isa):
+def test_a_token_has_the_same_bits_in_every_batch(rng, make_matrix, isa, unit):
     pool = kernels.ThreadPool(2)
     views = {
         part: make_matrix(GgmlType.MXFP4, NUM_EXPERTS * rows, cols)[0]
         for part, (rows, cols) in shapes_of(352, 288).items()
     }
     experts = kernels.Experts(**views, num_experts=NUM_EXPERTS).with_biases(**make_biases(rng, 352, 288))
-    experts = experts.with_clamped_swiglu(alpha=ALPHA, limit=LIMIT).packed(pool, isa, activation_bytes=2)
+    experts = with_unit(experts, unit).packed(pool, isa, activation_bytes=2)
     x = rng.standard_normal((40, 288), np.float32)
     ids, weights = choose(rng, 40)
     whole, alone = np.full_like(x, np.nan), np.full_like(x, np.nan)

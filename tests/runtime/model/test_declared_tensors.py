@@ -22,11 +22,12 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors, layer_tensors
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import open_gguf
-from support.models import gguf_files
+from support.models import gguf_files, gpt_oss_specs, step_specs
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_SPEC, V3_SPEC, write_model
 
-SPECS = {name: spec for name, spec in vars(gguf_files).items() if name.endswith("_SPEC")}
+_MODULES = (gguf_files, gpt_oss_specs, step_specs)
+SPECS = {name: spec for module in _MODULES for name, spec in vars(module).items() if name.endswith("_SPEC")}
 GATE = "blk.1.attn_gate.weight"
 
 

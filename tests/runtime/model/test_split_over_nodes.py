@@ -34,7 +34,7 @@ def made_up(num_nodes: int) -> Topology:
     return Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(num_nodes)])
 
 
-MODELS = [("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16"), ("gptoss", "mxfp4")]
+MODELS = [("v2lite", "q8_0"), ("v2lite", "q4_k_m"), ("v3", "bf16"), ("gptoss", "mxfp4"), ("step35", "bf16")]
 
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)

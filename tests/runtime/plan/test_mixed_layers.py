@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from ballast.families.architecture import ClampedSilu
 from ballast.host.machine import Memory
-from ballast.model.layers.grouped import OUTPUT_BIAS, QK_NORM, SINKS, GroupedSpec
+from ballast.model.layers.feed_forward import DenseSpec
+from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, SINKS, GroupedSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.weights.gguf import open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM52_SPEC, QWEN3_30B_SPEC, V2_LITE_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import (
+    GLM46_SPEC,
+    GLM52_SPEC,
+    QWEN3_30B_SPEC,
+    V2_LITE_SPEC,
+    common_types,
+    write_hollow_model,
+)
 from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, with_windows
+from support.models.step_specs import STEP_SPEC
 
 GIB = 1 << 30
 NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
@@ -79,6 +89,26 @@ def test_a_gpu_refuses_what_its_kernels_do_not_compute(spec: ModelSpec) -> None:
     refusal = why_not_on_gpu(spec)
     assert refusal is not None
     assert refusal.startswith("its attention has windows, sinks or a bias of the output, or its experts have biases ")
+
+
+_LIMITED = replace(GLM46_SPEC.layers[0], feed_forward=DenseSpec(12288, ClampedSilu(2.0)))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        with_windows(STEP_SPEC, None),
+        changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, GATE})),
+        changed(QWEN3_30B_SPEC, has_factors=True),
+        changed(GLM46_SPEC, shared_unit=ClampedSilu(16.0)),
+        replace(GLM46_SPEC, layers=(_LIMITED, *GLM46_SPEC.layers[1:])),
+    ],
+    ids=["Step without windows", "gates", "factors", "unit of shared experts", "unit of a dense layer"],
+)
+def test_a_gpu_refuses_gates_factors_and_limits(spec: ModelSpec) -> None:
+    refusal = why_not_on_gpu(spec)
+    assert refusal is not None
+    assert "a clamped unit" in refusal
 
 
 def test_a_gpu_takes_layers_that_share_an_indexer() -> None:

@@ -51,6 +51,7 @@ from support.models.gguf_files import (
     write_model,
 )
 from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from support.models.step_specs import STEP35_FLASH_SPEC
 from support.models.written import MakeTiny
 
 GIB = 1 << 30
@@ -93,6 +94,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("glm45", "split", "q8_0"),
         ("v32", "split", "q4_k_m"),
         ("glm5", "split", "q8_0"),
+        ("step35", "split", "q4_k_m"),
     ],
 )
 def test_the_plan_counts_what_the_loaded_model_takes(
@@ -129,6 +131,7 @@ def test_the_plan_counts_what_the_loaded_model_takes(
         (GLM52_SPEC, 743.4e9, 2 * 95_232),
         (GPT_OSS_20B_SPEC, 20.91e9, 2 * 49_152),
         (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
+        (STEP35_FLASH_SPEC, 196.96e9, 2 * 184_320),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

@@ -21,7 +21,7 @@ FLASH = """[gMASK]<sop>
 """
 
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
-MINIMAX, HY3 = (source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3"))
+MINIMAX, HY3, STEP = (source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash"))
 K2_THINKING = "stands for the published template"
 
 
@@ -52,6 +52,8 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("deepseek32", V32, {"thinking": True}, Start.REASONING),
         ("deepseek32", V32, {"thinking": False}, Start.CONTENT),
         ("minimax", MINIMAX, {}, Start.REASONING),
+        ("step", STEP, {}, Start.REASONING),
+        ("step", STEP, {"enable_thinking": False}, Start.REASONING),
         ("hunyuan", HY3, {}, Start.CONTENT),
         ("hunyuan", HY3, {"reasoning_effort": "low"}, Start.REASONING),
         ("hunyuan", HY3, {"enable_thinking": True}, Start.REASONING),

@@ -296,6 +296,7 @@ def test_a_fingerprint_survives_what_converters_do() -> None:
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
         ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
+        ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
     ],
 )
 def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_makes_them(
@@ -418,12 +419,13 @@ def test_families_with_calls_as_text_write_arguments_that_are_no_object_as_they_
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
         ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
         ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
+        ("step-3.5-flash", "<tool_call>\n<function=f>\nno JSON\n</function>\n</tool_call>"),
     ):
         assert written in family(name).render(turns)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7"])
-def test_qwen_and_glm_write_late_instructions_in_their_place(name: str) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash"])
+def test_qwen_glm_and_step_write_late_instructions_in_their_place(name: str) -> None:
     prompt = family(name).render(CHAT)
     assert prompt.index("A1") < prompt.index("U2") < prompt.index("S2")
     assert "system-reminder" not in prompt
@@ -467,7 +469,9 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
     assert family(name).render([{"role": "user", "content": "U"}], options=options).endswith(tail)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3"])
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash"]
+)
 def test_other_families_last_messages_are_continued(name: str) -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]
     assert family(name).render(chat, continue_final=True).endswith("Once")

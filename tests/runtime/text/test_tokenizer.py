@@ -416,7 +416,7 @@ def test_gpt_4os_splits(text: str, pieces: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "#include 日本"])
 def test_hunyuan_splits_as_deepseek_v3(text: str) -> None:
-    assert splits("hunyuan-dense", text) == splits("deepseek-v3", text)
+    assert splits("hunyuan-dense", text) == splits("step35", text) == splits("deepseek-v3", text)
 
 
 @pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "e\u0301té ﬁ A\u030a", " \t\n x"])

@@ -131,6 +131,7 @@ class CallForm:
 FORMS: Mapping[str, CallForm] = {
     "Qwen3-Coder": CallForm("qwen3", "tagged"),
     "Qwen3": CallForm("qwen3", "json"),
+    "Step": CallForm("step", "tagged"),
     "GLM": CallForm("glm", "keyed"),
     "Hunyuan 3": CallForm("hunyuan", "keyed"),
     "MiniMax-M2": CallForm("minimax", "invoke"),

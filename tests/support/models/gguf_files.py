@@ -13,6 +13,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
+from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS, GroupedSpec
@@ -393,6 +394,8 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         keys |= _latent_keys(mixer) | _index_keys(spec)
     if spec.architecture.name == "hy_v3":
         keys["expert_shared_feed_forward_length"] = experts.shared_width
+    elif spec.architecture.name == "step35":
+        keys |= _step_keys(spec)
     elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss"):
         keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
     if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss"):
@@ -418,6 +421,30 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         }
     named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
     return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
+
+
+def _step_keys(spec: ModelSpec) -> dict[str, Any]:
+    grouped = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
+    full, windowed = ([each for each in grouped if (each.window is None) == is_full] for is_full in (True, False))
+    units = [
+        (layer.feed_forward.unit, None) if layer.experts is None else (layer.experts.shared_unit, layer.experts.unit)
+        for layer in spec.layers
+    ]
+    shared, experts = (
+        [unit.limit if isinstance(unit, ClampedSilu) else 0.0 for unit in each] for each in zip(*units, strict=True)
+    )
+    return {
+        "leading_dense_block_count": spec.routed_layers[0],
+        "expert_shared_feed_forward_length": spec.widest_shared,
+        "attention.head_count": [each.num_heads for each in grouped],
+        "attention.head_count_kv": [each.num_kv_heads for each in grouped],
+        "attention.sliding_window": windowed[0].window,
+        "attention.sliding_window_pattern": [each.window is not None for each in grouped],
+        "rope.dimension_count": 2 * full[0].rope.dim,
+        "rope.freq_base_swa": windowed[0].rope.theta,
+        "swiglu_clamp_exp": experts,
+        "swiglu_clamp_shexp": shared,
+    }
 
 
 def _latent_keys(latent: LatentSpec) -> dict[str, Any]:

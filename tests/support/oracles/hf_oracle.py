@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf.quants
@@ -47,6 +48,7 @@ _BLOCK_NAMES = {
     "attn_output.weight": "self_attn.o_proj.weight",
     "attn_output.bias": "self_attn.o_proj.bias",
     "attn_sinks.weight": "self_attn.sinks",
+    "attn_gate.weight": "self_attn.g_proj.weight",
     "indexer.attn_q_b.weight": "self_attn.indexer.wq_b.weight",
     "indexer.attn_k.weight": "self_attn.indexer.wk.weight",
     "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
@@ -71,6 +73,21 @@ _BLOCK_NAMES = {
 }
 
 
+class StepForCausalLM(torch.nn.Module):
+    """Step's text model with a head. transformers has a head for the model that sees images alone."""
+
+    config_class = transformers.models.step3p7.Step3p7TextConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.model = transformers.models.step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        states = self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
+        return SimpleNamespace(logits=self.lm_head(states))
+
+
 def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     """The transformers model that `config_dir`/config.json names, with the weights of `gguf_path` (any of its shards).
 
@@ -78,7 +95,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     """
     config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
     # transformers imports the code of a model when its class is first asked for, which takes seconds.
-    model_class = getattr(transformers, config_values["architectures"][0])
+    name = config_values["architectures"][0]
+    model_class = StepForCausalLM if name == "Step3p5ForCausalLM" else getattr(transformers, name)
     config = model_class.config_class.from_dict(
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
@@ -86,6 +104,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     weights = hf_weights(dequantized(gguf_path))
     if config.model_type == "gpt_oss":
         weights = _as_gpt_oss(weights)
+    if model_class is StepForCausalLM:
+        weights = _as_step(weights)
     own = model.state_dict().keys()
     # Some classes keep the router's bias in the block, not in the router.
     weights = {name if name in own else name.replace(".gate.e_score", ".e_score"): weights[name] for name in weights}
@@ -199,6 +219,12 @@ def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:
     return found
 
 
+def _as_step(weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Norms have one less than files, to which conversion has added one; config.json has the factors of frequencies."""
+    named = {name: values for name, values in weights.items() if name != "rope_freqs.weight"}
+    return {name: values - 1 if name.endswith("norm.weight") else values for name, values in named.items()}
+
+
 def _joint(key: Floats, value: Floats) -> Floats:
     """attn_k_b [heads, latent, nope] and attn_v_b [heads, v, latent] → kv_b_proj [heads · (nope + v), latent]."""
     return np.concatenate([key.transpose(0, 2, 1), value], axis=1).reshape(-1, value.shape[-1])
@@ -208,5 +234,7 @@ def _hf_name(name: str) -> str:
     """transformers' name of a tensor. Unknown names are unchanged, so that the strict load reports them."""
     if name in _GLOBAL_NAMES:
         return _GLOBAL_NAMES[name]
+    if not name.startswith("blk."):
+        return name
     _, layer, rest = name.split(".", 2)
     return f"model.layers.{layer}.{_BLOCK_NAMES.get(rest, rest)}"

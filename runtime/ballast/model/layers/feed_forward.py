@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ballast.families.architecture import ClampedSwiglu, Gating
+from ballast.families.architecture import Gating, Unit
 from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix
 
 MLP = "mlp"
@@ -37,13 +37,15 @@ class DenseSpec:
     """A gated network for every token."""
 
     width: int
+    unit: Unit | None = None
+    """What it computes of gate and up. None: silu(g) · u."""
 
     def modules(self, moe_module: str) -> dict[str, tuple[str, ...]]:
         """Modules without tensors of their own, with their classes."""
         return {"mlp": ("{family}MLP",)}
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        return _network("", self.width, hidden, "mlp", "dense feed-forward")
+        return _network("", self.width, hidden, "mlp", "dense feed-forward", self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ class ExpertsSpec:
     """Whether each expert's gate and up projection are in one tensor, gate first."""
     router_bias_name: str = ROUTER_BIAS
     """How the file names the router's bias, if there is one."""
-    unit: ClampedSwiglu | None = None
+    unit: Unit | None = None
     """What an expert computes of gate and up. None: silu(g) · u."""
+    shared_unit: Unit | None = None
+    """What the shared experts compute of gate and up. None: silu(g) · u."""
     has_biases: bool = False
     """Whether the router's logits and the three products of each expert have biases."""
 
@@ -76,7 +80,7 @@ class ExpertsSpec:
         count = self.routing.num_experts
         router: dict[str, Any] = {"group": "router", "classes": ("MoEGate", "{family}TopkRouter")}
         added = Tensor("router_bias", self.router_bias_name, (count,), module="mlp.gate", is_added=True, **router)
-        shared = _network("_shexp", self.shared_width, hidden, "mlp.shared_experts", "shared experts")
+        shared = _network("_shexp", self.shared_width, hidden, "mlp.shared_experts", "shared experts", self.shared_unit)
         return (
             matrix("router", "ffn_gate_inp", (count, hidden), "mlp.gate", is_exact=True, **router),
             *((added,) if self.routing.router_bias else ()),
@@ -121,7 +125,7 @@ class ExpertsSpec:
 FeedForward = DenseSpec | ExpertsSpec
 
 
-def _network(suffix: str, width: int, hidden: int, module: str, group: Group) -> tuple[Tensor, ...]:
+def _network(suffix: str, width: int, hidden: int, module: str, group: Group, unit: Unit | None) -> tuple[Tensor, ...]:
     """A network for every token, packed as a single expert."""
     shapes: dict[ExpertPart, tuple[int, int]] = {
         "gate": (width, hidden),
@@ -135,7 +139,7 @@ def _network(suffix: str, width: int, hidden: int, module: str, group: Group) ->
             shape,
             f"{module}.{part}_proj",
             group=group,
-            part_of=PartOf(MLP, (part,)),
+            part_of=PartOf(MLP, (part,), unit),
         )
         for part, shape in shapes.items()
     )

@@ -16,6 +16,8 @@ OUTPUT_BIAS = "output_bias"
 """The output has a bias."""
 SINKS = "sinks"
 """Each head of queries has a sink: a score of one further position, whose value is 0."""
+GATE = "gate"
+"""What each head of queries gives is multiplied by the sigmoid of a product with the layer's input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class GroupedSpec:
             norm("query_norm", "attn_q_norm", query_norm, "self_attn.q_norm", **norms),
             norm("key_norm", "attn_k_norm", key_norm, "self_attn.k_norm", **norms),
             vector("sinks", "attn_sinks", self.num_heads, "self_attn.sinks", option=SINKS),
+            matrix("head_gate", "attn_gate", (self.num_heads, hidden), "self_attn.g_proj", option=GATE),
             matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
             bias("output_bias", "attn_output", hidden, "self_attn.o_proj", option=OUTPUT_BIAS),
         )

@@ -29,3 +29,6 @@ class RopeSpec:
     """Entries that are rotated."""
     theta: float
     yarn: YarnSpec | None
+    has_factors: bool = False
+    """Whether the model's tensor `rope_freqs.weight` divides the frequencies, its first entry that of the first pair.
+    """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ballast.families.architecture import ClampedSwiglu
+from ballast.families.architecture import Unit
 
 Group = Literal[
     "embedding", "attention", "router", "routed experts", "shared experts", "dense feed-forward", "norms", "output"
@@ -38,7 +38,7 @@ class PartOf:
     """The forward pass's name for the experts."""
     parts: tuple[ExpertPart, ...]
     """More than one if a tensor has several parts of each expert, one after another."""
-    unit: ClampedSwiglu | None = None
+    unit: Unit | None = None
     """What they compute of gate and up. None: silu(g) · u."""
 
 

@@ -12,6 +12,7 @@ from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import ROPE_FACTORS
 
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
@@ -23,6 +24,10 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
             )
     if config.yarn is not None and spec.rope.yarn is None:
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
+    if config.has_factors and keys.architecture.halves_full_rope and not keys.has_tensor(ROPE_FACTORS):
+        raise keys.refuse(
+            f"config.json divides frequencies (llama3) and this file has no {ROPE_FACTORS}; convert the model again"
+        )
 
 
 def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:
@@ -60,7 +65,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
 def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     feed_forward = layer.feed_forward
     of_heads = [
-        ("num_attention_heads", layer.mixer.num_heads, config.num_attention_heads),
+        ("num_attention_heads", layer.mixer.num_heads, _num_heads(layer.mixer, config)),
         *_mixer(layer.mixer, config),
     ]
     if isinstance(feed_forward, DenseSpec):
@@ -70,6 +75,11 @@ def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object
         ("n_shared_experts", feed_forward.num_shared, config.n_shared_experts),
         ("moe_intermediate_size", feed_forward.width, config.moe_intermediate_size),
     ]
+
+
+def _num_heads(mixer: Mixer, config: HfConfig) -> int | None:
+    has_window = isinstance(mixer, GroupedSpec) and mixer.window is not None
+    return config.num_windowed_heads if has_window else config.num_attention_heads
 
 
 def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:

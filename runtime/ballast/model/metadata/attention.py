@@ -14,6 +14,8 @@ from ballast.model.layers.positions import RopeSpec, YarnSpec
 from ballast.model.layers.tensor import Tensor
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
+from ballast.model.metadata.positions import MOST_THETA
+from ballast.model.tensors import ROPE_FACTORS
 
 _MOST_INDEX_HEADS = 1024
 """Far above any model's. Bounds what a step allocates."""
@@ -41,7 +43,10 @@ def read_mixers(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: 
     if keys.architecture.attention == "latent":
         return tuple(_read_latent(keys, layers, widths, theta, yarn))
     mixer = _read_grouped(keys, layers, widths, theta, yarn)
-    return tuple(replace(mixer, window=window) for window in _windows(keys, layers.num_layers))
+    return tuple(
+        replace(mixer, num_heads=num_heads, window=window, rope=_rope(keys, mixer.rope, window))
+        for num_heads, window in zip(_head_counts(keys, layers, mixer), _windows(keys, layers.num_layers), strict=True)
+    )
 
 
 def _latent_dims(keys: Keys) -> LatentDims:
@@ -140,8 +145,6 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
 
 def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> GroupedSpec:
     num_kv_heads = keys.uniform("attention.head_count_kv", range(layers.num_layers))
-    if widths.num_heads % num_kv_heads:
-        raise keys.refuse(f"{widths.num_heads} heads share {num_kv_heads} heads of the cache; expected equal groups")
     by_heads = max(1, widths.hidden // widths.num_heads)
     head_dim = keys.whole("attention.key_length", default=by_heads)
     rope_dim = keys.whole("rope.dimension_count", default=head_dim)
@@ -161,6 +164,28 @@ def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn
     return replace(mixer, options=_options(keys, mixer.declared(widths.hidden)))
 
 
+def _head_counts(keys: Keys, layers: Layers, mixer: GroupedSpec) -> tuple[int, ...]:
+    """Of each layer, the heads of queries."""
+    counts = keys.each("attention.head_count", layers.num_layers)
+    for count in counts:
+        if count % mixer.num_kv_heads:
+            raise keys.refuse(f"{count} heads share {mixer.num_kv_heads} of the cache; expected equal groups")
+    return counts
+
+
+def _rope(keys: Keys, rope: RopeSpec, window: int | None) -> RopeSpec:
+    """That of a layer with this window. Files may have another base of frequencies for layers with a window."""
+    if window is not None:
+        key = "rope.freq_base_swa"
+        theta = rope.theta if keys.get(key) is None else keys.number(key, above=1.0, most=MOST_THETA)
+        return replace(rope, theta=theta)
+    if not keys.architecture.halves_full_rope:
+        return rope
+    if rope.dim % 4:
+        raise keys.wrong("rope.dimension_count", "a multiple of 4, half of which layers without a window rotate")
+    return replace(rope, dim=rope.dim // 2, has_factors=keys.has_tensor(ROPE_FACTORS))
+
+
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
     if keys.architecture.window_period is None:
@@ -174,6 +199,8 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
             raise keys.wrong(key, f"true or false for each of {num_layers} layers, or a period")
         yield from (window if has_window else None for has_window in pattern[:num_layers])
         return
+    if not keys.architecture.window_period:
+        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
     period = keys.whole(key, default=keys.architecture.window_period)
     yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
 

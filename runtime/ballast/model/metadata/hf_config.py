@@ -40,6 +40,14 @@ class HfRope(BaseModel):
         return (self.type or self.rope_type) == "yarn"
 
 
+class HfHeads(BaseModel):
+    """Step's `attention_other_setting`: the heads of layers with a window."""
+
+    model_config = _CONFIG
+
+    num_attention_heads: Whole | None = None
+
+
 class HfConfig(BaseModel):
     """The fields that matter here; all others are left alone. None: the file does not say."""
 
@@ -50,6 +58,9 @@ class HfConfig(BaseModel):
     first_k_dense_replace: Whole | None = None
     intermediate_size: Whole | None = None
     num_attention_heads: Whole | None = None
+    num_sliding_attention_heads: Whole | None = None
+    """Heads of layers with a window, if they have others."""
+    attention_other_setting: HfHeads | None = None
     num_key_value_heads: Whole | None = None
     head_dim: Whole | None = None
     sliding_window: Whole | None = None
@@ -76,7 +87,8 @@ class HfConfig(BaseModel):
     norm_topk_prob: bool | None = None
     routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
     rms_norm_eps: Number | None = None
-    rope_theta: Number | None = None
+    rope_theta: Number | list[Number] | None = None
+    """One for all layers, or of each layer."""
     rope_scaling: HfRope | None = None
     rope_parameters: HfRope | None = None
     text_config: HfConfig | None = None
@@ -99,10 +111,24 @@ class HfConfig(BaseModel):
         return rope if rope is not None and rope.is_yarn else None
 
     @property
+    def has_factors(self) -> bool:
+        """Whether frequencies are divided by factors, which files have as a tensor."""
+        rope = self.rope_scaling
+        return rope is not None and (rope.rope_type or rope.type) == "llama3"
+
+    @property
     def theta(self) -> float | None:
-        """The base of the rotation's frequencies."""
+        """The base of the rotation's frequencies, in the first layer."""
+        if isinstance(self.rope_theta, list):
+            return self.rope_theta[0] if self.rope_theta else None
         in_rope = None if self.rope_parameters is None else self.rope_parameters.rope_theta
         return self.rope_theta or in_rope
+
+    @property
+    def num_windowed_heads(self) -> int | None:
+        """Heads of layers with a window."""
+        other = self.attention_other_setting and self.attention_other_setting.num_attention_heads
+        return self.num_sliding_attention_heads or other or self.num_attention_heads
 
     @property
     def is_greedy(self) -> bool:

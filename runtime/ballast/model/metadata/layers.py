@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.feed_forward import ROUTER_BIAS, DenseSpec, ExpertsSpec, FeedForward, RoutingSpec
-from ballast.model.metadata.keys import Keys
+from ballast.model.metadata.keys import Keys, is_number
 from ballast.weights.gguf import block_of
 
 ROUTER_BIASES = (ROUTER_BIAS, "exp_probs_b")
@@ -39,6 +41,7 @@ class Widths(NamedTuple):
     ffn_dim: int
     """Width of dense layers; 0 for a file without any."""
     num_heads: int
+    """Of the first layer."""
     num_experts: int
     num_experts_used: int
     num_shared_experts: int
@@ -52,12 +55,19 @@ def read_widths(keys: Keys, layers: Layers) -> Widths:
     return Widths(
         hidden=keys.whole("embedding_length"),
         ffn_dim=keys.uniform("feed_forward_length", range(num_dense_layers)) if num_dense_layers else 0,
-        num_heads=keys.uniform("attention.head_count", range(num_layers)),
+        num_heads=_num_heads(keys, num_layers),
         num_experts=keys.whole("expert_count"),
         num_experts_used=keys.whole("expert_used_count"),
         num_shared_experts=_num_shared_experts(keys, num_dense_layers, expert_dim),
         expert_dim=expert_dim,
     )
+
+
+def _num_heads(keys: Keys, num_layers: int) -> int:
+    key = "attention.head_count"
+    if keys.architecture.attention == "latent":
+        return keys.uniform(key, range(num_layers))
+    return keys.each(key, num_layers)[0]
 
 
 def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: RoutingSpec) -> tuple[FeedForward, ...]:
@@ -72,8 +82,30 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
         unit=keys.architecture.unit,
         has_biases=keys.architecture.expert_biases,
     )
-    num_routed = layers.num_layers - layers.num_dense_layers
-    return (*[DenseSpec(widths.ffn_dim)] * layers.num_dense_layers, *[experts] * num_routed)
+    units = _units(keys, "swiglu_clamp_exp", layers.num_layers)
+    shared_units = _units(keys, "swiglu_clamp_shexp", layers.num_layers)
+    return tuple(
+        DenseSpec(widths.ffn_dim, shared)
+        if layer < layers.num_dense_layers
+        else replace(experts, unit=unit or experts.unit, shared_unit=shared)
+        for layer, (unit, shared) in enumerate(zip(units, shared_units, strict=True))
+    )
+
+
+def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, ...]:
+    """Of each layer, the unit with the limit that `key` lists, or has for all; None without a limit, which files write
+    as 0."""
+    limits = keys.get(key) if keys.architecture.has_limits else None
+    if limits is None:
+        return (None,) * num_layers
+    by_layer = limits if isinstance(limits, list) else [limits] * num_layers
+    if len(by_layer) < num_layers or not all(map(_is_limit, by_layer[:num_layers])):
+        raise keys.wrong(key, f"a number, at least 0, for each of {num_layers} layers")
+    return tuple(ClampedSilu(float(limit)) if limit else None for limit in by_layer[:num_layers])
+
+
+def _is_limit(value: object) -> bool:
+    return is_number(value) and value >= 0
 
 
 def read_vocab_size(keys: Keys) -> int:

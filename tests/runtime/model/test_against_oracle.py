@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +33,7 @@ from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
 from support.models.mixed_types import with_all_types
 from support.models.random_blocks import FORMATS
+from support.models.written import MakeTiny
 from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:
@@ -159,14 +159,13 @@ def compare(subject: Subject, chunk_size: int, isa: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+def subjects(written: MakeTiny) -> Callable[..., Subject]:
     made: dict[tuple[str, str, str], Subject] = {}
 
     def get(arch: str, mla: str, quant: str) -> Subject:
         key = (arch, mla, quant)
         if key not in made:
-            directory: Path = tmp_path_factory.mktemp("-".join(key))
-            model = write_tiny_model(directory, arch=arch, mla=mla, quant=quant)
+            model = written(arch=arch, mla=mla, quant=quant)
             made[key] = Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))
         return made[key]
 

@@ -6,17 +6,15 @@ often does on these models, whose random weights amplify every error; there only
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from ballast.errors import ConfigError
 from ballast.host.isa import chosen_isa
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.isas import isa_params
+from support.models.written import MakeTiny
 from support.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
 NUM_PROMPTS, NEW_TOKENS = 100, 32
@@ -25,10 +23,9 @@ NUM_COMPARED = 32
 
 
 @pytest.fixture(scope="module", params=[("v2lite", "q4_k"), ("v3", "q8_0")], ids="-".join)
-def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GgufModel:
+def model(written: MakeTiny, request: pytest.FixtureRequest) -> GgufModel:
     arch, quant = request.param
-    directory: Path = tmp_path_factory.mktemp("tiny")
-    return open_gguf(write_tiny_model(directory, arch=arch, mla="split", quant=quant).gguf)
+    return open_gguf(written(arch=arch, mla="split", quant=quant).gguf)
 
 
 @pytest.fixture(scope="module")

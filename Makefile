@@ -3,6 +3,8 @@ SHELL := /bin/bash
 BIN   := .venv/bin
 # Tools of the virtual environment (cmake, ninja, clang-format) come before the system's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Byte code is kept even where the environment forbids that: without it, each process compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 CXX_SOURCES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 # Sanitizers need a C++ runtime of their own, so the C++ tests are built apart from the extension.

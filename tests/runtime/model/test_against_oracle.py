@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,13 +26,14 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import TinyModel, write_tiny_model
+from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import V3
-from ballast.weights.gguf import open_gguf
+from ballast.weights.gguf import GgufModel, open_gguf
 from support.generate import generate
 from support.kernels.isas import FAST_ISAS, isa_params
 from support.models.mixed_types import with_all_types
 from support.models.random_blocks import FORMATS
+from support.models.written import MakeTiny
 from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ QUANTS = [
 
 @dataclass(frozen=True)
 class Subject:
-    """A tiny model and the same weights in transformers."""
+    """A tiny model, opened once for all cases, and the same weights in transformers."""
 
-    model: TinyModel
+    gguf: GgufModel
     oracle: PreTrainedModel
     logits: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
     ties: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class RecordingRunner(Runner):
         return logits[batch.sampled]
 
 
-def make_core(model: TinyModel, chunk_size: int, isa: str) -> tuple[EngineCore, RecordingRunner]:
+def make_core(gguf_model: GgufModel, chunk_size: int, isa: str) -> tuple[EngineCore, RecordingRunner]:
     settings = EngineSettings(
         cache_lens=512,
         max_batch_size=1,
@@ -122,7 +122,6 @@ def make_core(model: TinyModel, chunk_size: int, isa: str) -> tuple[EngineCore, 
         cpu_isa=isa,
         activation_bytes=2,
     )
-    gguf_model = open_gguf(model.gguf)
     spec = read_spec(gguf_model, None)
     runner = RecordingRunner(load_runner(gguf_model, spec, spec.vocab_size, settings))
     return EngineCore(runner, scheduler_config(settings)), runner
@@ -139,7 +138,7 @@ def make_prompt() -> tuple[int, ...]:
 
 def compare(subject: Subject, chunk_size: int, isa: str) -> None:
     prompt = make_prompt()
-    core, runner = make_core(subject.model, chunk_size, isa)
+    core, runner = make_core(subject.gguf, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
     first_wrong: int | None = None
@@ -163,15 +162,14 @@ def compare(subject: Subject, chunk_size: int, isa: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+def subjects(written: MakeTiny) -> Callable[..., Subject]:
     made: dict[tuple[str, str, str], Subject] = {}
 
     def get(arch: str, mla: str, quant: str) -> Subject:
         key = (arch, mla, quant)
         if key not in made:
-            directory: Path = tmp_path_factory.mktemp("-".join(key))
-            model = write_tiny_model(directory, arch=arch, mla=mla, quant=quant)
-            made[key] = Subject(model, hf_model(model.gguf, model.config_dir))
+            model = written(arch=arch, mla=mla, quant=quant)
+            made[key] = Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))
         return made[key]
 
     return get
@@ -257,4 +255,4 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Subject:
         write_tiny_model(directory, arch="v3", quant="f32", overrides=shape), directory / "mixed.gguf"
     )
     assert types == set(FORMATS) - {GgmlType.F32}
-    return Subject(model, hf_model(model.gguf, model.config_dir))
+    return Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))

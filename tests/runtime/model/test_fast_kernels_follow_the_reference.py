@@ -6,29 +6,26 @@ often does on these models, whose random weights amplify every error; there only
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from ballast.errors import ConfigError
 from ballast.host.isa import chosen_isa
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.isas import isa_params
+from support.models.written import MakeTiny
 from support.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
-NUM_PROMPTS, NEW_TOKENS = 100, 64
+NUM_PROMPTS, NEW_TOKENS = 100, 32
 NUM_COMPARED = 32
 """Prompts of the first step, whose distributions are compared."""
 
 
 @pytest.fixture(scope="module", params=[("v2lite", "q4_k"), ("v3", "q8_0")], ids="-".join)
-def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GgufModel:
+def model(written: MakeTiny, request: pytest.FixtureRequest) -> GgufModel:
     arch, quant = request.param
-    directory: Path = tmp_path_factory.mktemp("tiny")
-    return open_gguf(write_tiny_model(directory, arch=arch, mla="split", quant=quant).gguf)
+    return open_gguf(written(arch=arch, mla="split", quant=quant).gguf)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +37,7 @@ def test_two_bytes_an_activation_give_the_references_text(model: GgufModel, prom
     texts, distribution = greedy_run(model, prompts, NEW_TOKENS, "reference", 2)
     fast_texts, fast_distribution = greedy_run(model, prompts, NEW_TOKENS, chosen_isa(), 2)
     same = sum(ours == theirs for ours, theirs in zip(fast_texts, texts, strict=True))
-    assert same >= 0.95 * NUM_PROMPTS
+    assert same >= 0.96 * NUM_PROMPTS
     assert len(set(texts)) == NUM_PROMPTS, "the texts are too alike to prove anything"
     assert mean_divergence(distribution, fast_distribution) <= 1e-6
 

@@ -1,9 +1,11 @@
-"""What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and when they try again."""
+"""What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and when they try again.
+
+Anthropic's is imported by what uses it: that takes two seconds, and each worker of pytest imports this file.
+"""
 
 import threading
 from contextlib import contextmanager
 
-import anthropic
 import openai
 import pytest
 
@@ -22,6 +24,8 @@ def server():
 
 @contextmanager
 def clients(server, retries):
+    import anthropic
+
     options = {"api_key": "none", "max_retries": retries, "timeout": 60}
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", **options) as first,
@@ -41,6 +45,8 @@ def fill(openai_client):
 
 
 def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server):
+    import anthropic
+
     with clients(server, retries=0) as (first, second), clients(server, retries=20) as (patient, other):
         running, waiting = fill(first)
         wait_until_one_waits(server)
@@ -61,6 +67,8 @@ def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server
 
 
 def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
+    import anthropic
+
     with (
         ServerProcess("--load_s", "60", module=FAKE, until_ready=False) as server,
         clients(server, retries=0) as (first, second),
@@ -76,6 +84,8 @@ def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
 
 
 def test_a_request_that_takes_too_long_has_the_clients_own_class_and_is_not_tried_again():
+    import anthropic
+
     with (
         ServerProcess("--step_s", "0.05", "--request_timeout_s", "0.3", module=FAKE) as server,
         clients(server, retries=5) as (first, second),

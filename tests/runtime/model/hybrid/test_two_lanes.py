@@ -25,7 +25,6 @@ from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
@@ -45,10 +44,10 @@ PREFILL_FROM = 12
 
 
 @pytest.fixture(scope="module", params=["v3"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
+def model(request: pytest.FixtureRequest, written: MakeTiny) -> HybridModel:
     """On the CPU, in float32; prompts of PREFILL_FROM tokens and more are streamed."""
     torch.set_num_threads(1)
-    file = write_tiny_model(tmp_path_factory.mktemp("model"), arch=request.param, mla="split", quant="f32").gguf
+    file = written(arch=request.param, mla="split", quant="f32").gguf
     return load_hybrid(
         file,
         CPU,

@@ -1,11 +1,12 @@
 """The real `anthropic` client against the real server."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import anthropic
 import httpx
 import pytest
 from pydantic import BaseModel
@@ -14,6 +15,9 @@ from ballast.wire.anthropic.request import MessagesRequest, to_chat
 from ballast.wire.ignored_fields import IgnoredFields
 from support.servers.process import ServerProcess
 from support.servers.script_server import PARIS, ROME
+
+if TYPE_CHECKING:  # else in functions: it takes two seconds, and each worker of pytest imports this file
+    import anthropic
 
 SCRIPT = ("support.servers.script_server",)
 WEATHER: Any = {
@@ -32,6 +36,8 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
@@ -112,7 +118,7 @@ FORMAT = {
 def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str, Any]) -> None:
     message = both_ways(client, "hello", thinking=NO_THOUGHT, extra_body={**fields, "temperature": 0})
     (block,) = message.content
-    assert isinstance(block, anthropic.types.TextBlock)
+    assert block.type == "text"
     assert json.loads(block.text) == {"a": 7}
 
 
@@ -120,6 +126,8 @@ def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str,
 def test_a_schema_that_cannot_be_held_is_refused_by_the_name_that_was_sent(
     client: anthropic.Anthropic, name: str
 ) -> None:
+    import anthropic
+
     wrong = {"type": "json_schema", "schema": {"type": "nonsense"}}
     fields = {"output_format": wrong} if name == "output_format" else {"output_config": {"format": wrong}}
     with pytest.raises(anthropic.BadRequestError, match=f"'{name}"):
@@ -139,9 +147,9 @@ def test_thinking_can_be_switched_off(client: anthropic.Anthropic) -> None:
 def test_tools_are_used(client: anthropic.Anthropic) -> None:
     message = both_ways(client, "calls", tools=[WEATHER], thinking=NO_THOUGHT)
     text, first, second = message.content
-    assert (text.type, first.type, second.type) == ("text", "tool_use", "tool_use")
-    assert isinstance(first, anthropic.types.ToolUseBlock)
-    assert isinstance(second, anthropic.types.ToolUseBlock)
+    assert text.type == "text"
+    assert first.type == "tool_use"
+    assert second.type == "tool_use"
     assert (first.name, first.input, second.input) == ("weather", json.loads(PARIS), json.loads(ROME))
     assert message.stop_reason == "tool_use"
 
@@ -265,6 +273,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 def test_unsupported_values_are_refused_in_anthropics_words(
     client: anthropic.Anthropic, fields: dict[str, Any], sentence: str
 ) -> None:
+    import anthropic
+
     request: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]} | fields
     with pytest.raises(anthropic.BadRequestError, match=sentence) as refused:
         client.post("/v1/messages", body=request, cast_to=object)
@@ -274,6 +284,8 @@ def test_unsupported_values_are_refused_in_anthropics_words(
 
 
 def test_keys_and_other_errors_come_in_anthropics_envelope(tmp_path: Path) -> None:
+    import anthropic
+
     keys = tmp_path / "keys"
     keys.write_text("right\n")
     options = ("--chat_template", "deepseek-v3", "--strict_model_name", "--api_key_file", str(keys))

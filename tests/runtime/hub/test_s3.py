@@ -205,7 +205,7 @@ def test_a_public_bucket_needs_no_credentials(store: S3Server, monkeypatch: pyte
         ({"AWS_SECRET_ACCESS_KEY": ""}, "s3://models", TokenError, "no credentials were found"),
         ({"AWS_ENDPOINT_URL": "minio:9000"}, "s3://models", ConfigError, "AWS_ENDPOINT_URL"),
         ({}, "s3://no-such-bucket", NotFoundError, "no such bucket"),
-        ({}, "s3://models/nothing", NotFoundError, "no GGUF file"),
+        ({}, "s3://models/nothing", NotFoundError, "no complete GGUF model"),
         ({}, f"s3://models/{FOLDER}", NotFoundError, r"\n  s3://models/team a/tiny\+v1:Q4_K_M  5 B"),
     ],
     ids=lambda value: str(value)[:40],

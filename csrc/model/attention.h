@@ -47,6 +47,7 @@ struct GroupedShape {
   float softmax_scale;
   bool norms_all_heads;  // whether norms of queries and keys span all heads of a token, else each head
   int64_t window = 0;    // positions that a token sees, its own the last; 0 for all
+  float value_scale = 1;  // factor of values
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;

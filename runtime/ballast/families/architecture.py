@@ -63,11 +63,15 @@ class Architecture:
     """How files name the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
+    windowed_options: frozenset[str] = frozenset()
+    """The same of layers with a window alone."""
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
     window_period: int | None = None
     """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
-    none. None: files with a window are refused."""
+    none. 0: files must name them. None: files with a window are refused."""
+    scales_values: bool = False
+    """Whether values have a factor, which files may leave out: attention.value_scale."""
     rounds_yarn: bool = True
     """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
     unit: ClampedSwiglu | None = None

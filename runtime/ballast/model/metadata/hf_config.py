@@ -51,6 +51,9 @@ class HfConfig(BaseModel):
     intermediate_size: Whole | None = None
     num_attention_heads: Whole | None = None
     num_key_value_heads: Whole | None = None
+    swa_num_key_value_heads: Whole | None = None
+    """Of layers with a window, where these have another number than the others."""
+    attention_value_scale: Scale | None = None
     head_dim: Whole | None = None
     sliding_window: Whole | None = None
     q_lora_rank: Whole | None = None
@@ -77,6 +80,7 @@ class HfConfig(BaseModel):
     routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
     rms_norm_eps: Number | None = None
     rope_theta: Number | None = None
+    swa_rope_theta: Number | None = None
     rope_scaling: HfRope | None = None
     rope_parameters: HfRope | None = None
     text_config: HfConfig | None = None

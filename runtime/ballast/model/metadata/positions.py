@@ -11,7 +11,7 @@ from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
 
 # Bounds far beyond any model's values. Within them all tables are finite in float32.
-_MOST_THETA = 1e12
+MOST_THETA = 1e12
 _MOST_FACTOR = 1e4
 _MOST_TURNS = 1e6
 _MOST_MSCALE = 10.0
@@ -30,7 +30,7 @@ _NEUTRAL: Mapping[str, tuple[float, ...]] = {
 
 def read_theta(settings: Settings) -> float:
     """The base of the frequencies. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
-    return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=_MOST_THETA)
+    return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=MOST_THETA)
 
 
 def read_yarn(settings: Settings) -> YarnSpec | None:

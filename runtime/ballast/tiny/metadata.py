@@ -38,13 +38,14 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
     writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
     _add_index(writer, shape)
+    _add_layers(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
-    if shape.architecture == "gpt-oss":
-        return {}  # its files say nothing of it
+    if shape.architecture in ("gpt-oss", "mimo2"):
+        return {}  # their files say nothing of it
     if not shape.counts_layers:
         return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
     return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
@@ -52,9 +53,10 @@ def _layer_counts(shape: TinyShape) -> dict[str, int]:
 
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
-        head_dim = shape.heads.head_dim
-        kv = {"head_count_kv": shape.heads.num_kv_heads, "key_length": head_dim, "value_length": head_dim}
-        window = {} if shape.heads.window is None else {"sliding_window": shape.heads.window}
+        heads = shape.heads
+        kv_heads = {} if heads.windowed else {"head_count_kv": heads.num_kv_heads}
+        kv = {**kv_heads, "key_length": heads.head_dim, "value_length": heads.value_dim}
+        window = {} if heads.window is None else {"sliding_window": heads.window}
         return {"head_count": shape.num_heads, **kv, **window}
     latent = shape.kv_lora_rank
     head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
@@ -81,8 +83,20 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
         )
 
 
+def _add_layers(writer: GGUFWriter, shape: TinyShape) -> None:
+    """What a file says of each layer's attention, if layers differ in more than their windows."""
+    heads = shape.heads
+    if heads is None or not heads.windowed:
+        return
+    layers, prefix = range(shape.num_layers), shape.architecture
+    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
+    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in heads.windowed for layer in layers])
+    writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta or shape.rope_theta)
+    writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
+
+
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture in ("qwen3moe", "gpt-oss"):
+    if shape.architecture in ("qwen3moe", "gpt-oss", "mimo2"):
         return  # its files say nothing of it
     if shape.architecture == "minimax-m2":  # its files say this alone
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
@@ -138,8 +152,11 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "dots1": _dots_config,
         "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
+        "mimo2": _mimo_config,
     }
     own = makers[shape.architecture](shape)
+    if "rope_parameters" not in own:
+        own["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
     return own | {
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.token_id(tokenizer.bos),
@@ -156,7 +173,6 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "num_hidden_layers": shape.num_layers,
         "num_key_value_heads": shape.num_heads if shape.heads is None else shape.heads.num_kv_heads,
         "rms_norm_eps": shape.rms_eps,
-        "rope_scaling": None if shape.yarn is None else _rope_scaling(shape),
         "rope_theta": shape.rope_theta,
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
@@ -302,6 +318,33 @@ def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
         "num_local_experts": shape.num_experts,
         "sliding_window": shape.heads.window,
         "swiglu_limit": 7.0,
+    }
+
+
+def _mimo_config(shape: TinyShape) -> dict[str, Any]:
+    heads, layers = shape.heads, range(shape.num_layers)
+    assert heads is not None
+    rope = {"partial_rotary_factor": shape.rope_dim / heads.head_dim, "rope_type": "default"}
+    return {
+        "architectures": ["MiMoV2FlashForCausalLM"],
+        "attention_bias": False,
+        "attention_value_scale": heads.value_scale,
+        "head_dim": heads.head_dim,
+        "layer_types": ["sliding_attention" if layer in heads.windowed else "full_attention" for layer in layers],
+        "mlp_layer_types": ["dense" if layer < shape.num_dense_layers else "sparse" for layer in layers],
+        "model_type": "mimo_v2_flash",
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "rope_parameters": {
+            "full_attention": {**rope, "rope_theta": shape.rope_theta},
+            "sliding_attention": {**rope, "rope_theta": heads.windowed_theta},
+        },
+        "routed_scaling_factor": shape.weights_scale,
+        "sliding_window": heads.window,
+        "swa_num_key_value_heads": heads.windowed_kv_heads,
+        "swa_rope_theta": heads.windowed_theta,
+        "topk_group": shape.num_groups_used,
+        "v_head_dim": heads.value_dim,
     }
 
 

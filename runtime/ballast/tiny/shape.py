@@ -34,6 +34,26 @@ class TinyHeads:
     """Of the declaration, see `GroupedSpec`."""
     window: int | None = None
     """The window of the layers that have one. The architecture says which they are."""
+    v_dim: int | None = None
+    """Width of a head's value. None: that of its key."""
+    windowed: tuple[int, ...] = ()
+    """The layers with a window, in files that list them."""
+    windowed_kv_heads: int | None = None
+    """`num_kv_heads` of layers with a window, in files that list them."""
+    windowed_theta: float | None = None
+    """The base of the rotation in layers with a window. None: the same as in the others."""
+    value_scale: float = 1.0
+    fuses_qkv: bool = False
+    """Whether queries, keys and values have one tensor."""
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's value."""
+        return self.v_dim or self.head_dim
+
+    def kv_heads(self, layer: int) -> int:
+        """Heads of keys and values of a layer."""
+        return (layer in self.windowed and self.windowed_kv_heads) or self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +75,7 @@ class TinyShape:
     """
 
     name: str
-    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3"]
+    family: Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "mimo"]
     """Decides tokenizer, chat template and, of `deepseek2`, transformers class."""
     gating: Literal["softmax", "sigmoid"]
     num_layers: int = 4
@@ -282,6 +302,31 @@ GPT_OSS = TinyShape(
     yarn=TinyYarn(factor=32.0, original_context=64, is_plain=True),
 )
 
+MIMO_V2 = TinyShape(
+    name="Tiny MiMo-V2",
+    family="mimo",
+    gating="sigmoid",
+    architecture="mimo2",
+    num_heads=8,
+    heads=TinyHeads(
+        head_dim=192,
+        v_dim=128,
+        options=frozenset(),
+        window=16,
+        windowed=(1, 2),
+        windowed_kv_heads=4,
+        windowed_theta=10000.0,
+        value_scale=0.707,
+        fuses_qkv=True,
+    ),
+    rope_dim=64,
+    num_shared_experts=0,
+    normalize_weights=True,
+    rms_eps=1e-5,
+    rope_theta=5e6,
+    yarn=None,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -319,4 +364,5 @@ PRESETS = {
     "hy3": HY3,
     "dots1": DOTS1,
     "gptoss": GPT_OSS,
+    "mimov2": MIMO_V2,
 }

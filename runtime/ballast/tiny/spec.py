@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from ballast.families.registry import ARCHITECTURES
@@ -11,7 +12,7 @@ from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.spec import ModelSpec
-from ballast.tiny.shape import TinyShape
+from ballast.tiny.shape import TinyHeads, TinyShape
 
 Layout = Literal["split", "joint"]
 
@@ -60,17 +61,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
 def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
     rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     if shape.heads is not None:
-        head_dim, period = shape.heads.head_dim, ARCHITECTURES[shape.architecture].window_period
-        return GroupedSpec(
-            shape.num_heads,
-            shape.heads.num_kv_heads,
-            head_dim,
-            head_dim,
-            rope,
-            options=shape.heads.options,
-            window=shape.heads.window if period is not None and layer % period < period - 1 else None,
-            norms_all_heads=ARCHITECTURES[shape.architecture].norms_all_heads,
-        )
+        return _grouped(shape, shape.heads, layer, rope)
     return LatentSpec(
         num_heads=shape.num_heads,
         q_lora_rank=shape.q_lora_rank,
@@ -88,4 +79,22 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
             pairs_apart=ARCHITECTURES[shape.architecture].index_pairs == "apart",
             has_indexer=layer not in index.shared_layers,
         ),
+    )
+
+
+def _grouped(shape: TinyShape, heads: TinyHeads, layer: int, rope: RopeSpec) -> GroupedSpec:
+    architecture = ARCHITECTURES[shape.architecture]
+    period = architecture.window_period
+    has_window = layer in heads.windowed or (period is not None and period > 0 and layer % period < period - 1)
+    return GroupedSpec(
+        shape.num_heads,
+        heads.kv_heads(layer),
+        heads.head_dim,
+        heads.value_dim,
+        replace(rope, theta=heads.windowed_theta) if has_window and heads.windowed_theta else rope,
+        options=heads.options | (architecture.windowed_options if has_window else frozenset()),
+        window=heads.window if has_window else None,
+        norms_all_heads=architecture.norms_all_heads,
+        value_scale=heads.value_scale,
+        fuses_qkv=heads.fuses_qkv,
     )

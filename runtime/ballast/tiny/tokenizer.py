@@ -91,7 +91,7 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "mimo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,9 @@ _OTHERS: dict[str, _OfFamily] = {
             *("<tool_responses:opensource>", "</tool_responses:opensource>"),
             *("<tool_response:opensource>", "</tool_response:opensource>"),
         ),
+    ),
+    "mimo": _OfFamily(
+        "mimo-v2.5", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
     ),
     "gpt-oss": _OfFamily("gpt-oss", "gpt-4o", "<|startoftext|>", "<|endoftext|>", ()),
 }

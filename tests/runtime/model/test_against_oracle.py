@@ -46,7 +46,10 @@ NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
 GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
-WINDOWED = [("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")]  # whose prompts are five times their window
+WINDOWED = [  # whose prompts are five times their window
+    *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
+    *(("mimov2", quant) for quant in ("f32", "mxfp4", "q4_k")),
+]
 QUANTS = [
     "f32",
     "f16",
@@ -175,7 +178,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]
 
 
 @pytest.mark.parametrize(
-    ("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE, "gptoss"))]
+    ("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE, *dict(WINDOWED)))]
 )
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle

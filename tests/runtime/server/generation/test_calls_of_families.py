@@ -37,6 +37,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
         ("minimaxm2", None),
         ("hy3", None),
         ("gptoss", None),
+        ("mimov2", None),
     ],
     ids=lambda param: param[1] or param[0],
 )

@@ -48,7 +48,7 @@ SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what th
 GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
 WINDOWED = [  # whose prompts are five times their window
     *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
-    *(("mimov2", quant) for quant in ("f32", "mxfp4", "q4_k")),
+    *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
 ]
 QUANTS = [
     "f32",

@@ -152,8 +152,8 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
         if widths.num_heads % kv_heads[layer]:
             raise keys.refuse(f"{widths.num_heads} heads share {kv_heads[layer]} of the cache; expected equal groups")
         by_heads = max(1, widths.hidden // widths.num_heads)
-        head_dim = keys.whole("attention.key_length", default=by_heads)
-        rope_dim = keys.whole("rope.dimension_count", default=head_dim)
+        head_dim = keys.whole(_own(keys, window, "attention.key_length"), default=by_heads)
+        rope_dim = keys.whole(_own(keys, window, "rope.dimension_count"), default=head_dim)
         if rope_dim > head_dim or rope_dim % 2:
             raise keys.refuse(
                 f"heads of {head_dim} with {rope_dim} rotated dimensions; "
@@ -163,7 +163,7 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
             num_heads=widths.num_heads,
             num_kv_heads=kv_heads[layer],
             head_dim=head_dim,
-            v_dim=keys.whole("attention.value_length", default=by_heads),
+            v_dim=keys.whole(_own(keys, window, "attention.value_length"), default=by_heads),
             rope=replace(rope, dim=rope_dim, theta=_theta(keys, window, rope.theta)),
             window=window,
             norms_all_heads=keys.architecture.norms_all_heads,
@@ -173,10 +173,15 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
         yield replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 
 
+def _own(keys: Keys, window: int | None, key: str) -> str:
+    """The key that a layer's value is read from. Layers with a window may have one of their own."""
+    return key if window is None else keys.first(f"{key}_swa", key)
+
+
 def _theta(keys: Keys, window: int | None, theta: float) -> float:
-    """The base of a layer's rotation. Layers with a window may have their own."""
-    key = "rope.freq_base_swa"
-    return theta if window is None or keys.get(key) is None else keys.number(key, above=1.0, most=MOST_THETA)
+    """The base of a layer's rotation. `theta`: that of layers without a window."""
+    key = _own(keys, window, "rope.freq_base")
+    return keys.number(key, above=1.0, most=MOST_THETA) if key.endswith("_swa") else theta
 
 
 def _fuses_qkv(keys: Keys, layer: int) -> bool:

@@ -73,6 +73,17 @@ def test_arrays_may_count_blocks_that_predict_several_tokens(tmp_path: Path) -> 
     assert changed(found, **ROUNDED) == changed(MIMO_SPEC, **ROUNDED)
 
 
+def test_layers_with_a_window_may_have_widths_of_their_own(tmp_path: Path) -> None:
+    metadata = {"attention.key_length_swa": 32, "attention.value_length_swa": 16, "rope.dimension_count_swa": 8}
+    found = mixers(read_spec(file_of(tmp_path, metadata)))
+    assert [(mixer.head_dim, mixer.v_dim, mixer.rope.dim) for mixer in found] == [
+        (48, 32, 16),
+        (32, 16, 8),
+        (32, 16, 8),
+        (48, 32, 16),
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "config", "expected", "source"),
     [

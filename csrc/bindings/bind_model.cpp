@@ -232,8 +232,7 @@ void bind_model(py::module_ m) {
                                  softmax_scale, norms_all_heads, window,   value_scale};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
-           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"),
-           arg("value_scale"));
+           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};

@@ -54,7 +54,7 @@ def _layer_counts(shape: TinyShape) -> dict[str, int]:
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
         heads = shape.heads
-        kv_heads = {} if heads.windowed else {"head_count_kv": heads.num_kv_heads}
+        kv_heads = {} if heads.windowed_layers else {"head_count_kv": heads.num_kv_heads}
         kv = {**kv_heads, "key_length": heads.head_dim, "value_length": heads.value_dim}
         window = {} if heads.window is None else {"sliding_window": heads.window}
         return {"head_count": shape.num_heads, **kv, **window}
@@ -86,11 +86,11 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 def _add_layers(writer: GGUFWriter, shape: TinyShape) -> None:
     """What a file says of each layer's attention, if layers differ in more than their windows."""
     heads = shape.heads
-    if heads is None or not heads.windowed:
+    if heads is None or not heads.windowed_layers:
         return
-    layers, prefix = range(shape.num_layers), shape.architecture
+    layers, prefix, windowed = range(shape.num_layers), shape.architecture, heads.windowed_layers
     writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
-    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in heads.windowed for layer in layers])
+    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in windowed for layer in layers])
     writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta or shape.rope_theta)
     writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
 
@@ -324,13 +324,14 @@ def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
 def _mimo_config(shape: TinyShape) -> dict[str, Any]:
     heads, layers = shape.heads, range(shape.num_layers)
     assert heads is not None
+    windowed = heads.windowed_layers or ()
     rope = {"partial_rotary_factor": shape.rope_dim / heads.head_dim, "rope_type": "default"}
     return {
         "architectures": ["MiMoV2FlashForCausalLM"],
         "attention_bias": False,
         "attention_value_scale": heads.value_scale,
         "head_dim": heads.head_dim,
-        "layer_types": ["sliding_attention" if layer in heads.windowed else "full_attention" for layer in layers],
+        "layer_types": ["sliding_attention" if layer in windowed else "full_attention" for layer in layers],
         "mlp_layer_types": ["dense" if layer < shape.num_dense_layers else "sparse" for layer in layers],
         "model_type": "mimo_v2_flash",
         "n_group": shape.num_groups,

@@ -33,15 +33,14 @@ class TinyHeads:
     options: frozenset[str] = frozenset({QK_NORM})
     """Of the declaration, see `GroupedSpec`."""
     window: int | None = None
-    """The window of the layers that have one. The architecture says which they are."""
+    """The window of the layers that have one. The architecture says which they are, or `windowed_layers`."""
+    windowed_layers: tuple[int, ...] | None = None
+    windowed_theta: float | None = None
+    """The base of the frequencies in layers with a window; None: as in others."""
     v_dim: int | None = None
     """Width of a head's value. None: that of its key."""
-    windowed: tuple[int, ...] = ()
-    """The layers with a window, in files that list them."""
     windowed_kv_heads: int | None = None
-    """`num_kv_heads` of layers with a window, in files that list them."""
-    windowed_theta: float | None = None
-    """The base of the rotation in layers with a window. None: the same as in the others."""
+    """Heads of keys and values in `windowed_layers`; None: as many as in others."""
     value_scale: float = 1.0
     fuses_qkv: bool = False
     """Whether queries, keys and values have one tensor."""
@@ -51,9 +50,16 @@ class TinyHeads:
         """Width of a head's value."""
         return self.v_dim or self.head_dim
 
+    def has_window(self, layer: int, period: int | None) -> bool:
+        """`period`: the architecture's, where the shape does not name the layers."""
+        if self.windowed_layers is not None:
+            return layer in self.windowed_layers
+        return period is not None and period > 0 and layer % period < period - 1
+
     def kv_heads(self, layer: int) -> int:
         """Heads of keys and values of a layer."""
-        return (layer in self.windowed and self.windowed_kv_heads) or self.num_kv_heads
+        own = self.windowed_kv_heads if layer in (self.windowed_layers or ()) else None
+        return own or self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +319,7 @@ MIMO_V2 = TinyShape(
         v_dim=128,
         options=frozenset(),
         window=16,
-        windowed=(1, 2),
+        windowed_layers=(1, 2),
         windowed_kv_heads=4,
         windowed_theta=10000.0,
         value_scale=0.707,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from ballast.families.registry import ARCHITECTURES
@@ -59,9 +58,9 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
 
 
 def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
-    rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     if shape.heads is not None:
-        return _grouped(shape, shape.heads, layer, rope)
+        return _grouped(shape, shape.heads, layer)
+    rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
     return LatentSpec(
         num_heads=shape.num_heads,
         q_lora_rank=shape.q_lora_rank,
@@ -82,16 +81,15 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
     )
 
 
-def _grouped(shape: TinyShape, heads: TinyHeads, layer: int, rope: RopeSpec) -> GroupedSpec:
+def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
     architecture = ARCHITECTURES[shape.architecture]
-    period = architecture.window_period
-    has_window = layer in heads.windowed or (period is not None and period > 0 and layer % period < period - 1)
+    has_window = heads.has_window(layer, architecture.window_period)
     return GroupedSpec(
         shape.num_heads,
         heads.kv_heads(layer),
         heads.head_dim,
         heads.value_dim,
-        replace(rope, theta=heads.windowed_theta) if has_window and heads.windowed_theta else rope,
+        RopeSpec(shape.rope_dim, (heads.windowed_theta if has_window else None) or shape.rope_theta, None),
         options=heads.options | (architecture.windowed_options if has_window else frozenset()),
         window=heads.window if has_window else None,
         norms_all_heads=architecture.norms_all_heads,

@@ -147,7 +147,7 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
 
 def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rope: RopeSpec) -> Iterator[GroupedSpec]:
     """Each layer's, whose windows are `windows`. `rope`: without its dimensions."""
-    kv_heads = keys.by_layer("attention.head_count_kv", len(windows))
+    kv_heads = keys.each("attention.head_count_kv", len(windows))
     for layer, window in enumerate(windows):
         if widths.num_heads % kv_heads[layer]:
             raise keys.refuse(f"{widths.num_heads} heads share {kv_heads[layer]} of the cache; expected equal groups")

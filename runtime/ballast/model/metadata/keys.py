@@ -63,14 +63,14 @@ class Keys:
             raise self.wrong(key, f"a number above {above:g}{upper}")
         return float(value)
 
-    def by_layer(self, key: str, num_layers: int) -> list[int]:
-        """A whole number of each layer, which files list, or have once for all layers."""
+    def each(self, key: str, num_layers: int) -> tuple[int, ...]:
+        """A whole number of each layer, which files list, or one for all. A list may have further entries."""
         value = self.get(key)
         if not isinstance(value, list):
-            return [self.whole(key)] * num_layers
-        if len(value) < num_layers or not all(is_whole(each, 1) for each in value[:num_layers]):
-            raise self.wrong(key, f"a whole number, at least 1, or a list of one for each of {num_layers} layers")
-        return value[:num_layers]
+            return (self.whole(key),) * num_layers
+        if len(value) < num_layers or not all(is_whole(entry, 1) for entry in value[:num_layers]):
+            raise self.wrong(key, f"a whole number, at least 1, for each of {num_layers} layers")
+        return tuple(value[:num_layers])
 
     def uniform(self, key: str, layers: range) -> int:
         """A whole number that newer files may list per layer; it must be the same for all of `layers`."""

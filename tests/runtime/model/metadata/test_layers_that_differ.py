@@ -126,8 +126,8 @@ def test_a_file_with_the_scale_of_values_has_its_own_and_the_log_says_nothing(
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"attention.head_count_kv": [1, 2, 2]}, "expected a whole number, at least 1, or a list of one for each of 4"),
-        ({"attention.head_count_kv": [1, 2, 0, 1]}, "or a list of one for each of 4 layers"),
+        ({"attention.head_count_kv": [1, 2, 2]}, "expected a whole number, at least 1, for each of 4 layers"),
+        ({"attention.head_count_kv": [1, 2, 0, 1]}, "at least 1, for each of 4 layers"),
         ({"attention.head_count_kv": [1, 3, 2, 1]}, "4 heads share 3 of the cache; expected equal groups"),
         ({"attention.sliding_window": None}, r"mimo2\.attention\.sliding_window is missing"),
         ({"attention.sliding_window_pattern": None}, "sliding_window_pattern is missing; expected true or false for"),

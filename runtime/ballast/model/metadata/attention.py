@@ -215,8 +215,8 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
             raise keys.wrong(key, f"true or false for each of {num_layers} layers, or a period")
         yield from (window if has_window else None for has_window in pattern[:num_layers])
         return
-    if pattern is None and not keys.architecture.window_period:
-        raise keys.wrong(key, f"true or false for each of {num_layers} layers, or a period")
+    if not keys.architecture.window_period:
+        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
     period = keys.whole(key, default=keys.architecture.window_period)
     yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
 

@@ -423,7 +423,7 @@ def test_tensors_of_no_use_are_mentioned_once(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         check_tensors(gguf, read_spec(gguf))
     assert [record.message for record in caplog.records] == [
-        f"{gguf.path}: 2 tensors are not used, blk.3.nextn.eh_proj.weight the first"
+        f"{gguf.path}: 2 tensors are not used, starting with blk.3.nextn.eh_proj.weight"
     ]
 
 

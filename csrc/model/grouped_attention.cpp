@@ -13,7 +13,7 @@ namespace {
 
 // Grouped-query attention (arXiv 2305.13245): the cache holds rotated keys, and values, of num_kv_heads
 // heads. Pairs of the rotation are rope_dim / 2 apart. Biases, norms, sinks and the gate are empty where a
-// model has none.
+// model has none. Values are scaled before they are cached.
 class GroupedAttention final : public Attention {
  public:
   GroupedAttention(const GroupedShape& shape, int64_t hidden, LayerTensors& tensors)
@@ -86,7 +86,7 @@ void add_bias(const std::vector<float>& bias, float* row) {
   for (size_t i = 0; i < bias.size(); ++i) row[i] += bias[i];
 }
 
-// Biases, norms of heads, positions: in place, and keys and values into the cache.
+// Biases, norms of heads, positions: in place, and keys and scaled values into the cache.
 void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const {
   const GroupedShape& shape = shape_;
   AttentionMemory& memory = call.memory;
@@ -112,7 +112,8 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
     turn(key, shape.num_kv_heads, key_norm_);
     const int64_t slot = call.step.slots[token];
     std::copy_n(key, key_width(), planes[0] + slot * key_width());
-    std::copy_n(value, value_width(), planes[1] + slot * value_width());
+    float* cached = planes[1] + slot * value_width();
+    for (int64_t i = 0; i < value_width(); ++i) cached[i] = value[i] * shape.value_scale;
   });
 }
 

@@ -100,10 +100,14 @@ class SmallModel {
     TensorsByRole tensors{
         {"attention_norm", floats(kShape.hidden)}, {"ffn_norm", floats(kShape.hidden)}, {"mlp", experts(1)}};
     GroupedShape grouped_shape = kGrouped;
-    if (dense) grouped_shape.window = 3;
+    if (dense) {
+      grouped_shape.window = 3;
+      grouped_shape.num_kv_heads = 3;
+      grouped_shape.value_scale = 0.7f;
+    }
     MixerShape mixer = grouped_shape;
     if (kind_ == Kind::kOfGroups) {
-      tensors.merge(grouped(dense));
+      tensors.merge(grouped(dense, grouped_shape.num_kv_heads));
       if (!dense) tensors.emplace("router_logit_bias", floats(kShape.routing.num_experts));
     } else {
       LatentShape latent_shape = kLatent;
@@ -148,9 +152,10 @@ class SmallModel {
     return tensors;
   }
 
-  // With a window, sinks and biases in one layer and norms in the other.
-  TensorsByRole grouped(bool dense) {
-    const int64_t heads = kGrouped.num_heads, kv_heads = kGrouped.num_kv_heads, width = kGrouped.head_dim;
+  // With a window, more heads in the cache, scaled values, sinks and biases in one layer and norms in the
+  // other.
+  TensorsByRole grouped(bool dense, int64_t kv_heads) {
+    const int64_t heads = kGrouped.num_heads, width = kGrouped.head_dim;
     TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
                           {"key", matrix(kv_heads * width, kShape.hidden)},
                           {"value", matrix(kv_heads * kGrouped.v_dim, kShape.hidden)},
@@ -273,7 +278,7 @@ TEST(a_weight_that_does_not_fit_is_refused_by_name) {
       "layers[1].key is [9, 32]; expected [20, 32]"));
   EXPECT(begins_with(
       refusal([](ModelInput& w, SmallModel&) { vector_of(w, 0, "value_bias").pop_back(); }, Kind::kOfGroups),
-      "layers[0].value_bias has 17 entries; expected 18"));
+      "layers[0].value_bias has 26 entries; expected 27"));
   EXPECT(begins_with(
       refusal([](ModelInput& w, SmallModel&) { std::get<GroupedShape>(w.layers[0].mixer).num_kv_heads = 4; },
               Kind::kOfGroups),

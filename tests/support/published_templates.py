@@ -52,6 +52,7 @@ _HARMONY: tuple[dict[str, Any], ...] = (
     *({"reasoning_effort": level} for level in ("low", "medium", "high")),
     {"model_identity": "You are a parrot."},
 )
+_MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
 _TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
@@ -148,6 +149,7 @@ PUBLISHED: dict[str, Published] = {
 PUBLISHED |= {
     "minimax-m2": Published("MiniMax-M2.jinja", "minimax", "minimax-m2"),
     "hy3": Published("tencent-Hy3.jinja", "hunyuan", "hy3", Shapes(switches=_EFFORTS)),
+    "mimo-v2.5": Published("XiaomiMiMo-MiMo-V2.5.jinja", "mimo", "mimo-v2.5", Shapes(switches=_MIMO)),
     "gpt-oss": Published(
         "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
     ),

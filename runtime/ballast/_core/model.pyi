@@ -74,6 +74,7 @@ class GroupedShape(PybindObject):
         softmax_scale: float,
         norms_all_heads: bool,
         window: int,
+        value_scale: float,
     ) -> None: ...
 
 class HeadMatrix(PybindObject):

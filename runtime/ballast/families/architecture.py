@@ -73,6 +73,8 @@ class Architecture:
     """The files' name of the norm before the feed-forward."""
     needed_options: frozenset[str] = frozenset()
     """Options of the attention's declaration whose tensors a file must have. A file may have those of others."""
+    windowed_options: frozenset[str] = frozenset()
+    """The same of layers with a window alone."""
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
     window_period: int | None = None
@@ -81,6 +83,8 @@ class Architecture:
     halves_full_rope: bool = False
     """Whether layers without a window rotate half of the entries that files count, and divide the frequencies by
     `rope_freqs.weight` if a file has it."""
+    scales_values: bool = False
+    """Whether values have a factor, which files may leave out: attention.value_scale."""
     rounds_yarn: bool = True
     """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
     unit: ClampedSwiglu | None = None

@@ -16,11 +16,24 @@ CALL_CHANNEL = "commentary"
 FINAL_CHANNEL = "final"
 """The channels of messages: reasoning; calls and texts that introduce them; the answer."""
 
-CallStyle = Literal["fenced", "plain", "either", "numbered", "json", "keyed", "tagged", "dsml", "invoke", "channels"]
+CallStyle = Literal[
+    "fenced",
+    "plain",
+    "either",
+    "numbered",
+    "json",
+    "keyed",
+    "tagged",
+    "dsml",
+    "invoke",
+    "function",
+    "channels",
+]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks; messages to
-the function, in a reply whose messages are on channels."""
+are spelled out; tags with a mark in each; invoke tags that are spelled out, of all calls between two marks; function
+tags that are spelled out, with values directly between their tags; messages to the function, in a reply whose messages
+are on channels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The grammar of calls in invoke tags that are ordinary text, as MiniMax-M2 writes them.
+"""The grammar of calls in tags that are ordinary text, with values directly between their tags: those of MiniMax-M2 and
+MiMo-V2.
 
 A value ends at the first `</parameter>` that a tag follows, as in `ballast.text.calls.invoke_calls`.
 """
@@ -14,7 +15,7 @@ from ballast.grammar.keyed_calls import listed, other_key
 from ballast.grammar.source import quoted
 from ballast.grammar.string_terminals import ANY_TEXT
 from ballast.grammar.text_values import bare_terminals
-from ballast.text.calls.invoke_calls import is_key
+from ballast.text.calls.invoke_calls import INVOKE, Spelling
 from ballast.text.calls.tags import BLANK, LONGEST_KEY
 
 _KEY = '/[^\\n<>"]+/'
@@ -22,12 +23,18 @@ _END = rf"<\/parameter>{BLANK}<"
 """The end of a value, with the beginning of the tag that follows."""
 
 
-def invoke_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *, any_arguments: bool) -> Iterator[str]:
+def invoke_calls(
+    offered: Iterable[tuple[int, Mapping[str, Any]]],
+    param: str,
+    *,
+    any_arguments: bool,
+    spelling: Spelling = INVOKE,
+) -> Iterator[str]:
     """The rules `call_0`, `call_1` … of functions, and what these need. Raises RequestError as `keyed_calls` does, and
     for a key that no tag can hold."""
 
     def pair(key: str, ways: Iterable[str]) -> str:
-        return f"{quoted('parameter name=' + chr(34))} {key} {quoted(chr(34) + '>')} ({' | '.join(ways)})"
+        return f"{quoted(f'parameter{spelling.before}')} {key} {quoted(spelling.after)} ({' | '.join(ways)})"
 
     yield f"text_end[lazy]: /(?s:.*){_END}/"
     yield f"END: /{_END}/"
@@ -35,11 +42,12 @@ def invoke_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *
     for function in functions_of(offered, param, any_arguments=any_arguments):
         yield from function.lines
         for rule, key, value in function.pairs:
-            if not is_key(key):
+            if not spelling.is_key(key):
                 path = f"{param}.{function.number}.function.parameters.properties"
                 raise RequestError(
                     f"{path}: the key {shown(key)} cannot be enforced in this model's format of calls; use 1 to "
-                    f"{LONGEST_KEY} characters without line breaks, angle brackets and double quotation marks",
+                    f"{LONGEST_KEY} characters without line breaks, angle brackets, white space at the ends and, in "
+                    "MiniMax's format, double quotation marks",
                     param=path,
                 )
             terminals = [] if value.is_any_text else bare_terminals(value, function.parameters.types_of(key))
@@ -55,5 +63,6 @@ def invoke_calls(offered: Iterable[tuple[int, Mapping[str, Any]]], param: str, *
         yield from other_key(function, _KEY)
         other = pair(f"OTHER_{function.number}", ["text_end"])
         yield from function.inner((each.rule for each in function.pairs), other)
-        head = quoted(f"<invoke name={quoted(function.name)}>")
-        yield f"call_{function.number}: {head} BLANK? {quoted('<')} inner_{function.number} {quoted('/invoke>')}"
+        head = quoted(f"<{spelling.call}{spelling.before}{function.name}{spelling.after}")
+        end = quoted(f"/{spelling.call}>")
+        yield f"call_{function.number}: {head} BLANK? {quoted('<')} inner_{function.number} {end}"

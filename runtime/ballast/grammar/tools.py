@@ -10,6 +10,7 @@ GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 Hunyuan 3:     CALLS newline CALL name SEPARATOR newline KEY key END_KEY newline VALUE value END_VALUE … END_CALLS
 gpt-oss:       CHANNEL commentary to=functions.name CONSTRAIN json MESSAGE arguments
 MiniMax-M2:    CALL newline <invoke name="…"> newline <parameter name="…">value</parameter> newline … END_CALL
+MiMo-V2:       CALL newline <function=name> newline <parameter=key>value</parameter> newline … END_CALL …
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ballast.grammar.json_rules import JsonRules, common_rules
 from ballast.grammar.keyed_calls import keyed_calls
 from ballast.grammar.source import Source, json_schema, lark, quoted
 from ballast.grammar.tagged_calls import tagged_calls
+from ballast.text.calls.invoke_calls import FUNCTION, INVOKE
 from ballast.text.tokenizer import Tokenizer
 
 _BETWEEN: Mapping[CallStyle, str] = {
@@ -39,6 +41,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "tagged": "(NEWLINE? call)*",
     "dsml": "(NEWLINE call)*",
     "invoke": "(NEWLINE? call)*",
+    "function": "(NEWLINE? call)*",
     "channels": "",
 }
 
@@ -79,8 +82,10 @@ def tool_calls(
     ]
     if form == "dsml":
         return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
-    if form == "invoke":
-        return lark("\n".join([*lines, *invoke_calls(offered, param, any_arguments=any_arguments)]), param)
+    if form in ("invoke", "function"):
+        spelling = INVOKE if form == "invoke" else FUNCTION
+        own = invoke_calls(offered, param, any_arguments=any_arguments, spelling=spelling)
+        return lark("\n".join([*lines, *own]), param)
     if form == "tagged":
         return lark("\n".join([*lines, *tagged_calls(offered, param, any_arguments=any_arguments)]), param)
     if form == "keyed":
@@ -116,6 +121,8 @@ def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: 
     if form == "invoke":
         inner = f"NEWLINE? call {between} NEWLINE?"
         return [f"calls: {rules[Mark.CALL]} {inner} {rules[Mark.END_CALL]}", f"call: {calls}"]
+    if form == "function":
+        calls = f"NEWLINE? ({calls}) NEWLINE?"
     if form == "keyed" and Mark.CALLS in rules:
         between = f"{between} NEWLINE?"
         rules = {**rules, Mark.CALLS: f"{rules[Mark.CALLS]} NEWLINE?"}

@@ -29,8 +29,10 @@ def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: S
 
 
 def _matrix(gguf: GgufModel, tensor: Tensor) -> int:
-    """A matrix as it is packed: whole, or one per head."""
+    """A matrix as it is packed: whole, in slices, or one per head."""
     kind = int(gguf.tensors[tensor.name].ggml_type)
+    if tensor.slices:
+        return sum(kernels.packed_nbytes(kind, num_rows=each.num_rows, cols=tensor.cols) for each in tensor.slices)
     if not tensor.heads:
         return kernels.packed_nbytes(kind, num_rows=tensor.shape[0], cols=tensor.cols)
     return sum(

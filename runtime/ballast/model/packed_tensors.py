@@ -118,6 +118,14 @@ class Tensors:
             self._gguf.release(name)
         return packed
 
+    def row_slice(self, name: str, begin: int, num_rows: int) -> kernels.Matrix:
+        """`num_rows` rows of the tensor from `begin` on, packed as one matrix."""
+        whole = self.view(name)
+        row_bytes = self._gguf.tensors[name].num_bytes // whole.rows
+        data = self._gguf.data(name)[begin * row_bytes : (begin + num_rows) * row_bytes]
+        view = kernels.Matrix(data, whole.ggml_type, num_rows, whole.cols, self._scales(name))
+        return self._packed(name, view, Heads(1, num_rows, 0), f"{name} from row {begin}")
+
     def heads(self, name: str, rows: HeadRows) -> HeadMatrix:
         """One matrix per head out of the tensor, packed."""
         view = self.view(name)
@@ -126,9 +134,11 @@ class Tensors:
         packed = self._packed(name, view, heads)
         return HeadMatrix(packed, rows.num_rows, stride, rows.offset, rows.is_transposed)
 
-    def _packed(self, name: str, view: kernels.Matrix, heads: Heads) -> kernels.Matrix:
+    def _packed(self, name: str, view: kernels.Matrix, heads: Heads, what: str = "") -> kernels.Matrix:
+        """`what`: describes the matrix if it is not the whole tensor."""
+
         def pack(open_file: OpenFile | None) -> kernels.Matrix:
-            return pack_matrix(self._packing.target, view, heads, name, open_file)
+            return pack_matrix(self._packing.target, view, heads, what or name, open_file)
 
         packed = self._kept(name, pack)
         self._gguf.release(name)
@@ -268,9 +278,18 @@ class LayerTensors:
         for role, each in self._by_role.items():
             if len(each.shape) == 1:
                 yield role, self.vector(role)
+            elif each.slices:
+                yield from self._slices(each)
             elif not each.heads and each.part_of is None:
                 yield role, self.matrix(role)
         for role in self._heads:
             yield role, self.heads(role)
         for role in self._experts:
             yield role, self.experts(role)
+
+    def _slices(self, tensor: Tensor) -> Iterator[tuple[str, kernels.Matrix]]:
+        """The matrices of a tensor that consists of several."""
+        begin = 0
+        for each in tensor.slices:
+            yield each.role, self.file.row_slice(tensor.name, begin, each.num_rows)
+            begin += each.num_rows

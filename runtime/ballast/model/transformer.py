@@ -136,6 +136,7 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         softmax_scale=softmax_scale(mixer),
         norms_all_heads=mixer.norms_all_heads,
         window=mixer.window or 0,
+        value_scale=mixer.value_scale,
     )
 
 

@@ -14,8 +14,8 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
     if any(map(_is_for_cpu, spec.layers)):
         return (
-            "its attention has windows, sinks or a bias of the output, or its experts have biases or a clamped unit, "
-            "which a GPU does not compute yet; the CPU computes them"
+            "its attention has windows, sinks, a bias of the output, scaled values or fused matrices, or its experts "
+            "have biases or a clamped unit, which a GPU does not compute yet; the CPU computes them"
         )
     if any(map(_is_gated_or_limited, spec.layers)):
         return (
@@ -45,4 +45,7 @@ def _is_for_cpu(layer: LayerSpec) -> bool:
     mixer, experts = layer.mixer, layer.experts
     if experts is not None and (experts.has_biases or experts.unit is not None):
         return True
-    return isinstance(mixer, GroupedSpec) and (mixer.window is not None or bool(mixer.options & {OUTPUT_BIAS, SINKS}))
+    if not isinstance(mixer, GroupedSpec):
+        return False
+    has_own = mixer.window is not None or mixer.value_scale != 1 or mixer.fuses_qkv
+    return has_own or bool(mixer.options & {OUTPUT_BIAS, SINKS})

@@ -6,9 +6,10 @@ from typing import Any
 
 from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
 
+from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
 from ballast.text.gguf_vocab import TokenType
-from ballast.tiny.shape import TinyShape
+from ballast.tiny.shape import TinyHeads, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
 
 
@@ -44,8 +45,8 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
-    if shape.architecture == "gpt-oss":
-        return {}  # its files do not contain it
+    if shape.architecture in ("gpt-oss", "mimo2"):
+        return {}  # their files do not contain it
     if shape.architecture == "step35":
         shared = {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
         return {"leading_dense_block_count": shape.num_dense_layers, **shared}
@@ -56,12 +57,7 @@ def _layer_counts(shape: TinyShape) -> dict[str, int]:
 
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
-        head_dim = shape.heads.head_dim
-        lengths = {"key_length": head_dim, "value_length": head_dim}
-        window = {} if shape.heads.window is None else {"sliding_window": shape.heads.window}
-        if shape.heads.windowed_layers is not None:  # its files list heads by layer
-            return lengths | window
-        return {"head_count": shape.num_heads, "head_count_kv": shape.heads.num_kv_heads, **lengths, **window}
+        return _head_numbers(shape, shape.heads)
     latent = shape.kv_lora_rank
     head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
     attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
@@ -74,18 +70,33 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
 
 
+def _head_numbers(shape: TinyShape, heads: TinyHeads) -> dict[str, int]:
+    """What a file has once for all layers; `_add_by_layer` adds the rest."""
+    numbers = {"key_length": heads.head_dim, "value_length": heads.value_dim}
+    if heads.windowed_heads is None:
+        numbers["head_count"] = shape.num_heads
+    if heads.windowed_layers is None:
+        numbers["head_count_kv"] = heads.num_kv_heads
+    if heads.window is not None:
+        numbers["sliding_window"] = heads.window
+    return numbers
+
+
 def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
-    """What Step's files list by layer, and the base of frequencies in layers with a window."""
-    heads, layers = shape.heads, range(shape.num_layers)
+    """What a file lists by layer, if it names the layers with a window, with their base of frequencies."""
+    heads, layers, prefix = shape.heads, range(shape.num_layers), shape.architecture
     if heads is None or heads.windowed_layers is None:
         return
-    prefix = shape.architecture
-    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in heads.windowed_layers for layer in layers])
-    counts = [heads.windowed_heads if layer in heads.windowed_layers else shape.num_heads for layer in layers]
-    writer.add_array(f"{prefix}.attention.head_count", counts)
-    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.num_kv_heads] * shape.num_layers)
+    windowed = heads.windowed_layers
+    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in windowed for layer in layers])
+    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
+    if heads.windowed_heads is not None:
+        counts = [heads.windowed_heads if layer in windowed else shape.num_heads for layer in layers]
+        writer.add_array(f"{prefix}.attention.head_count", counts)
     if heads.windowed_theta is not None:
         writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta)
+    if ARCHITECTURES[prefix].scales_values:
+        writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
     if shape.limits is not None:
         writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
         writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
@@ -105,8 +116,8 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture in ("qwen3moe", "gpt-oss"):
-        return  # its files do not contain it
+    if shape.architecture in ("qwen3moe", "gpt-oss", "mimo2"):
+        return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
         return
@@ -162,9 +173,10 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
         "step35": _step_config,
+        "mimo2": _mimo_config,
     }
     own = makers[shape.architecture](shape)
-    common = {
+    common: dict[str, Any] = {
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.token_id(tokenizer.bos),
         "eos_token_id": tokenizer.token_id(tokenizer.eos),
@@ -180,13 +192,14 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "num_hidden_layers": shape.num_layers,
         "num_key_value_heads": shape.num_heads if shape.heads is None else shape.heads.num_kv_heads,
         "rms_norm_eps": shape.rms_eps,
-        "rope_scaling": None if shape.yarn is None else _rope_scaling(shape),
         "rope_theta": shape.rope_theta,
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
         "use_cache": True,
         "vocab_size": num_rows,
     }
+    if "rope_parameters" not in own:
+        common["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
     return own | common | own
 
 
@@ -364,6 +377,34 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
         "sliding_window": shape.heads.window,
         "swiglu_limits": list(shape.limits.experts),
         "swiglu_limits_shared": list(shape.limits.shared),
+    }
+
+
+def _mimo_config(shape: TinyShape) -> dict[str, Any]:
+    heads, layers = shape.heads, range(shape.num_layers)
+    assert heads is not None
+    windowed = heads.windowed_layers or ()
+    rope = {"partial_rotary_factor": shape.rope_dim / heads.head_dim, "rope_type": "default"}
+    return {
+        "architectures": ["MiMoV2FlashForCausalLM"],
+        "attention_bias": False,
+        "attention_value_scale": heads.value_scale,
+        "head_dim": heads.head_dim,
+        "layer_types": ["sliding_attention" if layer in windowed else "full_attention" for layer in layers],
+        "mlp_layer_types": ["dense" if layer < shape.num_dense_layers else "sparse" for layer in layers],
+        "model_type": "mimo_v2_flash",
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "rope_parameters": {
+            "full_attention": {**rope, "rope_theta": shape.rope_theta},
+            "sliding_attention": {**rope, "rope_theta": heads.windowed_theta},
+        },
+        "routed_scaling_factor": shape.weights_scale,
+        "sliding_window": heads.window,
+        "swa_num_key_value_heads": heads.windowed_kv_heads,
+        "swa_rope_theta": heads.windowed_theta,
+        "topk_group": shape.num_groups_used,
+        "v_head_dim": heads.value_dim,
     }
 
 

@@ -38,14 +38,31 @@ class TinyHeads:
     windowed_layers: tuple[int, ...] | None = None
     windowed_heads: int | None = None
     """Heads of queries in layers with a window; None: as many as in others."""
+    windowed_kv_heads: int | None = None
+    """Heads of keys and values in `windowed_layers`; None: as many as in others."""
     windowed_theta: float | None = None
     """The base of the frequencies in layers with a window; None: as in others."""
+    v_dim: int | None = None
+    """Width of a head's value. None: that of its key."""
+    value_scale: float = 1.0
+    fuses_qkv: bool = False
+    """Whether queries, keys and values have one tensor."""
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's value."""
+        return self.v_dim or self.head_dim
 
     def has_window(self, layer: int, period: int | None) -> bool:
         """`period`: the architecture's, where the shape does not name the layers."""
         if self.windowed_layers is not None:
             return layer in self.windowed_layers
         return period is not None and period > 0 and layer % period < period - 1
+
+    def kv_heads(self, layer: int) -> int:
+        """Heads of keys and values of a layer."""
+        own = self.windowed_kv_heads if layer in (self.windowed_layers or ()) else None
+        return own or self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +358,31 @@ STEP35 = TinyShape(
     limits=TinyLimits(experts=(0.0, 0.0, 0.0, 0.5, 0.5), shared=(0.5, 0.0, 0.0, 0.0, 1.0)),
 )
 
+MIMO_V2 = TinyShape(
+    name="Tiny MiMo-V2",
+    family="mimo",
+    gating="sigmoid",
+    architecture="mimo2",
+    num_heads=8,
+    heads=TinyHeads(
+        head_dim=192,
+        v_dim=128,
+        options=frozenset(),
+        window=16,
+        windowed_layers=(1, 2),
+        windowed_kv_heads=4,
+        windowed_theta=10000.0,
+        value_scale=0.707,
+        fuses_qkv=True,
+    ),
+    rope_dim=64,
+    num_shared_experts=0,
+    normalize_weights=True,
+    rms_eps=1e-5,
+    rope_theta=5e6,
+    yarn=None,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -379,4 +421,5 @@ PRESETS = {
     "dots1": DOTS1,
     "gptoss": GPT_OSS,
     "step35": STEP35,
+    "mimov2": MIMO_V2,
 }

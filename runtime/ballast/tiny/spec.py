@@ -104,16 +104,18 @@ def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
     is_halved = architecture.halves_full_rope and not has_window
     return GroupedSpec(
         (heads.windowed_heads if has_window else None) or shape.num_heads,
-        heads.num_kv_heads,
+        heads.kv_heads(layer),
         heads.head_dim,
-        heads.head_dim,
+        heads.value_dim,
         RopeSpec(
             shape.rope_dim // 2 if is_halved else shape.rope_dim,
             (heads.windowed_theta if has_window else None) or shape.rope_theta,
             None,
             has_factors=is_halved and shape.factors is not None,
         ),
-        options=heads.options,
+        options=heads.options | (architecture.windowed_options if has_window else frozenset()),
         window=heads.window if has_window else None,
         norms_all_heads=architecture.norms_all_heads,
+        value_scale=heads.value_scale,
+        fuses_qkv=heads.fuses_qkv,
     )

@@ -91,7 +91,7 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,9 @@ _OTHERS: dict[str, _OfFamily] = {
     "gpt-oss": _OfFamily("gpt-oss", "gpt-4o", "<|startoftext|>", "<|endoftext|>", ()),
     "step": _OfFamily(
         "step-3.5-flash", "deepseek-v3", BOS, "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "mimo": _OfFamily(
+        "mimo-v2.5", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
     ),
 }
 

@@ -49,6 +49,7 @@ GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dot
 WINDOWED = [  # whose prompts are five times their window
     *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
     *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),
+    *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
 ]
 QUANTS = [
     "f32",

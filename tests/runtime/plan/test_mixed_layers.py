@@ -25,6 +25,7 @@ from support.models.gguf_files import (
     write_hollow_model,
 )
 from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, with_windows
+from support.models.mimo_specs import MIMO_FLASH_SPEC
 from support.models.step_specs import STEP_SPEC
 
 GIB = 1 << 30
@@ -80,15 +81,21 @@ def test_a_gpu_refuses_layers_of_different_attention() -> None:
         with_windows(QWEN3_30B_SPEC, 128),
         changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, SINKS})),
         changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, OUTPUT_BIAS})),
+        MIMO_FLASH_SPEC,
+        changed(QWEN3_30B_SPEC, value_scale=0.5),
+        changed(QWEN3_30B_SPEC, fuses_qkv=True),
         changed(QWEN3_30B_SPEC, has_biases=True),
         changed(QWEN3_30B_SPEC, unit=GPT_OSS_20B_SPEC.architecture.unit),
     ],
-    ids=["gpt-oss", "windows", "sinks", "output bias", "biases of experts", "unit of experts"],
+    ids=[
+        *("gpt-oss", "windows", "sinks", "output bias", "mimo", "scaled values", "fused matrices"),
+        *("biases of experts", "unit of experts"),
+    ],
 )
 def test_a_gpu_refuses_what_its_kernels_do_not_compute(spec: ModelSpec) -> None:
     refusal = why_not_on_gpu(spec)
     assert refusal is not None
-    assert refusal.startswith("its attention has windows, sinks or a bias of the output, or its experts have biases ")
+    assert refusal.startswith("its attention has windows, sinks, a bias of the output, scaled values or fused ")
 
 
 _LIMITED = replace(GLM46_SPEC.layers[0], feed_forward=DenseSpec(12288, ClampedSilu(2.0)))

@@ -51,6 +51,7 @@ from support.models.gguf_files import (
     write_model,
 )
 from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from support.models.mimo_specs import MIMO_FLASH_SPEC
 from support.models.step_specs import STEP35_FLASH_SPEC
 from support.models.written import MakeTiny
 
@@ -132,6 +133,7 @@ def test_the_plan_counts_what_the_loaded_model_takes(
         (GPT_OSS_20B_SPEC, 20.91e9, 2 * 49_152),
         (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
         (STEP35_FLASH_SPEC, 196.96e9, 2 * 184_320),
+        (MIMO_FLASH_SPEC, 308.8e9, 2 * 222_720),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

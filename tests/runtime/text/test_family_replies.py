@@ -21,7 +21,9 @@ FLASH = """[gMASK]<sop>
 """
 
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
-MINIMAX, HY3, STEP = (source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash"))
+MINIMAX, HY3, STEP, MIMO = (
+    source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5")
+)
 K2_THINKING = "stands for the published template"
 
 
@@ -32,7 +34,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, K2_THINKING))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, K2_THINKING))
     said = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -54,6 +56,8 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("minimax", MINIMAX, {}, Start.REASONING),
         ("step", STEP, {}, Start.REASONING),
         ("step", STEP, {"enable_thinking": False}, Start.REASONING),
+        ("mimo", MIMO, {}, Start.EITHER),
+        ("mimo", MIMO, {"enable_thinking": False}, Start.CONTENT),
         ("hunyuan", HY3, {}, Start.CONTENT),
         ("hunyuan", HY3, {"reasoning_effort": "low"}, Start.REASONING),
         ("hunyuan", HY3, {"enable_thinking": True}, Start.REASONING),
@@ -73,3 +77,9 @@ def test_k2_thinking_reasons_first_unless_it_is_not_to(monkeypatch: pytest.Monke
 
 def test_k2_answers_unless_it_opens_reasoning_itself() -> None:
     assert start("kimi", source_of(RELEASES["kimi-k2"][1])) is Start.EITHER
+
+
+def test_the_template_tells_mimos_calls_from_those_of_qwen() -> None:
+    style_of = FAMILIES["mimo"].reply.style_of
+    for name, style in (("qwen3", "json"), ("qwen3-coder", "tagged"), ("mimo-v2.5", "function")):
+        assert style_of(source_of(RELEASES[name][1])) == style

@@ -292,6 +292,7 @@ def test_a_fingerprint_survives_what_converters_do() -> None:
         ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
+        ("mimov2", "<function=f>\n<parameter=a>1</parameter>\n</function>"),
         ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
         ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
     ],
@@ -415,14 +416,15 @@ def test_families_with_calls_as_text_write_arguments_that_are_no_object_as_they_
         ("glm-4.5", "<tool_call>f\nno JSON\n</tool_call>"),
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
         ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
+        ("mimo-v2.5", "<function=f>\nno JSON\n</function>"),
         ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
         ("step-3.5-flash", "<tool_call>\n<function=f>\nno JSON\n</function>\n</tool_call>"),
     ):
         assert written in family(name).render(turns)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash"])
-def test_qwen_glm_and_step_write_late_instructions_in_their_place(name: str) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5"])
+def test_qwen_glm_step_and_mimo_write_late_instructions_in_their_place(name: str) -> None:
     prompt = family(name).render(CHAT)
     assert prompt.index("A1") < prompt.index("U2") < prompt.index("S2")
     assert "system-reminder" not in prompt
@@ -440,6 +442,8 @@ def test_qwen_glm_and_step_write_late_instructions_in_their_place(name: str) -> 
         ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
         ("glm-4.7", {}, "U<|assistant|><think>"),
         ("glm-4.7", {"enable_thinking": False}, "U<|assistant|></think>"),
+        ("mimo-v2.5", {}, "<|im_start|>user\nU<|im_end|><|im_start|>assistant\n"),
+        ("mimo-v2.5", {"enable_thinking": False}, "<|im_start|>assistant\n<think></think>"),
         ("minimax-m2", {}, "]~b]user\nU[e~[\n]~b]ai\n<think>\n"),
         ("minimax-m2", {"enable_thinking": False}, "]~b]ai\n<think>\n"),
         (
@@ -467,7 +471,8 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash"]
+    "name",
+    ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"],
 )
 def test_other_families_last_messages_are_continued(name: str) -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]
@@ -527,9 +532,25 @@ def test_minimax_shows_reasoning_since_the_last_question_and_hunyuan_all_of_it_w
         assert ("old" in prompt, "new" in prompt) == (old, True)
 
 
+def test_mimo_shows_all_reasoning_unless_it_is_not_to() -> None:
+    chat = [
+        {"role": "user", "content": "U1"},
+        {"role": "assistant", "content": "A1", "reasoning_content": "old"},
+        {"role": "user", "content": "U2"},
+        {"role": "assistant", "content": "", "reasoning_content": "new", "tool_calls": [call("f", {})]},
+        {"role": "tool", "tool_call_id": "f", "content": "R"},
+    ]
+    kept = family("mimo-v2.5").render(chat)
+    assert "<think>old</think>A1<|im_end|>" in kept
+    dropped = family("mimo-v2.5").render(chat, options={"keep_all_reasoning": False})
+    assert dropped == kept.replace("old", "")
+    assert "<think>new</think><tool_call>" in dropped
+
+
 def test_a_file_without_a_template_is_told_which_its_vocabulary_may_have() -> None:
     metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
     with pytest.raises(
-        RequestError, match="--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507 or qwen3-c"
+        RequestError,
+        match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder or mimo-v2\.5",
     ):
         load_text(None, metadata, "m.gguf").require_template()

@@ -109,6 +109,9 @@ class CallForm:
             case "tagged":
                 tags = [f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in bare.items()]
                 return f"{C}\n<function={name}>\n{''.join(tags)}</function>\n{END_C}"
+            case "function":
+                tags = [f"<parameter={k}>{v}</parameter>\n" for k, v in bare.items()]
+                return f"{C}\n<function={name}>\n{''.join(tags)}</function>\n{END_C}"
             case "invoke":
                 tags = [f'<parameter name="{k}">{v}</parameter>\n' for k, v in bare.items()]
                 return f'{C}\n<invoke name="{name}">\n{"".join(tags)}</invoke>\n{END_C}'
@@ -135,6 +138,7 @@ FORMS: Mapping[str, CallForm] = {
     "GLM": CallForm("glm", "keyed"),
     "Hunyuan 3": CallForm("hunyuan", "keyed"),
     "MiniMax-M2": CallForm("minimax", "invoke"),
+    "MiMo-V2": CallForm("mimo", "function"),
     "Kimi": CallForm("kimi", "numbered"),
     "DeepSeek V3": CallForm("deepseek", "fenced"),
     "DeepSeek V3.1": CallForm("deepseek", "plain"),

@@ -384,23 +384,18 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "expert_feed_forward_length": experts.width,
     }
     if isinstance(mixer, GroupedSpec):
-        keys |= {
-            "attention.sliding_window": mixer.window,
-            "attention.head_count_kv": mixer.num_kv_heads,
-            "attention.key_length": mixer.head_dim,
-            "attention.value_length": mixer.v_dim,
-        }
+        keys |= _grouped_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec)
     if spec.architecture.name == "hy_v3":
         keys["expert_shared_feed_forward_length"] = experts.shared_width
     elif spec.architecture.name == "step35":
         keys |= _step_keys(spec)
-    elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss"):
+    elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
-    if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss"):
+    if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss", "mimo2"):
         keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
-    if spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss"):
+    if spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
@@ -444,6 +439,25 @@ def _step_keys(spec: ModelSpec) -> dict[str, Any]:
         "rope.freq_base_swa": windowed[0].rope.theta,
         "swiglu_clamp_exp": experts,
         "swiglu_clamp_shexp": shared,
+    }
+
+
+def _grouped_keys(spec: ModelSpec) -> dict[str, Any]:
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
+    first, counts = mixers[0], [mixer.num_kv_heads for mixer in mixers]
+    windowed = next((mixer for mixer in mixers if mixer.window is not None), None)
+    keys = {
+        "attention.sliding_window": None if windowed is None else windowed.window,
+        "attention.head_count_kv": counts if len(set(counts)) > 1 else first.num_kv_heads,
+        "attention.key_length": first.head_dim,
+        "attention.value_length": first.v_dim,
+    }
+    if spec.architecture.name != "mimo2" or windowed is None:
+        return keys
+    return keys | {
+        "attention.sliding_window_pattern": [mixer.window is not None for mixer in mixers],
+        "attention.value_scale": first.value_scale,
+        "rope.freq_base_swa": windowed.rope.theta,
     }
 
 

@@ -102,7 +102,7 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
     model = model_class(config).to(torch.float32)
-    weights = hf_weights(dequantized(gguf_path))
+    weights = hf_weights(_separated(dequantized(gguf_path), config_values))
     if config.model_type == "gpt_oss":
         weights = _as_gpt_oss(weights)
     if model_class is StepForCausalLM:
@@ -205,6 +205,21 @@ def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
             halves = named.pop(f"{block}.ffn_gate_exps.{kind}"), named.pop(f"{block}.ffn_up_exps.{kind}")
             named[f"{block}.ffn_gate_up_exps.{kind}"] = np.concatenate(halves, axis=1)
     return {_hf_name(name): values for name, values in named.items()}
+
+
+def _separated(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with the queries, keys and values of a fused one apart."""
+    found = dict(tensors)
+    for name in tensors:
+        block, is_fused, _ = name.partition(".attn_qkv.")
+        if is_fused:
+            values = found.pop(name)
+            num_queries = config["num_attention_heads"] * config["head_dim"]
+            widths = config["head_dim"], config.get("v_head_dim", config["head_dim"])
+            num_keys = (len(values) - num_queries) * widths[0] // sum(widths)
+            parts = np.split(values, [num_queries, num_queries + num_keys])
+            found |= {f"{block}.attn_{kind}.weight": part for kind, part in zip("qkv", parts, strict=True)}
+    return found
 
 
 def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -34,7 +34,8 @@ FAMILY = Family(
             Mark.CALL: "<tool_call>",
             Mark.END_CALL: "</tool_call>",
         },
-        styles=(("<function=", "tagged"), ("", "json")),  # Coder's template shows the model tags
+        # The templates of Coder and of MiMo show the model tags, MiMo's without line breaks around values.
+        styles=(("value_1</parameter>", "function"), ("<function=", "tagged"), ("", "json")),
     ),
     vocabulary=("<|im_start|>", "<tool_call>"),
     ends=("<|im_end|>",),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ballast.model.layers.plane import Plane
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.layers.tensor import Tensor, bias, matrix, norm, vector
+from ballast.model.layers.tensor import RowSlice, Tensor, bias, matrix, norm, vector
 
 QKV_BIAS = "qkv_bias"
 """Queries, keys and values have biases."""
@@ -39,6 +39,10 @@ class GroupedSpec:
     norms_all_heads: bool = False
     """Whether QK_NORM takes the mean over all heads of a token's queries, and over those of its keys, else over each
     head."""
+    value_scale: float = 1.0
+    """Factor of values."""
+    fuses_qkv: bool = False
+    """Whether the matrices of queries, keys and values are one tensor, in this order."""
 
     @property
     def query_dim(self) -> int:
@@ -67,8 +71,14 @@ class GroupedSpec:
         """The tensors of all options. A file has an option if it has the first tensor of that option."""
         queries = self.num_heads * self.head_dim
         keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_dim
-        biases, norms = {"option": QKV_BIAS}, {"option": QK_NORM}
-        query_norm, key_norm = (queries, keys) if self.norms_all_heads else (self.head_dim, self.head_dim)
+        biases = {"option": QKV_BIAS}
+        if self.fuses_qkv:
+            slices = (RowSlice("query", queries), RowSlice("key", keys), RowSlice("value", values))
+            num_rows = queries + keys + values
+            return (
+                matrix("qkv", "attn_qkv", (num_rows, hidden), "self_attn.qkv_proj", slices=slices),
+                *self._after_products(hidden),
+            )
         return (
             matrix("query", "attn_q", (queries, hidden), "self_attn.q_proj"),
             bias("query_bias", "attn_q", queries, "self_attn.q_proj", **biases),
@@ -76,6 +86,14 @@ class GroupedSpec:
             bias("key_bias", "attn_k", keys, "self_attn.k_proj", **biases),
             matrix("value", "attn_v", (values, hidden), "self_attn.v_proj"),
             bias("value_bias", "attn_v", values, "self_attn.v_proj", **biases),
+            *self._after_products(hidden),
+        )
+
+    def _after_products(self, hidden: int) -> tuple[Tensor, ...]:
+        """All but the matrices of queries, keys and values and their biases."""
+        queries, keys, norms = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, {"option": QK_NORM}
+        query_norm, key_norm = (queries, keys) if self.norms_all_heads else (self.head_dim, self.head_dim)
+        return (
             norm("query_norm", "attn_q_norm", query_norm, "self_attn.q_norm", **norms),
             norm("key_norm", "attn_k_norm", key_norm, "self_attn.k_norm", **norms),
             vector("sinks", "attn_sinks", self.num_heads, "self_attn.sinks", option=SINKS),

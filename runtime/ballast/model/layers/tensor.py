@@ -31,6 +31,15 @@ class HeadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSlice:
+    """One of the matrices that lie one below another in a tensor."""
+
+    role: str
+    """The forward pass's name for the matrix."""
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartOf:
     """The experts that a tensor belongs to. Their three parts are packed together."""
 
@@ -62,6 +71,8 @@ class Tensor:
     """The option of the mixer that the tensor belongs to; None: every file must have the tensor."""
     heads: tuple[HeadRows, ...] = ()
     """The matrices per head that it is split into; empty: it is used whole."""
+    slices: tuple[RowSlice, ...] = ()
+    """The matrices that it consists of, from its first row on; empty: it is one."""
     part_of: PartOf | None = None
     is_exact: bool = False
     """Whether its products select experts or positions. It stays float32 on a GPU and in generated files."""

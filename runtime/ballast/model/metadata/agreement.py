@@ -84,8 +84,13 @@ def _num_heads(mixer: Mixer, config: HfConfig) -> int | None:
 
 def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
     if isinstance(mixer, GroupedSpec):
+        has_window = mixer.window is not None
+        swa_heads = config.swa_num_key_value_heads if has_window else None
         return [
-            ("num_key_value_heads", mixer.num_kv_heads, config.num_key_value_heads),
+            ("num_key_value_heads", mixer.num_kv_heads, None if swa_heads else config.num_key_value_heads),
+            ("swa_num_key_value_heads", mixer.num_kv_heads, swa_heads),
+            ("attention_value_scale", mixer.value_scale, config.attention_value_scale),
+            ("swa_rope_theta", mixer.rope.theta, config.swa_rope_theta if has_window else None),
             ("head_dim", mixer.head_dim, config.head_dim),
             ("sliding_window", mixer.window, config.sliding_window),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -11,10 +11,11 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec, YarnSpec
-from ballast.model.layers.tensor import Tensor
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.positions import MOST_THETA
+from ballast.model.metadata.settings import Settings
+from ballast.model.metadata.value_scale import read_value_scale
 from ballast.model.tensors import ROPE_FACTORS
 
 _MOST_INDEX_HEADS = 1024
@@ -38,15 +39,17 @@ def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
     return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
 
 
-def read_mixers(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> tuple[Mixer, ...]:
+def read_mixers(
+    settings: Settings, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
+) -> tuple[Mixer, ...]:
     """Each layer's, of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
+    keys = settings.keys
     if keys.architecture.attention == "latent":
         return tuple(_read_latent(keys, layers, widths, theta, yarn))
-    mixer = _read_grouped(keys, layers, widths, theta, yarn)
-    return tuple(
-        replace(mixer, num_heads=num_heads, window=window, rope=_rope(keys, mixer.rope, window))
-        for num_heads, window in zip(_head_counts(keys, layers, mixer), _windows(keys, layers.num_layers), strict=True)
-    )
+    windows = tuple(_windows(keys, layers.num_layers))
+    value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
+    mixers = _read_grouped(keys, windows, widths, RopeSpec(0, theta, yarn))
+    return tuple(replace(mixer, value_scale=value_scale) for mixer in mixers)
 
 
 def _latent_dims(keys: Keys) -> LatentDims:
@@ -143,47 +146,60 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
     raise keys.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
 
 
-def _read_grouped(keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None) -> GroupedSpec:
-    num_kv_heads = keys.uniform("attention.head_count_kv", range(layers.num_layers))
+def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rope: RopeSpec) -> Iterator[GroupedSpec]:
+    """Each layer's, whose windows are `windows`. `rope`: that of layers without a window, without its dimensions."""
+    heads, kv_heads = (keys.each(f"attention.{key}", len(windows)) for key in ("head_count", "head_count_kv"))
     by_heads = max(1, widths.hidden // widths.num_heads)
-    head_dim = keys.whole("attention.key_length", default=by_heads)
-    rope_dim = keys.whole("rope.dimension_count", default=head_dim)
-    if rope_dim > head_dim or rope_dim % 2:
+    for layer, window in enumerate(windows):
+        if heads[layer] % kv_heads[layer]:
+            raise keys.refuse(f"{heads[layer]} heads share {kv_heads[layer]} of the cache; expected equal groups")
+        head_dim = keys.whole(_own(keys, window, "attention.key_length"), default=by_heads)
+        mixer = GroupedSpec(
+            num_heads=heads[layer],
+            num_kv_heads=kv_heads[layer],
+            head_dim=head_dim,
+            v_dim=keys.whole(_own(keys, window, "attention.value_length"), default=by_heads),
+            rope=_rope(keys, window, head_dim, rope),
+            window=window,
+            norms_all_heads=keys.architecture.norms_all_heads,
+            fuses_qkv=_fuses_qkv(keys, layer),
+        )
+        first = windows.index(window)
+        yield replace(mixer, options=_options(keys, mixer, first, widths.hidden))
+
+
+def _own(keys: Keys, window: int | None, key: str) -> str:
+    """The key that a layer's value is read from. Layers with a window may have one of their own."""
+    return key if window is None else keys.first(f"{key}_swa", key)
+
+
+def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> RopeSpec:
+    """That of a layer with this window. `rope`: that of layers without a window, without its dimensions."""
+    key = _own(keys, window, "rope.dimension_count")
+    dim = keys.whole(key, default=head_dim)
+    if dim > head_dim or dim % 2:
         raise keys.refuse(
-            f"heads of {head_dim} with {rope_dim} rotated dimensions; "
+            f"heads of {head_dim} with {dim} rotated dimensions; "
             "expected an even number of rotated dimensions, at most the head's"
         )
-    mixer = GroupedSpec(
-        num_heads=widths.num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        v_dim=keys.whole("attention.value_length", default=by_heads),
-        rope=RopeSpec(rope_dim, theta, yarn),
-        norms_all_heads=keys.architecture.norms_all_heads,
-    )
-    return replace(mixer, options=_options(keys, mixer.declared(widths.hidden)))
-
-
-def _head_counts(keys: Keys, layers: Layers, mixer: GroupedSpec) -> tuple[int, ...]:
-    """Of each layer, the heads of queries."""
-    counts = keys.each("attention.head_count", layers.num_layers)
-    for count in counts:
-        if count % mixer.num_kv_heads:
-            raise keys.refuse(f"{count} heads share {mixer.num_kv_heads} of the cache; expected equal groups")
-    return counts
-
-
-def _rope(keys: Keys, rope: RopeSpec, window: int | None) -> RopeSpec:
-    """That of a layer with this window. Files may have another base of frequencies for layers with a window."""
     if window is not None:
-        key = "rope.freq_base_swa"
-        theta = rope.theta if keys.get(key) is None else keys.number(key, above=1.0, most=MOST_THETA)
-        return replace(rope, theta=theta)
+        return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta))
     if not keys.architecture.halves_full_rope:
-        return rope
-    if rope.dim % 4:
-        raise keys.wrong("rope.dimension_count", "a multiple of 4, half of which layers without a window rotate")
-    return replace(rope, dim=rope.dim // 2, has_factors=keys.has_tensor(ROPE_FACTORS))
+        return replace(rope, dim=dim)
+    if dim % 4:
+        raise keys.wrong(key, "a multiple of 4, half of which layers without a window rotate")
+    return replace(rope, dim=dim // 2, has_factors=keys.has_tensor(ROPE_FACTORS))
+
+
+def _theta(keys: Keys, window: int | None, theta: float) -> float:
+    """The base of a layer's rotation. `theta`: that of layers without a window."""
+    key = _own(keys, window, "rope.freq_base")
+    return keys.number(key, above=1.0, most=MOST_THETA) if key.endswith("_swa") else theta
+
+
+def _fuses_qkv(keys: Keys, layer: int) -> bool:
+    """Whether the matrices of a layer's queries, keys and values are one tensor."""
+    return keys.has_tensor(f"blk.{layer}.attn_qkv.weight") and not keys.has_tensor(f"blk.{layer}.attn_q.weight")
 
 
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
@@ -205,11 +221,13 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
 
 
-def _options(keys: Keys, declared: Iterable[Tensor]) -> frozenset[str]:
-    """Options that the architecture needs, and options whose first tensor is in the file."""
+def _options(keys: Keys, mixer: GroupedSpec, first: int, hidden: int) -> frozenset[str]:
+    """Options that the architecture needs, and options whose first tensor is in layer `first`, the first one with the
+    same window."""
     firsts: dict[str, str] = {}
-    for tensor in declared:
+    for tensor in mixer.declared(hidden):
         if tensor.option is not None:
             firsts.setdefault(tensor.option, tensor.name)
-    found = {option for option, name in firsts.items() if keys.has_tensor(f"blk.0.{name}")}
-    return keys.architecture.needed_options | found
+    found = {option for option, name in firsts.items() if keys.has_tensor(f"blk.{first}.{name}")}
+    of_windows = frozenset() if mixer.window is None else keys.architecture.windowed_options
+    return keys.architecture.needed_options | of_windows | found

@@ -62,6 +62,9 @@ class HfConfig(BaseModel):
     """Heads of layers with a window, if they have others."""
     attention_other_setting: HfHeads | None = None
     num_key_value_heads: Whole | None = None
+    swa_num_key_value_heads: Whole | None = None
+    """Of layers with a window, where these have another number than the others."""
+    attention_value_scale: Scale | None = None
     head_dim: Whole | None = None
     sliding_window: Whole | None = None
     q_lora_rank: Whole | None = None
@@ -89,6 +92,7 @@ class HfConfig(BaseModel):
     rms_norm_eps: Number | None = None
     rope_theta: Number | list[Number] | None = None
     """One for all layers, or of each layer."""
+    swa_rope_theta: Number | None = None
     rope_scaling: HfRope | None = None
     rope_parameters: HfRope | None = None
     text_config: HfConfig | None = None

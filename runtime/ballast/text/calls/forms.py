@@ -8,7 +8,7 @@ from typing import Any
 
 from ballast.families.family import CallStyle
 from ballast.text.calls.dsml_calls import DsmlCalls
-from ballast.text.calls.invoke_calls import InvokeCalls
+from ballast.text.calls.invoke_calls import FUNCTION, InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -27,6 +27,8 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
             return partial(KeyedCalls, tools=tools)
         case "invoke":
             return partial(InvokeCalls, tools=tools)
+        case "function":
+            return partial(InvokeCalls, tools=tools, spelling=FUNCTION)
         case "tagged":
             return partial(TaggedCalls, tools=tools)
         case _:

@@ -1,43 +1,97 @@
-"""Reads calls in invoke tags that are spelled out between marks, as MiniMax-M2 writes them.
+"""Reads calls in tags that are spelled out between marks, with values directly between their tags.
 
-    CALL newline <invoke name="f"> newline <parameter name="k">v</parameter> newline … </invoke> newline … END_CALL
+    MiniMax-M2:  CALL newline <invoke name="f"> newline <parameter name="k">v</parameter> newline … </invoke> … END_CALL
+    MiMo-V2:     CALL newline <function=f> newline <parameter=k>v</parameter> newline … </function> newline END_CALL
 
 Values are bare text; their types are the schema's (`pairs`). A value ends at `</parameter>` before another tag, so that
 it may contain `</parameter>` elsewhere; one without an end of its own ends with its call. Tags may have more white
-space and single quotation marks. Text between the marks that belongs to no call is content.
+space, and MiniMax's single quotation marks. Text between the marks that belongs to no call is content.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
+from typing import Any
 
 from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters
-from ballast.text.calls.reader import NAME
+from ballast.text.calls.reader import NAME, NewId
 from ballast.text.calls.spelled_tags import SpelledTags
 from ballast.text.calls.tags import BLANK, LONGEST_KEY, beginnings, is_in_string
-from ballast.text.reply_parts import Part
+from ballast.text.reply_parts import Part, new_call_id
 
-_NAMED = r"""[ \t]+name[ \t]*=[ \t]*(?:"([^"\n<>]*)"|'([^'\n<>]*)')[ \t]*>"""
-_INVOKE = re.compile(f"<invoke{_NAMED}")
-_TAG = re.compile(f"(?:<parameter{_NAMED}|(</invoke>)|(?=<invoke{_NAMED}))")
-_ENDS_VALUE = re.compile(
-    rf"</parameter>{BLANK}(?=<parameter[ \t]|</invoke>|<invoke[ \t])|\n?(?=</invoke>{BLANK}<invoke[ \t])"
-)
-_LAST = re.compile(rf"(?:</parameter>{BLANK}(?:</invoke>{BLANK})?|\n?</invoke>{BLANK}|\n)\Z")
-_OPENING = "|".join(beginnings(tag) for tag in ("<parameter ", "</invoke>", "<invoke "))
-_BEGUN = re.compile(
-    rf"(?:</parameter>{BLANK}(?:{_OPENING})|{beginnings('</parameter>', 1)}"
-    rf"|\n?</invoke>{BLANK}{beginnings('<invoke ')}|\n?{beginnings('</invoke>', 1)}|\n)\Z"
-)
 _LONGEST_BEGUN = 96
-_NO_KEY = re.compile('["\n<>]')
 
 
-def is_key(key: str) -> bool:
-    """Whether a tag can say that its value is that of `key`."""
-    return 0 < len(key) <= LONGEST_KEY and key == key.strip() and not _NO_KEY.search(key)
+@dataclass(frozen=True)
+class Spelling:
+    """How tags that open a call or a value are written: `<call before NAME after`, `<parameter before KEY after`."""
+
+    call: str
+    before: str
+    after: str
+    named: str
+    """A pattern of the tag from its word on, more lenient, with a group for the name in each of its forms."""
+
+    def is_key(self, key: str) -> bool:
+        """Whether a tag can say that its value is that of `key`."""
+        is_quoted = '"' in self.before
+        bars = set('\n<>"' if is_quoted else "\n<>")
+        return 0 < len(key) <= LONGEST_KEY and key == key.strip() and bars.isdisjoint(key)
+
+    @cached_property
+    def opens_call(self) -> re.Pattern[str]:
+        """The tag that opens a call."""
+        return re.compile(f"<{self.call}{self.named}")
+
+    @cached_property
+    def tag(self) -> re.Pattern[str]:
+        """The next tag within a call, without the tag of the next call."""
+        return re.compile(f"(?:<parameter{self.named}|</{self.call}>|(?=<{self.call}{self.named}))")
+
+    @cached_property
+    def ends_value(self) -> re.Pattern[str]:
+        """The end of a value within a call."""
+        gap, call = self._gap, self.call
+        return re.compile(
+            rf"</parameter>{BLANK}(?=<parameter{gap}|</{call}>|<{call}{gap})|\n?(?=</{call}>{BLANK}<{call}{gap})"
+        )
+
+    @cached_property
+    def last(self) -> re.Pattern[str]:
+        """The end of a call's last value, at the end of the call."""
+        call = self.call
+        return re.compile(rf"(?:</parameter>{BLANK}(?:</{call}>{BLANK})?|\n?</{call}>{BLANK}|\n)\Z")
+
+    @cached_property
+    def begun(self) -> re.Pattern[str]:
+        """Tags that are not complete at the end of a text."""
+        call, next_call = self.call, beginnings(f"<{self.call}{self.before[0]}")
+        opening = "|".join((beginnings(f"<parameter{self.before[0]}"), beginnings(f"</{call}>"), next_call))
+        return re.compile(
+            rf"(?:</parameter>{BLANK}(?:{opening})|{beginnings('</parameter>', 1)}"
+            rf"|\n?</{call}>{BLANK}{next_call}|\n?{beginnings(f'</{call}>', 1)}|\n)\Z"
+        )
+
+    @property
+    def _gap(self) -> str:
+        """A pattern of what follows the word of an opening tag."""
+        return r"[ \t]" if self.before[0] == " " else self.before[0]
+
+    def begun_at(self, text: str) -> int:
+        """The index from which `text` may be part of tags that are not complete."""
+        found = self.begun.search(text, max(0, len(text) - _LONGEST_BEGUN))
+        return len(text) if found is None else found.start()
+
+
+INVOKE = Spelling("invoke", ' name="', '">', r"""[ \t]+name[ \t]*=[ \t]*(?:"([^"\n<>]*)"|'([^'\n<>]*)')[ \t]*>""")
+"""MiniMax-M2's."""
+FUNCTION = Spelling("function", "=", ">", r"=([^\n<>]*)>")
+"""MiMo-V2's."""
 
 
 class _State(Enum):
@@ -51,9 +105,18 @@ class _State(Enum):
 class InvokeCalls(SpelledTags):
     """The parser of one reply's calls."""
 
+    def __init__(
+        self,
+        new_id: NewId = new_call_id,
+        tools: Sequence[Mapping[str, Any]] = (),
+        spelling: Spelling = INVOKE,
+    ) -> None:
+        super().__init__(new_id, tools)
+        self._spelling = spelling
+
     def unopened_at(self, text: str) -> int:
-        """See `CallReader`. A line break before calls belongs to them."""
-        return len(text) - text.endswith("\n")
+        """See `CallReader`. A line break before MiniMax's calls belongs to them."""
+        return len(text) - (self._spelling is INVOKE and text.endswith("\n"))
 
     def _begin(self) -> None:
         super()._begin()
@@ -67,7 +130,7 @@ class InvokeCalls(SpelledTags):
     def _end(self) -> list[Part]:
         parts = self._read_all()
         if self._state is _State.VALUE:
-            found = _LAST.search(self._text)
+            found = self._spelling.last.search(self._text)
             value = self._text if found is None else self._text[: found.start()]
             parts += [*self._arguments(self._pairs.value(value)), *self._arguments(self._pairs.end_value())]
             self._text = ""
@@ -88,7 +151,7 @@ class InvokeCalls(SpelledTags):
             case _State.CALL:
                 return [*parts, *self._as_content("".join(self._stray).strip())]
             case _State.VALUE:
-                parts += self._arguments(self._pairs.value(self._text[: _begun_at(self._text)]))
+                parts += self._arguments(self._pairs.value(self._text[: self._spelling.begun_at(self._text)]))
                 return [
                     *parts,
                     *self._arguments(self._pairs.cut_value()),
@@ -105,7 +168,7 @@ class InvokeCalls(SpelledTags):
                 return self._read_value()
 
     def _read_invoke(self) -> list[Part] | None:
-        for found in _INVOKE.finditer(self._text, self._looked_at):
+        for found in self._spelling.opens_call.finditer(self._text, self._looked_at):
             name = _named(found).strip()
             if NAME.fullmatch(name):
                 before, self._text = self._text[: found.start()], self._text[found.end() :]
@@ -116,7 +179,7 @@ class InvokeCalls(SpelledTags):
         return None
 
     def _read_tag(self) -> list[Part] | None:
-        found = _TAG.search(self._text)
+        found = self._spelling.tag.search(self._text)
         if found is None:
             begun = _last_tag(self._text)
             self._stray.append(self._text[:begun])
@@ -124,7 +187,7 @@ class InvokeCalls(SpelledTags):
             return None
         self._stray.append(self._text[: found.start()])
         self._text, self._looked_at = self._text[found.end() :], 0
-        if found[1] is None and found[2] is None:  # the call ends, by its own tag or because another begins
+        if not found[0].startswith("<parameter"):  # the call ends, by its own tag or because another begins
             return self._end_call()
         self._state = _State.VALUE
         return self._arguments(self._pairs.begin_value(_named(found).strip()))
@@ -136,13 +199,13 @@ class InvokeCalls(SpelledTags):
 
     def _read_value(self) -> list[Part] | None:
         begin = self._looked_at
-        while found := _ENDS_VALUE.search(self._text, begin):
+        while found := self._spelling.ends_value.search(self._text, begin):
             if self._pairs.may_be_string or not is_in_string(self._text[: found.start()]):
                 value, self._text = self._text[: found.start()], self._text[found.end() :]
                 self._state = _State.CALL
                 return [*self._arguments(self._pairs.value(value)), *self._arguments(self._pairs.end_value())]
             begin = found.start() + 1
-        self._looked_at = max(begin, _begun_at(self._text))
+        self._looked_at = max(begin, self._spelling.begun_at(self._text))
         return None
 
 
@@ -154,9 +217,3 @@ def _last_tag(text: str) -> int:
 
 def _named(found: re.Match[str]) -> str:
     return next((group for group in found.groups() if group is not None), "")
-
-
-def _begun_at(text: str) -> int:
-    """The index from which `text` may be part of tags that are not complete."""
-    found = _BEGUN.search(text, max(0, len(text) - _LONGEST_BEGUN))
-    return len(text) if found is None else found.start()

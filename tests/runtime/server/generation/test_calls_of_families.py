@@ -38,6 +38,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
         ("hy3", None),
         ("gptoss", None),
         ("step35", None),
+        ("mimov2", None),
     ],
     ids=lambda param: param[1] or param[0],
 )

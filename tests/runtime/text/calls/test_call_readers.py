@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
 from ballast.text.calls.dsml_calls import DsmlCalls
-from ballast.text.calls.invoke_calls import InvokeCalls, is_key
+from ballast.text.calls.invoke_calls import FUNCTION, INVOKE, InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
 from ballast.text.calls.reader import ReadCalls
@@ -40,6 +40,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS
 KEYED: ReadCalls = partial(KeyedCalls, tools=TOOLS)
 TAGGED: ReadCalls = partial(TaggedCalls, tools=TOOLS)
 INVOKED: ReadCalls = partial(InvokeCalls, tools=TOOLS)
+FUNCTIONS: ReadCalls = partial(InvokeCalls, tools=TOOLS, spelling=FUNCTION)
 
 
 def parse(pieces: list[str], read: ReadCalls, start: Start = Start.CONTENT) -> Message:
@@ -243,6 +244,46 @@ def test_a_call_in_invoke_tags_that_is_cut_says_what_there_is() -> None:
         assert (message.content, calls_of(message)) == ("", [("f", '{"text": "ab')])
 
 
+def exact(key: str, value: str) -> str:
+    return f"<parameter={key}>{value}</parameter>\n"
+
+
+G, END_G = "<function=f>\n", "</function>\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        (f"{C}\n{G}{exact('text', 'a')}{END_G}{END_C}", "", [("f", {"text": "a"})]),
+        # The line break before a call is the answer's.
+        (f"hm\n{C}\n{G}{END_G}{END_C}", "hm\n", [("f", {})]),
+        (f"{C}\n{G}{END_G}{END_C}{C}\n{G}{exact('count', '3')}{END_G}{END_C}", "", [("f", {}), ("f", {"count": 3})]),
+        (f"{C}<function=f><parameter=text>a</parameter></function>{END_C}", "", [("f", {"text": "a"})]),
+        # A value is the exact text between its tags.
+        (f"{C}{G}{exact('text', chr(10) + ' a ' + chr(10))}{END_G}{END_C}", "", [("f", {"text": "\n a \n"})]),
+        (f"{C}{G}{exact('text', '3')}{exact('name', 'null')}{END_G}{END_C}", "", [("f", {"text": "3", "name": None})]),
+        (f"{C}{G}{exact('text', '</parameter> </c>')}{END_G}{END_C}", "", [("f", {"text": "</parameter> </c>"})]),
+        (f"{C}{G}{exact('a' + chr(34), 'b')}{END_G}{END_C}", "", [("f", {'a"': "b"})]),
+        # Ends that are missing.
+        (f"{C}{G}{exact('text', 'a')}", "", [("f", {"text": "a"})]),
+        (f"{C}{G}<parameter=text>a\n{END_G}{END_C}", "", [("f", {"text": "a"})]),
+        (f"{C}{G}{exact('text', 'a')}{C}{G}{END_G}{END_C}", "", [("f", {"text": "a"}), ("f", {})]),
+        # No call, and text that is none of it.
+        (f"{C}not a call{END_C}", "not a call", []),
+        (f"{C}<function=a b></function>{END_C}", "<function=a b></function>", []),
+        (f"{C}{G}and{exact('text', 'a')}{END_G}{END_C}done", "anddone", [("f", {"text": "a"})]),
+        (f"{C}<func", "<func", []),
+    ],
+)
+def test_calls_in_function_tags_with_exact_values(
+    reply: str, content: str, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    message = parse([reply], FUNCTIONS)
+    assert message.content == content
+    assert [(name, json.loads(text)) for name, text in calls_of(message)] == calls
+    assert parse(list(reply), FUNCTIONS) == message
+
+
 def test_calls_end_reasoning() -> None:
     for reply, read in ((f"hm\n{C}\n{F}{END_F}{END_C}", INVOKED), (f"hm{CS}\n{C}f{SEP}\n{END_C}\n{END_CS}", KEYED)):
         message = parse(list(reply), read, Start.REASONING)
@@ -420,7 +461,8 @@ def test_white_space_between_tags_takes_linear_time(begin: str) -> None:
 
 @pytest.mark.parametrize("key", [" a", "a ", "", "a\nb", 'a"', "a>"])
 def test_a_key_that_a_tag_cannot_hold_is_known(key: str) -> None:
-    assert not is_key(key)
+    assert not INVOKE.is_key(key)
+    assert FUNCTION.is_key(key) is ('"' in key)
 
 
 @pytest.mark.parametrize("begin", [C, C + F])
@@ -458,6 +500,13 @@ invoked_part = st.sampled_from(
 )
 invoked_reply = st.lists(
     words | marks | invoked_part | invoked_call.map(lambda pairs: f"{C}{F}{''.join(pairs)}{END_F}{END_C}"), max_size=8
+)
+exact_call = st.lists(st.builds(exact, st.sampled_from([*PARAMETERS["properties"], "x"]), words), max_size=3)
+exact_part = st.sampled_from(
+    [G, END_G, "<parameter=text>", "<parameter=list>", "</parameter>", "</function>", "<para", "</", '["', "<function"]
+)
+exact_reply = st.lists(
+    words | marks | exact_part | exact_call.map(lambda pairs: f"{C}{G}{''.join(pairs)}{END_G}{END_C}"), max_size=8
 )
 dsml_call = st.lists(
     st.builds(dsml, st.sampled_from(["a", "b", "a>b", "<", ">"]), words, st.sampled_from(["", JSON])), max_size=3
@@ -500,6 +549,11 @@ def test_every_division_of_calls_in_invoke_tags_reads_the_same(text: str, at: li
     assert parse(divided(text, at), INVOKED, start) == parse([text], INVOKED, start)
 
 
+@given(exact_reply.map("".join), cuts, st.sampled_from(Start))
+def test_every_division_of_calls_in_function_tags_reads_the_same(text: str, at: list[int], start: Start) -> None:
+    assert parse(divided(text, at), FUNCTIONS, start) == parse([text], FUNCTIONS, start)
+
+
 @given(dsml_reply.map("".join), cuts, st.sampled_from(Start))
 def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, at: list[int], start: Start) -> None:
     whole = parse([text], DsmlCalls, start)
@@ -531,6 +585,10 @@ PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
     "invoke tags": (
         INVOKED,
         [f"{C}{F}", C, END_C, F, END_F, '<parameter name="text">', '<parameter name="WORD">', "</parameter>", "\n"],
+    ),
+    "function tags": (
+        FUNCTIONS,
+        [f"{C}{G}", C, END_C, G, END_G, "<parameter=text>", "<parameter=WORD>", "</parameter>", "\n"],
     ),
     "keys and values after a separator": (KEYED, [f"{CS}{C}f", CS, END_CS, C, END_C, SEP, K, END_K, V, END_V, "f"]),
     "tags with a mark": (

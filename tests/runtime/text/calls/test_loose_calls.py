@@ -211,6 +211,7 @@ def test_words_after_kimis_calls_stay() -> None:
         ("Hunyuan 3", f"{Mark.CALLS}\n{C}re"),
         ("MiniMax-M2", f"{C}\n<inv"),
         ("MiniMax-M2", f'{C}\n<invoke name="re'),
+        ("MiMo-V2", f"{C}\n<function=re"),
         ("Kimi", f"{Mark.CALLS}{C}functions.re"),
         ("DeepSeek V3", f"{Mark.CALLS}{C}function{Mark.SEPARATOR}re"),
         ("DeepSeek V3.1", f"{Mark.CALLS}{C}re"),

@@ -1,0 +1,17 @@
+"""The arithmetic of `mimo2`: MiMo-V2-Flash, V2.5 and their Pro versions. Their files say nothing of the router."""
+
+from __future__ import annotations
+
+from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
+from ballast.families.family import SIGMOID, routing_values
+
+ARCHITECTURE = Architecture(
+    name="mimo2",
+    attention="grouped",
+    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True)},
+    modules={"sigmoid": "MiMoV2Flash"},
+    defaults={**routing_values(SIGMOID, (1, 1), 1.0, norm=True), **PLAIN_YARN},
+    windowed_options=frozenset({"sinks"}),
+    window_period=0,
+    scales_values=True,
+)

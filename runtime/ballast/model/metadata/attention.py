@@ -123,7 +123,7 @@ def _indexed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     if keys.architecture.shared_index_context is None:
         raise keys.refuse(f"{keys.full(key)}: layers of this architecture do not share an indexer's selection")
     if not isinstance(types, list) or len(types) < num_layers or not all(isinstance(each, bool) for each in types):
-        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
+        raise keys.wrong(key, expected)
     if not types[0]:
         raise keys.wrong(key, "true for layer 0, because no layer below has an indexer")
     return tuple(types[:num_layers])
@@ -210,13 +210,14 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     window = keys.whole("attention.sliding_window")
     key = "attention.sliding_window_pattern"
     pattern = keys.get(key)
+    expected = f"true or false for each of {num_layers} layers"
     if isinstance(pattern, list):
         if len(pattern) < num_layers or any(each not in (0, 1) for each in pattern):
-            raise keys.wrong(key, f"true or false for each of {num_layers} layers, or a period")
+            raise keys.wrong(key, f"{expected}, or a period" if keys.architecture.window_period else expected)
         yield from (window if has_window else None for has_window in pattern[:num_layers])
         return
     if not keys.architecture.window_period:
-        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
+        raise keys.wrong(key, expected)
     period = keys.whole(key, default=keys.architecture.window_period)
     yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
 

@@ -71,7 +71,7 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
 
 
 def _head_numbers(shape: TinyShape, heads: TinyHeads) -> dict[str, int]:
-    """What a file has once for all layers; `_add_by_layer` adds the rest."""
+    """The keys that apply to all layers; `_add_by_layer` adds the others."""
     numbers = {"key_length": heads.head_dim, "value_length": heads.value_dim}
     if heads.windowed_heads is None:
         numbers["head_count"] = shape.num_heads

@@ -1,4 +1,4 @@
-"""The arithmetic of `mimo2`: MiMo-V2-Flash, V2.5 and their Pro versions. Their files say nothing of the router."""
+"""The arithmetic of `mimo2`: MiMo-V2-Flash, V2.5 and their Pro versions. Their files do not describe the router."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class HfConfig(BaseModel):
     attention_other_setting: HfHeads | None = None
     num_key_value_heads: Whole | None = None
     swa_num_key_value_heads: Whole | None = None
-    """Of layers with a window, where these have another number than the others."""
+    """The number in layers with a window, if it differs."""
     attention_value_scale: Scale | None = None
     head_dim: Whole | None = None
     sliding_window: Whole | None = None

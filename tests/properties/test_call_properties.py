@@ -68,17 +68,20 @@ values = st.fixed_dictionaries(
 
 
 def can_be_written(form: str, call: dict[str, Any]) -> bool:
-    """Whether the form has a text for each value: bare text cannot tell null from "null", Qwen3-Coder's values end
-    with a closing tag on a line of its own or with a tag that opens an argument that the call does not have yet, and
-    MiniMax-M2's with a closing tag before another tag."""
-    if form in ("GLM", "Qwen3-Coder") and isinstance(call.get("note"), str) and call["note"].strip() == "null":
+    """Whether the form has a text for each value: bare text cannot tell null from "null", values of Qwen3-Coder and Step
+    end with a closing tag on a line of its own or with a tag that opens an argument that the call does not have yet, and
+    values of MiniMax-M2 and MiMo-V2 with a closing tag before another tag."""
+    is_bare = FORMS[form].style in ("keyed", "tagged", "invoke", "function")
+    if is_bare and isinstance(call.get("note"), str) and call["note"].strip() == "null":
         return False
     bare = [value for value in call.values() if isinstance(value, str)]
-    if form == "MiniMax-M2" and any(re.search(r"</parameter>\s*(<|\Z)", text) for text in bare):
+    if form in ("MiniMax-M2", "MiMo-V2") and any(re.search(r"</parameter>\s*(<|\Z)", text) for text in bare):
         return False
     ends = ("\n</parameter>\n", "\n<parameter=path>", "</parameter><parameter=path>")
     is_next = any("<parameter=path>" in json.dumps(value) for value in call.values())
-    return form != "Qwen3-Coder" or not (is_next or any(end in f"{text}\n" for text in bare for end in ends))
+    return form not in ("Qwen3-Coder", "Step") or not (
+        is_next or any(end in f"{text}\n" for text in bare for end in ends)
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -531,7 +531,7 @@ PDF = "JVBERi0xLjQK"
         (
             "/v1/chat/completions",
             {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PDF}"}},
-            "pdf is none",
+            "pdf is not",
         ),
         (
             "/v1/chat/completions",

@@ -219,12 +219,16 @@ def test_a_schema_that_no_grammar_can_enforce_is_left_out_and_reported(server: S
     [
         ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]}, "messages.0.images: this"),
         ("/api/generate", {"prompt": "a", "images": ["aGk="]}, "images: this model reads only text"),
-        ("/api/generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template: the chat template is the model's"),
+        ("/api/generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template: the model's chat template is used"),
         ("/api/generate", {"prompt": "a", "context": [1]}, "context: replies do not contain a context"),
         ("/api/generate", {"prompt": "a", "suffix": "b"}, "suffix: this model's vocabulary has no tokens"),
         ("/api/generate", {"prompt": "a", "raw": True, "system": "b"}, "system: a prompt with raw"),
         ("/api/chat", {"messages": HELLO, "options": {"temperature": -1}}, "options.temperature: "),
-        ("/api/chat", {"messages": HELLO, "options": {"mirostat": 1}}, "options.mirostat: this server has no such"),
+        (
+            "/api/chat",
+            {"messages": HELLO, "options": {"mirostat": 1}},
+            "options.mirostat: this sampling method is not implemented",
+        ),
         ("/api/chat", {"messages": HELLO, "options": {"stop": [""]}}, "options.stop.0: "),
         ("/api/chat", {"messages": HELLO, "options": {"stop": ["a"] * 99}}, "options.stop: "),
         ("/api/chat", {"messages": HELLO, "format": "yaml"}, "format: "),

@@ -68,9 +68,9 @@ values = st.fixed_dictionaries(
 
 
 def can_be_written(form: str, call: dict[str, Any]) -> bool:
-    """Whether the form has a text for each value: bare text cannot tell null from "null", values of Qwen3-Coder and Step
-    end with a closing tag on a line of its own or with a tag that opens an argument that the call does not have yet, and
-    values of MiniMax-M2 and MiMo-V2 with a closing tag before another tag."""
+    """Whether the form has a text for each value: bare text cannot tell null from "null", values of Qwen3-Coder and
+    Step end with a closing tag on a line of its own or with a tag that opens an argument that the call does not have
+    yet, and values of MiniMax-M2 and MiMo-V2 with a closing tag before another tag."""
     is_bare = FORMS[form].style in ("keyed", "tagged", "invoke", "function")
     if is_bare and isinstance(call.get("note"), str) and call["note"].strip() == "null":
         return False

@@ -1,4 +1,4 @@
-"""The arithmetic of `gpt-oss`: gpt-oss-20b and gpt-oss-120b. Their files do not describe router, experts and pattern."""
+"""The arithmetic of `gpt-oss`: gpt-oss-20b and gpt-oss-120b. Their files omit router, experts and pattern."""
 
 from __future__ import annotations
 

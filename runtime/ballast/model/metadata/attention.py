@@ -123,7 +123,7 @@ def _indexed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     if keys.architecture.shared_index_context is None:
         raise keys.refuse(f"{keys.full(key)}: layers of this architecture do not share an indexer's selection")
     if not isinstance(types, list) or len(types) < num_layers or not all(isinstance(each, bool) for each in types):
-        raise keys.wrong(key, expected)
+        raise keys.wrong(key, f"true or false for each of {num_layers} layers")
     if not types[0]:
         raise keys.wrong(key, "true for layer 0, because no layer below has an indexer")
     return tuple(types[:num_layers])

@@ -51,7 +51,7 @@ def target(isa: str = ISA, num_nodes: int = 1) -> Target:
 HEADS = [Heads(1, 64, 0), Heads(4, 16, 16), Heads(2, 20, 32, 8), Heads(4, 16, 16, transposed=True)]
 
 
-@pytest.mark.skipif(ISA == "reference", reason="no kernels that pack weights")
+@pytest.mark.skipif(ISA == "reference", reason="needs a CPU with AVX2: the generic kernels pack no weights")
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 def test_the_reported_size_is_the_size_of_the_panels(tmp_path: Path, heads: Heads) -> None:
     files = Files(tmp_path)
@@ -66,7 +66,7 @@ def test_panels_are_described_by_their_heads() -> None:
     assert [str(heads) for heads in HEADS] == ["1x64/0+0", "4x16/16+0", "2x20/32+8", "4x16/16+0 transposed"]
 
 
-@pytest.mark.skipif(ISA == "reference", reason="no kernels that pack weights")
+@pytest.mark.skipif(ISA == "reference", reason="needs a CPU with AVX2: the generic kernels pack no weights")
 @pytest.mark.parametrize(("width", "num_files"), [(512, 2), (256, 1)], ids=["both nodes", "one node holds none"])
 def test_each_projection_has_a_file_per_node_and_is_reported_once_packed(
     tmp_path: Path, width: int, num_files: int

@@ -892,6 +892,28 @@ PROMPTS_LLAMA_CPP = Question(
     ),
 )
 
+DECODE_LLAMA_CPP = Question(
+    name="decode-llama-cpp",
+    title="Decoding, compared with llama.cpp",
+    about=(
+        "Replies of 200 tokens after prompts of 64, decoded together, with all experts in host memory: the same file on "
+        "the same machine, in turns. Two rounds with Qwen3 and one with R1. Ballast samples as DeepSeek recommends for "
+        "R1; greedy decoding differs by less than 4 %. llama-batched-bench does not sample."
+    ),
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(f"{label}: {_streams(batch)}", f"{model}.gguf, experts in host memory: decode B={batch}, sampled")
+        for label, model in ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"))
+        for batch in (1, 4, 16)
+    ),
+    columns=_WITH_LLAMA_CPP,
+    command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER PLACES=host PREFILL= tools/gpu.sh peers",
+    peer=(
+        "llama.cpp b12032, built with CUDA: `llama-batched-bench -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto "
+        "-b 4096 -ub 4096 -t 16 -c 8192 -npp 64 -ntg 200 -npl 1,1,4,16`."
+    ),
+)
+
 STARTS = Question(
     name="starts",
     title="First and later starts of a server",
@@ -916,6 +938,7 @@ COMPARED = (
     MANY_AT_ONCE,
     MANY_ARRIVING,
     PROMPTS_LLAMA_CPP,
+    DECODE_LLAMA_CPP,
     CPU_ALONE,
     ALL_ON_GPU_PAIR,
 )
@@ -963,7 +986,7 @@ Ballast compared with other servers on the same machine. [Measurements](measurem
 - The models have real shapes and types, and random weights: their text is noise.
 - The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
   a table.
-- Not measured yet: decoding compared with a current llama.cpp, and kt-kernel.""",
+- Not measured yet: kt-kernel, and three rounds of decoding compared with llama.cpp.""",
         COMPARED,
     ),
     Page(

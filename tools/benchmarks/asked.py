@@ -553,11 +553,10 @@ MANY_AT_ONCE = Question(
     title="Many concurrent users, compared with llama-server",
     about=(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
-        "request over HTTP at the same time, each with a different prompt. The table shows the time until the last of "
-        "them has its first token, and the tokens of all replies per second; replies of one token measure only the "
-        "prompts. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers of a row ran on one "
-        "machine, one after the other. Ballast has a later first token with 16 users of R1; [newer "
-        "commits](measurements.md#many-users-newer-commits) were measured without llama-server."
+        "different prompt over HTTP at once. The table shows the time until the last of them has its first token, and "
+        "the tokens of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both "
+        "servers ran on one machine, one after the other. Ballast has a later first token with 16 users of R1; [newer "
+        "commits](measurements.md#many-users-newer-commits) were measured alone."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -650,9 +649,8 @@ MANY_ARRIVING = Question(
     name="many-users-arriving",
     title="Users who arrive at random times, compared with llama-server",
     about=(
-        "The same models and servers, each pair on one machine. Prompts have 50 to 2,000 tokens and replies 20 to 200. "
-        "Goodput counts the replies whose first token came within 2 s, per second of the whole run, which ends with "
-        "the last reply."
+        "The same models and servers; prompts of 50 to 2,000 tokens, replies of 20 to 200. "
+        "Goodput counts the replies whose first token came within 2 s, per second of the whole run."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -896,9 +894,8 @@ DECODE_LLAMA_CPP = Question(
     name="decode-llama-cpp",
     title="Decoding, compared with llama.cpp",
     about=(
-        "Replies of 200 tokens after prompts of 64, decoded together, with all experts in host memory: the same file on "
-        "the same machine, in turns. Two rounds with Qwen3 and one with R1. Ballast samples as DeepSeek recommends for "
-        "R1; greedy decoding differs by less than 4 %. llama-batched-bench does not sample."
+        "Replies of 200 tokens after prompts of 64, as above: two rounds with Qwen3, one with R1. Ballast samples "
+        "(temperature 0.6, top_p 0.95); llama-batched-bench does not."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
@@ -908,10 +905,7 @@ DECODE_LLAMA_CPP = Question(
     ),
     columns=_WITH_LLAMA_CPP,
     command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER PLACES=host PREFILL= tools/gpu.sh peers",
-    peer=(
-        "llama.cpp b12032, built with CUDA: `llama-batched-bench -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto "
-        "-b 4096 -ub 4096 -t 16 -c 8192 -npp 64 -ntg 200 -npl 1,1,4,16`."
-    ),
+    peer="llama.cpp b12032, with the options above, `-c 8192 -npp 64 -ntg 200 -npl 1,1,4,16`.",
 )
 
 STARTS = Question(
@@ -981,8 +975,8 @@ PAGES = (
 Ballast compared with other servers on the same machine. [Measurements](measurements.md) has the other tables, such as a
 [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
 
-- Every figure comes from a record in `benchmarks/results` with the machine, the commit and the time. If a case was
-  measured several times, the table shows the median, and the lowest and highest value in brackets.
+- Every figure comes from a record in `benchmarks/results` with machine, commit and time: of several
+  measurements the median, with the lowest and highest in brackets.
 - The models have real shapes and types, and random weights: their text is noise.
 - The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
   a table.

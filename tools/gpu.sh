@@ -10,6 +10,7 @@
 # WHEELS   folder of wheels to install; unset: the package index provides what pyproject.toml pins
 # MODELS   folder of GGUF files to measure; each at batch sizes of 1, 4 and 16
 # OUT      folder for logs and results; build/gpu unless set
+# TEST_WORKERS  processes that run tests; half as many as cores unless set
 # START_S  seconds for each start of the whole R1 and what it measures; 900 unless set
 # SANITIZE_S  seconds for the sanitized tests; 900 unless set
 # SOAK_S   seconds of mixed load; 600 unless set
@@ -59,7 +60,7 @@ import tomllib
 
 with open("pyproject.toml", "rb") as file:
     settings = tomllib.load(file)
-tools = ("cmake", "ninja", "pybind11", "pytest", "pytest-asyncio", "pytest-timeout")
+tools = ("cmake", "ninja", "pybind11", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 for requirement in settings["project"]["dependencies"]:
     print(requirement)
 for requirement in settings["dependency-groups"]["dev"]:
@@ -90,10 +91,12 @@ print("torch", torch.__version__, "triton", triton.__version__, kernels.usable_i
 }
 
 test() {
-  # Files without such tests may import packages that are not installed here.
+  # Files without such tests may import packages that are not installed here. Most of the time goes into compiling
+  # kernels, so the workers share one cache of them. pytest-benchmark, if installed, refuses to run beside workers.
   local files
   mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/kernels tests/runtime | sort)
-  "$python" -m pytest -q -m gpu -p no:cacheprovider "${files[@]}" --junitxml="$out/tests.xml" | tee "$out/tests.log"
+  "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${files[@]}" --junitxml="$out/tests.xml" \
+    --numprocesses "${TEST_WORKERS:-$(($(nproc) / 2 + 1))}" --dist worksteal | tee "$out/tests.log"
 }
 
 # Checks the kernels for memory errors in the first, the middle and the last case of every test, because each launch

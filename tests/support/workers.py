@@ -26,12 +26,16 @@ def group_of(case: str) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, which may not be installed
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """Whole groups go to workers in the order of the tree, in which those of clusters come early.
 
     They take longest, waiting most of the time; by number of cases, as is usual, they would begin late and be waited
     for. That they are two, with a control plane each, is because one of them would take longer than all other tests.
+
+    With `--dist`, pytest-xdist divides them as it says.
     """
+    if config.option.dist != "load":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     config.option.loadscopereorder = False

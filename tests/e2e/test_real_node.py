@@ -203,7 +203,7 @@ NUM_CHOICES, CHOICE_TOKENS = 3, 4000
 def test_a_change_drains_the_running_request_and_restarts_once(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
-    engine = {"maxBatchSize": 1, "maxNewTokens": CHOICE_TOKENS, "cacheLens": 4096, "drainTimeoutSeconds": 200}
+    engine = {"maxBatchSize": 1, "maxNewTokens": CHOICE_TOKENS, "cacheLens": 4096, "drainTimeoutSeconds": 600}
     with served(installed, sample("tiny-cpu", engine=engine)) as name:
         (before,) = engine_pods(kube, name)
         with RunningChat(installed, client_pod, name) as running:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ballast.tiny import write_tiny_model
@@ -31,9 +32,9 @@ done
 """Prints rows as llama-batched-bench does; its speeds are 1, 2, 3 ..."""
 
 
-def compare(*words: object) -> list[dict[str, Any]]:
+def compare(*words: object, program: str = "llama_cpp.py") -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/peers/llama_cpp.py", *map(str, words)],
+        [sys.executable, ROOT / "benchmarks/peers" / program, *map(str, words)],
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'runtime'}"},
         capture_output=True,
         text=True,
@@ -105,3 +106,28 @@ def test_the_build_options_that_matter_are_read_from_cmakes_cache(tmp_path: Path
     cache = "# comment\nCMAKE_BUILD_TYPE:STRING=Release\nGGML_CUDA:BOOL=ON\nGGML_AVX2:BOOL=\nOTHER:BOOL=ON\n"
     (tmp_path / "CMakeCache.txt").write_text(cache)
     assert build_options(tmp_path / "bin") == "-DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON"
+
+
+KT_PYTHON = """#!/bin/sh
+echo "a line that kt-kernel prints"
+echo '{"version": "0.7.2", "ms": {"1": 30000.0}}'
+echo "$@" >> "$(dirname "$0")/words"
+"""
+"""Stands for an interpreter with kt-kernel, and takes half a minute for a token."""
+
+
+def test_layers_of_kt_kernel_are_compared_by_method(tmp_path: Path) -> None:
+    kt_python = tmp_path / "python"
+    kt_python.write_text(KT_PYTHON)
+    kt_python.chmod(0o755)
+    words = ("--methods", "gguf", "int8", "--tokens", 1, "--rounds", 2, "--threads", 1)
+    records = compare(kt_python, *words, program="kt_kernel.py")
+    assert [record["case"] for record in records] == ["R1's shape, gguf: 1 tokens", "R1's shape, int8: 1 tokens"]
+    for record in records:
+        assert record["theirs_ms"] == [30000.0, 30000.0]
+        assert len(record["ours_ms"]) == 2
+        assert record["ratio_of_medians"] == round(30000 / median(record["ours_ms"]), 2)
+        assert record["peer"] == "kt-kernel 0.7.2"
+    called = (tmp_path / "words").read_text().splitlines()
+    assert [line.split()[1] for line in called] == ["gguf", "int8"] * 2
+    assert {line.partition(" ")[2].partition(" ")[2] for line in called} == {"1 64 8 7168 2048 12 1"}

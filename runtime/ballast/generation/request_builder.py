@@ -22,12 +22,12 @@ from ballast.generation.prompt_limits import granted_tokens, refuse_length, requ
 from ballast.generation.request_template import text_with_template
 from ballast.generation.token_fields import with_token_rules
 from ballast.generation.tool_use import ToolUse, tool_use
+from ballast.grammar.calls.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
+from ballast.grammar.calls.tools import strict_schemas, tool_calls
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, ReasoningPrefix
-from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
-from ballast.grammar.tools import strict_schemas, tool_calls
 from ballast.text.calls.forms import reader_of
 from ballast.text.control_text import unescape
 from ballast.text.ids_only import WHY

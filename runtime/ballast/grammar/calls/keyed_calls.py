@@ -7,10 +7,10 @@ from json import dumps
 from typing import Any
 
 from ballast.families.marks import Mark
-from ballast.grammar.functions import Function, functions_of
+from ballast.grammar.calls.functions import Function, functions_of
+from ballast.grammar.calls.string_terminals import ANY_TEXT
+from ballast.grammar.calls.text_values import TextValue, bare_terminals
 from ballast.grammar.source import quoted
-from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import TextValue, bare_terminals
 
 
 def keyed_calls(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ballast_operator.api.engine import FILE_ARGUMENTS, OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pod.container import Sidecar
 from ballast_operator.api.spec import OPTIONS_PREFIX, DeviceClaim, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import KERNELS_DIRECTORY, MODEL_DIRECTORY
@@ -34,7 +36,6 @@ from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.node_affinity import on_nodes
 from ballast_operator.resources.pulling.source import store_env
 from ballast_operator.resources.security import container_security, engine_security
-from ballast_operator.resources.sidecars import as_containers
 from ballast_operator.resources.volumes import mounts, volumes
 from ballast_operator.spec_hash import settings_hash, short_hash, spec_hash
 
@@ -122,7 +123,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
                 if spec.image_pull_secrets
                 else {}
             ),
-            **({"initContainers": as_containers(spec.sidecars)} if spec.sidecars else {}),
+            **({"initContainers": _sidecars(spec.sidecars)} if spec.sidecars else {}),
             "containers": [_engine(service, runtime_image(spec, options))],
             "volumes": volumes(service),
             **({"resourceClaims": [_pod_claim(it) for it in spec.resources.claims]} if spec.resources.claims else {}),
@@ -231,6 +232,26 @@ def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
         "memory": asked.memory,
         **({asked.gpu_resource_name: str(asked.gpus)} if asked.gpus and asked.gpu_claim is None else {}),
         **({"hugepages-1Gi": f"{asked.hugepages1_gi}Gi"} if asked.hugepages1_gi else {}),
+    }
+
+
+def _sidecars(sidecars: Sequence[Sidecar]) -> list[dict[str, Any]]:
+    """Init containers that always restart: they start before the engine and end after it has drained.
+
+    Requests equal limits, so that the pod stays Guaranteed; each has the same privileges as the engine, which are none.
+    """
+    return [_as_container(sidecar) for sidecar in sidecars]
+
+
+def _as_container(sidecar: Sidecar) -> dict[str, Any]:
+    resources = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+    written = sidecar.model_dump(by_alias=True, exclude_none=True, mode="json", exclude={"cpu", "memory"})
+    return {
+        **{name: value for name, value in written.items() if value != []},
+        "restartPolicy": "Always",
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 

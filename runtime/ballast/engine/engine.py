@@ -11,6 +11,7 @@ from enum import StrEnum
 from ballast._core import sched
 from ballast.engine.accounts import Accounts
 from ballast.engine.admission.admission import NEW_CLIENT, Admission, prompt_tokens
+from ballast.engine.admission.gather import gather_s
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.limits import Limits
 from ballast.engine.live import LiveRequest, live_requests
@@ -18,7 +19,6 @@ from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.publishing import Publisher, Snapshot
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import bounded, with_tiers
-from ballast.engine.sampling.gather import gather_s
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.engine.stream import Deliveries, RequestStream
 from ballast.errors import CapacityError, EngineDeadError

@@ -11,9 +11,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Placement
 from ballast.plan.kv_tiers import device_rows
-from ballast.plan.memory import FLOAT_BYTES, Numbers
+from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
-from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.streaming import buffer_bytes
 from ballast.plan.work import SCRATCH_BYTES, num_slices, step_bytes
 from ballast.weights.gguf import GgufModel

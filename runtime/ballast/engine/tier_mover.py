@@ -152,12 +152,12 @@ class TierMover:
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
         num_blocks, is_damaged = 0, False
-        for tier, asked in fetch.parts:
+        for tier, requested in fetch.parts:
             arrived = fetch.arrived[tier]
             num_blocks += arrived.num_blocks
             self._fetched_blocks[tier] += arrived.num_blocks
             is_damaged = arrived.is_damaged
-            if arrived.num_blocks < asked:
+            if arrived.num_blocks < requested:
                 break
         self._waited_s += self._clock() - fetch.began
         self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)

@@ -237,20 +237,20 @@ def choose(name: HubName, found: Sequence[Choice]) -> Choice:
     if not found:
         raise NotFoundError("model", name.written, "has no complete GGUF model; choose another repository")
     if name.quant is None:
-        fitting, told = list(found), f"has {len(found)} models"
+        fitting, problem = list(found), f"has {len(found)} models"
     else:
         wanted = name.quant.upper()
         fitting = [choice for choice in found if choice.quant.upper() == wanted] or [
             choice for choice in found if any(file.path == name.quant for file in choice.files)
         ]
-        told = f"{name.quant} is {'none' if not fitting else f'{len(fitting)}'} of its models"
+        problem = f"{name.quant} is {'none' if not fitting else f'{len(fitting)}'} of its models"
     if len(fitting) == 1:
         return fitting[0]
     listed = "".join(
         f"\n  {name.written}:{choice.quant}  {human(choice.num_bytes)}  {choice.files[0].path}"
         for choice in found[:100]
     )
-    raise NotFoundError("model", name.written, f"{told}; name one:{listed}")
+    raise NotFoundError("model", name.written, f"{problem}; name one:{listed}")
 
 
 def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:

@@ -51,11 +51,11 @@ class Found:
         """The files that are not downloaded yet."""
         return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
 
-    def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
+    def model(self, folder: Path, requested: ModelConfig) -> ModelConfig:
         """The model options for its files in `folder`."""
         has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.beside}
-        model_path = asked.model_path or (folder if has_config else None)
-        return replace(asked, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
+        model_path = requested.model_path or (folder if has_config else None)
+        return replace(requested, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
 
 
 def find(name: HubName, hub: Hub, out: TextIO) -> Found:
@@ -66,8 +66,8 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         try:
             kept = _kept(store, name)
         except NotFoundError as error:
-            told = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
-            raise NotFoundError("model", name.written, told) from error
+            problem = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
+            raise NotFoundError("model", name.written, problem) from error
         if kept is None:
             raise ConfigError(
                 "HF_HUB_OFFLINE", "1", f"{name.written} is not downloaded, and HF_HUB_OFFLINE forbids downloads"
@@ -94,11 +94,11 @@ def pull(
     hub: Hub,
     config: Config | None,
     out: TextIO | None = None,
-    told: Callable[[int, int], None] = lambda there, total: None,
+    on_progress: Callable[[int, int], None] = lambda there, total: None,
 ) -> Found:
     """The model of that name; missing files are downloaded. With a resolved `config` its plan is printed first, and a
-    model that does not fit this machine is not downloaded. `told`: is called with the bytes so far and the total.
-    Raises ConfigError, ModelError and OutOfMemoryError."""
+    model that does not fit this machine is not downloaded. `on_progress`: is called with the bytes so far and the
+    total. Raises ConfigError, ModelError and OutOfMemoryError."""
     out = sys.stderr if out is None else out
     found = find(name, hub, out)
     if found.missing:
@@ -107,7 +107,7 @@ def pull(
             print_plan(found, hub, config, out=out)
     try:
         if found.missing:
-            _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, told=told))
+            _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, on_progress=on_progress))
         found.store.add(found.commit, (*found.beside, *found.choice.files))
         found.store.remember(name.revision, found.commit)
     except OSError as error:
@@ -136,14 +136,14 @@ def print_plan(
             """Uses the hub's names, because the folder is temporary."""
             return text.replace(f"{folder}/", f"{found.store.repo}/")
 
-        model, told = replace(config, model=found.model(folder, config.model)), io.StringIO()
+        model, report = replace(config, model=found.model(folder, config.model)), io.StringIO()
         try:
-            plan.run(model, as_json=as_json, out=told, described=described, others=others)
+            plan.run(model, as_json=as_json, out=report, described=described, others=others)
         except BallastError as error:
             error.args = (named(str(error)),)
             raise
         finally:  # also if the model is refused
-            (sys.stdout if out is None else out).write(named(told.getvalue()))
+            (sys.stdout if out is None else out).write(named(report.getvalue()))
 
     if not found.missing:
         folder = found.store.snapshot(found.commit)

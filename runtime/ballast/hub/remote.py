@@ -227,11 +227,11 @@ class Hub:
         ranges."""
         headers = {**self.api.file_headers(file), "Range": f"bytes={begin}-{max(begin, end - 1)}"}
         with self._get(repo, self.api.file_path(repo, address, file), headers) as response:
-            said = response.headers.get("Content-Range", "")
-            is_range = response.status_code == 206 or said != ""  # some stores send ranges with the status 200
-            if is_range and not said.startswith(f"bytes {begin}-"):
+            content_range = response.headers.get("Content-Range", "")
+            is_range = response.status_code == 206 or content_range != ""  # some stores send ranges with the status 200
+            if is_range and not content_range.startswith(f"bytes {begin}-"):
                 raise ModelError(
-                    repo, f"{file.path}: the hub answered the request from byte {begin} with {shown(said)}"
+                    repo, f"{file.path}: the hub answered the request from byte {begin} with {shown(content_range)}"
                 )
             yield response, begin if is_range else 0
 

@@ -115,8 +115,8 @@ def _device_plan(
     if streams:
         rows, gpu_experts = with_gpu_experts(streams=True)
     if gpu_experts.num_experts:
-        asked_by = "gpu_experts" if expert_options.most is not None else None
-        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
+        requested_by = "gpu_experts" if expert_options.most is not None else None
+        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, requested_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
     whole = whole_modules(spec, gpu_experts.experts)
     tensors = used_tensors(spec)

@@ -77,8 +77,8 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
     ):
         yield "cordoned"
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    for name, asked in pod_requests(spec).items():
-        if parse_count(str(allocatable.get(name, "0"))) < asked:
+    for name, requested in pod_requests(spec).items():
+        if parse_count(str(allocatable.get(name, "0"))) < requested:
             yield f"with less {name} than the pod requests"
 
 

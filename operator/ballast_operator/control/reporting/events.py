@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ballast_operator.control.reporting.conditions import MODEL_PULLED, NUMA_PINNED, ON_THE_WAY, READY, SOLE_OPERATOR
 
-TOLD = (READY, MODEL_PULLED, NUMA_PINNED, SOLE_OPERATOR)
+REPORTED = (READY, MODEL_PULLED, NUMA_PINNED, SOLE_OPERATOR)
 """Conditions whose changes are events."""
 
 MAX_MESSAGE = 1024
@@ -32,7 +32,7 @@ def events_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[
     known = {condition["type"]: condition for condition in before}
     found: dict[str, Event] = {}
     for condition in after:
-        if condition["type"] in TOLD and (event := _event(known.get(condition["type"]), condition)) is not None:
+        if condition["type"] in REPORTED and (event := _event(known.get(condition["type"]), condition)) is not None:
             found.setdefault(event.reason, event)  # Ready repeats the reason of the condition that fails
     return list(found.values())
 

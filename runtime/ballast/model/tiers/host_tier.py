@@ -97,9 +97,9 @@ def _pieces(cache: CacheBlocks, num_blocks: int, piece_blocks: int) -> list[Byte
         if not pieces:
             raise
         taken = sum(piece.nbytes for piece in pieces)
-        asked = num_blocks * cache.block_bytes
+        requested = num_blocks * cache.block_bytes
         log.warning(
             "only a part of kv_host_bytes is used",
-            extra={"asked_bytes": asked, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
+            extra={"requested_bytes": requested, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
         )
     return pieces

@@ -152,21 +152,21 @@ def print_plan(
     with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
         folder = Path(temporary)
         for file in found.beside:
-            _place(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
+            _write_header(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
         for file in found.choice.files:
             for most in _HEADS:
                 head = hub.head(found.store.repo, found.address, file, most)
                 if is_whole(head):
                     break
-            _place(folder, file, head)
+            _write_header(folder, file, head)
         print_from(folder)
 
 
-def _place(folder: Path, file: HubFile, head: bytes) -> None:
+def _write_header(folder: Path, file: HubFile, head: bytes) -> None:
     """A sparse file of full length with only the first bytes."""
-    place = folder / file.path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as stream:
+    path = folder / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
         stream.write(head)
         stream.truncate(file.num_bytes)
 
@@ -200,8 +200,8 @@ def _fetch(hub: Hub, found: Found, progress: Progress) -> None:
     blobs.mkdir(parents=True, exist_ok=True)
     with _only_one(store):
         missing = found.missing
-        parts = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
-        there = sum(part.stat().st_size for part in parts if part.exists())
+        incomplete = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
+        there = sum(part.stat().st_size for part in incomplete if part.exists())
         needed = sum(file.num_bytes for file in missing)
         check_room(hub, max(0, needed - there), read_file_system(blobs).free_bytes)
         for file in missing:

@@ -151,12 +151,12 @@ class Hub:
 
         Raises WrongBytesError if the bytes do not match the hub's checksum, UnreachableError if the hub does not send
         them, ConfigError for an invalid token, and OSError for disk errors."""
-        part = blob.with_name(f"{blob.name}.incomplete")
+        incomplete = blob.with_name(f"{blob.name}.incomplete")
         checksum = self._checksum(repo, file)
         digest, done = Digest(checksum, file.num_bytes), 0
         if checksum is None:
             progress.note(f"{file.path}: the store does not have its checksum; only size and version are compared")
-        with part.open("ab+") as out:
+        with incomplete.open("ab+") as out:
             if out.tell() > file.num_bytes:
                 out.truncate(0)
             out.seek(0)
@@ -189,11 +189,11 @@ class Hub:
                 if not digest.matches():
                     raise _DifferError(_WRONG_CHECKSUM)
             except _DifferError as error:
-                part.unlink(missing_ok=True)
+                incomplete.unlink(missing_ok=True)
                 raise _wrong_bytes(repo, file, str(error)) from error
             out.flush()
             os.fsync(out.fileno())
-        part.replace(blob)
+        incomplete.replace(blob)
 
     def _persist(self, repo: str, attempt: Callable[[], None], there: Callable[[], int]) -> None:
         """Retry while each attempt adds bytes to those `there` before. Waits grow and are limited."""

@@ -18,8 +18,8 @@ USEFUL_REPLY = 8192
 """Enough for most problems with R1. This takes precedence over longer steps and experts in GPU memory."""
 SHORTEST_REPLY = 1024
 """If memory does not hold a full batch of these, it is too small for the model."""
-_SPARE_SHARE = 4
-"""A cache beyond USEFUL_REPLY takes 1/_SPARE_SHARE of the free memory. The rest is for experts in a GPU's memory, and
+_SPARE_DIVISOR = 4
+"""A cache beyond USEFUL_REPLY takes 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's memory, and
 for other programs."""
 
 
@@ -38,7 +38,7 @@ class CacheSizes:
 
     def grown(self, largest: int) -> int:
         """The size if `useful` fits, and `largest` is the largest that fits."""
-        spare = max(0, largest - self.useful) // _SPARE_SHARE
+        spare = max(0, largest - self.useful) // _SPARE_DIVISOR
         return min(self.most, self.useful + spare // self.block_tokens * self.block_tokens)
 
 
@@ -94,7 +94,7 @@ def _why_cache(scheduling: SchedulingConfig, context_length: int, cache_lens: in
         longest = max(requested or 0, min(LONGEST_REPLY, context_length))
         return f"the model's context of {context_length} tokens, and a full batch of {batch} replies of {longest}, fit"
     if cache_lens > sizes.useful:
-        return f"1/{_SPARE_SHARE} of the free memory, in addition to {_useful(scheduling)}"
+        return f"1/{_SPARE_DIVISOR} of the free memory, in addition to {_useful(scheduling)}"
     if cache_lens == sizes.useful:
         return f"{_useful(scheduling)} fit"
     if cache_lens > sizes.least:

@@ -30,7 +30,7 @@ from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
 from ballast.model.tiers.disk_folder import open_disk_tier
-from ballast.model.tiers.host_tier import CHUNK_BYTES, HostTier
+from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
@@ -217,7 +217,7 @@ def _load_hybrid(
         start=start,
     )
     use_device = partial(torch.cuda.set_device, options.device)
-    with PinnedAhead(settings.kv_host_bytes, CHUNK_BYTES, memory_beside(options.device), use_device) as ahead:
+    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, memory_beside(options.device), use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)

@@ -13,7 +13,7 @@ from ballast.model.tiers.tier import NOTHING, Done, Fetched, Restored
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 256 << 20
+PIECE_BYTES = 256 << 20
 """Memory is allocated in chunks of this size."""
 MOST_BLOCKS = 1 << 18
 """As of the tier on disk."""
@@ -30,7 +30,7 @@ class HostTier:
         gave is taken, so that others find memory, too. Raises MemoryError where that is nothing."""
         self.block_bytes = cache.block_bytes
         self._cache = cache
-        self._chunk_blocks = max(1, CHUNK_BYTES // cache.block_bytes)
+        self._chunk_blocks = max(1, PIECE_BYTES // cache.block_bytes)
         self._chunks = _chunks(cache, min(MOST_BLOCKS, num_bytes // cache.block_bytes), self._chunk_blocks)
         self.num_blocks = self.most_storing = sum(map(len, self._chunks))
         self._storing: deque[tuple[Copy, int]] = deque()

@@ -128,7 +128,7 @@ def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     blocks = DeviceBlocks(cache(device), BLOCK_TOKENS, memory_beside(device))
-    monkeypatch.setattr(host_tier, "CHUNK_BYTES", 1 << 20)
+    monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
     piece_blocks = (1 << 20) // blocks.block_bytes
     give, given = blocks.new_memory, []
 

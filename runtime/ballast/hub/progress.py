@@ -20,21 +20,21 @@ class Progress:
         total: int,
         out: TextIO,
         clock: Callable[[], float] = time.monotonic,
-        on_progress: Callable[[int, int], None] = lambda there, total: None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._total, self._out, self._clock, self._on_progress = total, out, clock, on_progress
-        self._there, self._came = 0, 0
+        self._done, self._received = 0, 0
         self._began = self._shown_s = clock()
 
     def found(self, num_bytes: int) -> None:
         """Count bytes of an earlier pull. Negative if they cannot be used."""
-        self._there += num_bytes
+        self._done += num_bytes
         self._show_now_and_then()
 
-    def came(self, num_bytes: int) -> None:
+    def received(self, num_bytes: int) -> None:
         """Count received bytes."""
-        self._there += num_bytes
-        self._came += num_bytes
+        self._done += num_bytes
+        self._received += num_bytes
         self._show_now_and_then()
 
     def note(self, line: str) -> None:
@@ -48,15 +48,15 @@ class Progress:
             self._out.write("\n")
 
     def _show_now_and_then(self) -> None:
-        self._on_progress(self._there, self._total)
+        self._on_progress(self._done, self._total)
         now = self._clock()
         if now - self._shown_s >= (_TERMINAL_S if self._out.isatty() else _LOG_S):
             self._shown_s = now
             self._show(now)
 
     def _show(self, now: float) -> None:
-        speed = self._came / max(now - self._began, 1e-3)
-        left = f", {(self._total - self._there) / speed:.0f} s left" if speed and self._there < self._total else ""
-        line = f"{human(self._there)} of {human(self._total)}, {human(int(speed))}/s{left}"
+        speed = self._received / max(now - self._began, 1e-3)
+        left = f", {(self._total - self._done) / speed:.0f} s left" if speed and self._done < self._total else ""
+        line = f"{human(self._done)} of {human(self._total)}, {human(int(speed))}/s{left}"
         self._out.write(f"\r\x1b[K{line}" if self._out.isatty() else f"{line}\n")
         self._out.flush()

@@ -180,7 +180,7 @@ class Hub:
                         out.write(chunk)
                         digest.update(chunk)
                         done += len(chunk)
-                        progress.came(len(chunk))
+                        progress.received(len(chunk))
                 if done < file.num_bytes:
                     raise _AgainError("the answer was cut short")
 
@@ -195,8 +195,8 @@ class Hub:
             os.fsync(out.fileno())
         incomplete.replace(blob)
 
-    def _persist(self, repo: str, attempt: Callable[[], None], there: Callable[[], int]) -> None:
-        """Retry while each attempt adds bytes to those `there` before. Waits grow and are limited."""
+    def _persist(self, repo: str, attempt: Callable[[], None], received_bytes: Callable[[], int]) -> None:
+        """Retry while each attempt increases `received_bytes`. Waits grow and are limited."""
         failures, most = 0, 0
         while True:
             try:
@@ -204,8 +204,8 @@ class Hub:
             except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL) as error:
                 raise ModelError(repo, f"the hub's answer is invalid: {shown(first_line(error), 300)}") from error
             except (_AgainError, httpx2.TransportError) as error:
-                failures = 1 if there() > most else failures + 1
-                most = max(most, there())
+                failures = 1 if received_bytes() > most else failures + 1
+                most = max(most, received_bytes())
                 wait = (
                     error.wait_s
                     if isinstance(error, _AgainError) and error.wait_s is not None

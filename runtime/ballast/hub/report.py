@@ -72,12 +72,12 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
     """Serve /readyz on `port` of every address: status 503 and the downloaded fraction. Yields a function that takes
     the bytes so far and the total. Raises ConfigError for a port in use."""
     if port is None:
-        yield lambda there, total: None
+        yield lambda done, total: None
         return
     answer: dict[str, Any] = {"status": "pulling", "progress": 0.0}
 
-    def update(there: int, total: int) -> None:
-        answer.update(progress=round(there / max(total, 1), 4), bytes=there, total_bytes=total)
+    def update(done: int, total: int) -> None:
+        answer.update(progress=round(done / max(total, 1), 4), bytes=done, total_bytes=total)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _TIMEOUT_S  # one connection at a time, with a short timeout

@@ -124,9 +124,9 @@ def _device_plan(
     tensors = used_tensors(spec)
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     # A larger cache may displace experts, which are then streamed.
-    gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
+    can_shrink = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (
-        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and gives_way)))
+        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and can_shrink)))
         for num_blocks in (0, 1)
     )
     # The cache and attention's work buffers both grow with the blocks.

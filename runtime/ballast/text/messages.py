@@ -65,7 +65,7 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
     """
     num_leading = _num_leading(chat)
     out = list(chat[:num_leading])
-    is_beside = False
+    follows_late = False
     """Whether the message before was a late one."""
     for message in _results_first(chat[num_leading:]):
         is_late = message["role"] == "system"
@@ -73,11 +73,11 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
             continue
         if is_late:
             message = {"role": "user", "content": _marked(message["content"])}
-        if (is_late or is_beside) and out[-1]["role"] == message["role"] == "user":
+        if (is_late or follows_late) and out[-1]["role"] == message["role"] == "user":
             out[-1] = {**out[-1], "content": f"{out[-1]['content']}\n\n{message['content']}"}
         else:
             out.append(message)
-        is_beside = is_late
+        follows_late = is_late
     return out
 
 

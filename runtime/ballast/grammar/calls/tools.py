@@ -99,8 +99,8 @@ def tool_calls(
         if form == "channels":
             lines += channel_call(f"call_{n}", function["name"], arguments)
             continue
-        ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
-        lines.append(f"call_{n}: {' | '.join(ways)}")
+        alternatives = _alternatives(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
+        lines.append(f"call_{n}: {' | '.join(alternatives)}")
     return lark("\n".join(lines), param)
 
 
@@ -137,7 +137,7 @@ def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: 
     ]
 
 
-def _ways(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:
+def _alternatives(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:
     """The ways to write a call between its marks."""
     if form == "json":
         head = quoted(f'{{"name": {quoted(name)}, "arguments": ')

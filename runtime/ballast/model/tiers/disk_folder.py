@@ -99,10 +99,10 @@ def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: S
 
 
 def _bytes_to_take(folder: Path, key: str, requested: int | None) -> int:
-    there = read_file_system(folder).free_bytes + kept_bytes(folder, key)
-    if requested is not None and requested > there:
+    available = read_file_system(folder).free_bytes + kept_bytes(folder, key)
+    if requested is not None and requested > available:
         log.warning(
             "kv_disk_dir has less free space than kv_disk_bytes",
-            extra={"folder": str(folder), "requested_bytes": requested, "taken_bytes": there},
+            extra={"folder": str(folder), "requested_bytes": requested, "taken_bytes": available},
         )
-    return there // 2 if requested is None else min(requested, there)
+    return available // 2 if requested is None else min(requested, available)

@@ -34,30 +34,33 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    prompts = [f"What is {n} + {n % 7}?" for n in range(asked.prompts)]
-    params = SamplingParams(temperature=0, max_tokens=asked.tokens, ignore_eos=True)
-    shape = {"cache_lens": (asked.batch + 1) * 256, "max_new_tokens": 256 if asked.tokens <= 256 else asked.tokens}
-    with LLM(asked.model, tokenizer=asked.tokenizer, max_num_seqs=asked.batch, **shape) as llm:
+    options = parser.parse_args()
+    prompts = [f"What is {n} + {n % 7}?" for n in range(options.prompts)]
+    params = SamplingParams(temperature=0, max_tokens=options.tokens, ignore_eos=True)
+    shape = {
+        "cache_lens": (options.batch + 1) * 256,
+        "max_new_tokens": 256 if options.tokens <= 256 else options.tokens,
+    }
+    with LLM(options.model, tokenizer=options.tokenizer, max_num_seqs=options.batch, **shape) as llm:
         ids = [output.prompt_token_ids for output in llm.generate(prompts, params, use_tqdm=False)]  # warms both up
         engine = llm._model.engine
         rounds = []
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             begin = time.perf_counter()
             llm.generate(prompts, params, use_tqdm=False)
             library_s = time.perf_counter() - begin
-            engine_s = llm._model.wait(run_alone(engine, ids, asked.tokens))
+            engine_s = llm._model.wait(run_alone(engine, ids, options.tokens))
             rounds.append((library_s, engine_s))
     shares = [engine_s / library_s for library_s, engine_s in rounds]
-    total = asked.prompts * asked.tokens
+    total = options.prompts * options.tokens
     print(
         bench_record(
             "engine/library",
-            f"{asked.model.name if asked.model else 'built-in'}, {chosen_isa()}",
-            prompts=asked.prompts,
-            tokens=asked.tokens,
-            batch=asked.batch,
-            rounds=asked.rounds,
+            f"{options.model.name if options.model else 'built-in'}, {chosen_isa()}",
+            prompts=options.prompts,
+            tokens=options.tokens,
+            batch=options.batch,
+            rounds=options.rounds,
             library_tokens_per_s=round(total / statistics.median(each[0] for each in rounds)),
             engine_tokens_per_s=round(total / statistics.median(each[1] for each in rounds)),
             share=round(statistics.median(shares), 4),

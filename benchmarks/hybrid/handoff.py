@@ -23,8 +23,8 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
 from support.bench_record import bench_record
 from support.models.changed_spec import changed
-from support.models.gguf_files import R1_SPEC
 from support.models.random_blocks import random_blocks
+from support.models.specs.deepseek import R1_SPEC
 
 EXPERTS, WIDTH = 8, 32
 

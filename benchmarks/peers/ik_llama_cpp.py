@@ -119,8 +119,8 @@ def run_theirs(options: argparse.Namespace, peer: Peer, folder: Path) -> dict[st
     # | model | … | test | t/s |, and | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
     [*_, prefill] = table(options, folder, peer.prefill, "-p", 512, "-n", 0, "-r", 2)
     [*_, single] = table(options, folder, peer.single, "-p", 0, "-n", options.steps, "-r", 2)
-    asked = ("-c", 8192, "-ntg", options.steps, "-npl", ",".join(map(str, BATCHES)))
-    batches = table(options, folder, peer.batches, *asked)
+    arguments = ("-c", 8192, "-ntg", options.steps, "-npl", ",".join(map(str, BATCHES)))
+    batches = table(options, folder, peer.batches, *arguments)
     speeds = {PREFILL: float(prefill[-1].split()[0]), SINGLE: float(single[-1].split()[0])}
     return speeds | {f"decode B={row[2]}": float(row[7]) for row in batches if row[0] == "64"}
 

@@ -65,8 +65,8 @@ def one_round(wheel: Path, endpoint: str) -> dict[str, float]:
         with ServerProcess(BUILT_IN_NAME, python=str(home / "env/bin/python"), environment=environment) as server:
             seconds["ready_s"] = round(time.perf_counter() - begin, 1)
             begin = time.perf_counter()
-            asked = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 40}
-            request = urllib.request.Request(f"{server.url}/v1/chat/completions", json.dumps(asked).encode(), JSON)
+            body = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 40}
+            request = urllib.request.Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), JSON)
             with urllib.request.urlopen(request, timeout=60) as reply:
                 content = json.load(reply)["choices"][0]["message"]["content"]
             assert "19" in content, content

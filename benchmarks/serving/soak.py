@@ -65,9 +65,9 @@ def judge(server: ServerProcess, seen: Counter[str]) -> list[str]:
         return [f"something is held: {error}"]
     now = server.metrics()
     outcomes = {name: value for name, value in now.items() if name.startswith('ballast_requests_total{endpoint="comp')}
-    told = {"ok": seen["answered"], "rejected": seen["refused"], "client_gone": 0}
+    counts = {"ok": seen["answered"], "rejected": seen["refused"], "client_gone": 0}
     problems = [f"{seen['failed']} requests failed"] if seen["failed"] else []
-    for outcome, number in told.items():
+    for outcome, number in counts.items():
         if not number <= count(now, outcome) <= number + seen["left"]:
             problems.append(f"{count(now, outcome)} are {outcome}; clients saw {number}, and left {seen['left']}")
     if sum(outcomes.values()) != seen.total():

@@ -9,15 +9,15 @@
 
 namespace ballast {
 
-// The pieces of `text` between separators, without empty ones. They are views into the text.
+// The words of `text` between separators, without empty ones. They are views into the text.
 inline std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
-  std::vector<std::string_view> pieces;
+  std::vector<std::string_view> words;
   for (size_t begin = text.find_first_not_of(separators); begin != std::string_view::npos;) {
     const size_t end = text.find_first_of(separators, begin);
-    pieces.push_back(text.substr(begin, end - begin));
+    words.push_back(text.substr(begin, end - begin));
     begin = text.find_first_not_of(separators, end);
   }
-  return pieces;
+  return words;
 }
 
 // nullopt unless the whole text is one number.

@@ -30,9 +30,9 @@ Grouping group_by_expert(const int32_t* ids, const float* weights, int64_t num_t
   all.weights.resize(static_cast<size_t>(begin));
   for (int64_t i = 0; i < num_assignments; ++i) {
     if (ids[i] == kNoExpert) continue;
-    const size_t place = static_cast<size_t>(ends[static_cast<size_t>(ids[i])]++);
-    all.tokens[place] = i / num_chosen;
-    all.weights[place] = weights[i];
+    const size_t index = static_cast<size_t>(ends[static_cast<size_t>(ids[i])]++);
+    all.tokens[index] = i / num_chosen;
+    all.weights[index] = weights[i];
   }
   return all;
 }

@@ -23,8 +23,8 @@ std::string read_text(const std::string& path) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
   std::string text;
   if (!file) return text;
-  char piece[4096];
-  while (const size_t size = std::fread(piece, 1, sizeof(piece), file.get())) text.append(piece, size);
+  char buffer[4096];
+  while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) text.append(buffer, size);
   return text;
 }
 

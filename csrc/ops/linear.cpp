@@ -13,9 +13,9 @@
 namespace ballast {
 namespace {
 
-// Columns of a piece: a multiple of every format's block, and few enough that a token's piece of output stays
+// Columns of a slice: a multiple of every format's block, and few enough that a token's slice of output stays
 // in the first-level cache.
-constexpr int64_t kPieceCols = 512;
+constexpr int64_t kSliceCols = 512;
 
 // out [T, H, rows of a head] = scale times the products, x [T, H, cols]. A task is a run of panels and a
 // block of tokens; the blocks of one run follow each other, so that its weights are read from memory once.
@@ -98,33 +98,33 @@ void head_linear_transposed(ThreadPool& pool, const float* x, int64_t num_tokens
     return multiply_panels(pool, x, num_tokens, *panels, weight.scale(), out);
   }
   const int64_t cols = weight.cols();
-  const Chunks pieces(cols, kPieceCols);
+  const Chunks slices(cols, kSliceCols);
   const Chunks tiles(heads.num_rows, kTileRows);
-  pool.parallel_for(heads.num_heads * pieces.count(), [&](int64_t task) {
-    const int64_t head = task / pieces.count();
-    const IndexRange piece = pieces[task % pieces.count()];
-    const auto out_piece = [&](int64_t token) {
-      return out + (token * heads.num_heads + head) * cols + piece.begin;
+  pool.parallel_for(heads.num_heads * slices.count(), [&](int64_t task) {
+    const int64_t head = task / slices.count();
+    const IndexRange slice = slices[task % slices.count()];
+    const auto out_slice = [&](int64_t token) {
+      return out + (token * heads.num_heads + head) * cols + slice.begin;
     };
-    for (int64_t token = 0; token < num_tokens; ++token) std::fill_n(out_piece(token), piece.size(), 0.0f);
+    for (int64_t token = 0; token < num_tokens; ++token) std::fill_n(out_slice(token), slice.size(), 0.0f);
 
-    const Scratch<float> scratch(kTileRows * kPieceCols);
+    const Scratch<float> scratch(kTileRows * kSliceCols);
     float* buffer = scratch.get();
     const float* rows[kTileRows];
-    for (int64_t i = 0; i < kTileRows; ++i) rows[i] = buffer + i * kPieceCols;
+    for (int64_t i = 0; i < kTileRows; ++i) rows[i] = buffer + i * kSliceCols;
     for (int64_t t = 0; t < tiles.count(); ++t) {
       const IndexRange tile = tiles[t];
       for (int64_t i = 0; i < tile.size(); ++i) {
-        weight.dequantize_piece(heads.begin(head) + tile.begin + i, piece.begin, piece.end,
-                                buffer + i * kPieceCols);
+        weight.dequantize_slice(heads.begin(head) + tile.begin + i, slice.begin, slice.end,
+                                buffer + i * kSliceCols);
       }
       for (int64_t token = 0; token < num_tokens; ++token) {
         const float* scales = x + (token * heads.num_heads + head) * heads.num_rows + tile.begin;
-        add_scaled(scales, rows, tile.size(), piece.size(), out_piece(token));
+        add_scaled(scales, rows, tile.size(), slice.size(), out_slice(token));
       }
     }
     for (int64_t token = 0; token < num_tokens; ++token)
-      scale_products(weight.scale(), piece.size(), out_piece(token));
+      scale_products(weight.scale(), slice.size(), out_slice(token));
   });
 }
 

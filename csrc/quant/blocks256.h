@@ -168,21 +168,21 @@ inline void dequantize_block(const BlockIQ4_XS& block, float* __restrict out) {
   }
 }
 
-// Digit `place` of a byte: see cpu/panel_layout.h.
-inline int trit_at(uint8_t number, int place) {
+// One digit of a byte: see cpu/panel_layout.h.
+inline int trit_at(uint8_t number, int digit) {
   constexpr int kPowers[] = {1, 3, 9, 27, 81};
-  return static_cast<uint8_t>(number * kPowers[place]) * 3 >> 8;
+  return static_cast<uint8_t>(number * kPowers[digit]) * 3 >> 8;
 }
 
 // weight_at(i, code) for all weights.
 template <class WeightAt>
 void for_each_trit(const BlockTQ1_0& block, const WeightAt& weight_at) {
-  for (int place = 0; place < 5; ++place) {
-    for (int i = 0; i < 32; ++i) weight_at(32 * place + i, trit_at(block.fives[i], place));
-    for (int i = 0; i < 16; ++i) weight_at(160 + 16 * place + i, trit_at(block.fives[32 + i], place));
+  for (int digit = 0; digit < 5; ++digit) {
+    for (int i = 0; i < 32; ++i) weight_at(32 * digit + i, trit_at(block.fives[i], digit));
+    for (int i = 0; i < 16; ++i) weight_at(160 + 16 * digit + i, trit_at(block.fives[32 + i], digit));
   }
-  for (int place = 0; place < 4; ++place) {
-    for (int i = 0; i < 4; ++i) weight_at(240 + 4 * place + i, trit_at(block.fours[i], place));
+  for (int digit = 0; digit < 4; ++digit) {
+    for (int i = 0; i < 4; ++i) weight_at(240 + 4 * digit + i, trit_at(block.fours[i], digit));
   }
 }
 

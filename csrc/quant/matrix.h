@@ -66,7 +66,7 @@ class Matrix {
   void dequantize_row(int64_t row, float* out) const { format_->dequantize_row(row_data(row), cols_, out); }
 
   // Columns col_begin…col_end of a row; both are multiples of the format's block, or the row's end.
-  void dequantize_piece(int64_t row, int64_t col_begin, int64_t col_end, float* out) const {
+  void dequantize_slice(int64_t row, int64_t col_begin, int64_t col_end, float* out) const {
     format_->dequantize_row(piece_data(row, col_begin), col_end - col_begin, out);
   }
 

@@ -179,11 +179,11 @@ void pack_floats(const uint8_t* const* rows, int num_rows, int64_t cols, uint8_t
   using Unit = std::conditional_t<kBytes == 4, uint32_t, uint16_t>;
   static_assert(sizeof(Unit) == kBytes);
   constexpr int64_t kCols = 16 / kBytes;
-  uint8_t piece[kPanelRows][16] = {};
+  uint8_t block[kPanelRows][16] = {};
   int64_t col = 0;
   for (; col + kCols <= cols; col += kCols) {
-    for (int row = 0; row < num_rows; ++row) std::memcpy(piece[row], rows[row] + col * kBytes, 16);
-    interleave_rows<Unit>(piece[0], sizeof(piece[0]), panel + col * kPanelRows * kBytes);
+    for (int row = 0; row < num_rows; ++row) std::memcpy(block[row], rows[row] + col * kBytes, 16);
+    interleave_rows<Unit>(block[0], sizeof(block[0]), panel + col * kPanelRows * kBytes);
   }
   for (; col < cols; ++col) {
     for (int row = 0; row < num_rows; ++row) {

@@ -195,28 +195,28 @@ Panels::Panels(const PanelTarget& target, const Matrix& source, const PanelSlice
       pages_(make_pages(num_panels() * panel_bytes_, file_.get())) {
   BALLAST_CHECK(target_.activation_bytes == 1 || target_.activation_bytes == 2);
   if (!is_filled()) taken_ = std::make_unique<std::once_flag[]>(static_cast<size_t>(num_taken()));
-  if (file_ != nullptr) sums_.resize(static_cast<size_t>(num_pieces()));
+  if (file_ != nullptr) sums_.resize(static_cast<size_t>(num_chunks()));
 }
 
 // Whole pages are read and summed up: what follows the last panel is zero.
-int64_t Panels::num_pieces() const {
+int64_t Panels::num_chunks() const {
   return file_ == nullptr ? 0 : Chunks(num_bytes(), static_cast<int64_t>(kHugePageBytes)).count();
 }
 
-IndexRange Panels::piece(int64_t index) const {
+IndexRange Panels::chunk(int64_t index) const {
   IndexRange range = Chunks(num_bytes(), static_cast<int64_t>(kHugePageBytes))[index];
   const int64_t page = static_cast<int64_t>(page_bytes());
   range.end = (range.end + page - 1) / page * page;
   return range;
 }
 
-// How many pieces of memory are taken before it is packed into; none where it is filled.
+// How many chunks of memory are taken before it is packed into; none where it is filled.
 int64_t Panels::num_taken() const {
   if (is_filled()) return 0;
   return Chunks(static_cast<int64_t>(pages_->mapped_size()), static_cast<int64_t>(kHugePageBytes)).count();
 }
 
-// Each piece by one thread: of two that write to a huge page first, both would clear one, for nothing.
+// Each chunk by one thread: of two that write to a huge page first, both would clear one, for nothing.
 void Panels::take(int64_t index) {
   const size_t begin = static_cast<size_t>(index) * kHugePageBytes;
   const size_t end = std::min(begin + kHugePageBytes, pages_->mapped_size());
@@ -225,7 +225,7 @@ void Panels::take(int64_t index) {
 }
 
 void Panels::fetch(int64_t index) {
-  const IndexRange range = piece(index);
+  const IndexRange range = chunk(index);
   if (file_->is_mapped) map_ahead(pages_->data() + range.begin, static_cast<size_t>(range.size()));
   for (int64_t at = range.begin; !file_->is_mapped && at < range.end;) {
     const ssize_t count = pread(file_->file, pages_->data() + at, static_cast<size_t>(range.end - at), at);
@@ -238,7 +238,7 @@ void Panels::fetch(int64_t index) {
 }
 
 void Panels::sum(int64_t index) {
-  const IndexRange range = piece(index);
+  const IndexRange range = chunk(index);
   sums_[static_cast<size_t>(index)] =
       checksum(pages_->data() + range.begin, static_cast<size_t>(range.size()));
 }
@@ -258,7 +258,7 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
                PanelRows rows, std::shared_ptr<PanelFile> file)
     : Panels(target, source, {heads, {0, source.cols()}}, rows, std::move(file)) {
   if (is_filled()) {
-    pool.parallel_for(num_pieces(), [&](int64_t index) { fetch(index); });
+    pool.parallel_for(num_chunks(), [&](int64_t index) { fetch(index); });
     finish();
     return;
   }
@@ -273,7 +273,7 @@ Panels::Panels(ThreadPool& pool, const PanelTarget& target, const Matrix& source
     const Chunks runs(num_panels(), panels_per_run(source, num_panels(), pool.num_threads()));
     pool.parallel_for(runs.count(), [&](int64_t run) { pack_run(source, 0, runs[run]); });
   }
-  pool.parallel_for(num_pieces(), [&](int64_t index) { sum(index); });
+  pool.parallel_for(num_chunks(), [&](int64_t index) { sum(index); });
   finish();
 }
 
@@ -298,8 +298,8 @@ std::vector<std::shared_ptr<const Panels>> Panels::by_node(
     const bool has_file = panels != nullptr && panels->file_ != nullptr;
     const bool is_filled = has_file && panels->is_filled();
     runs.emplace_back(num_panels, panels_per_run(source, num_panels, pool.threads_per_node()[node]));
-    counts.push_back(is_filled ? panels->num_pieces() : runs.back().count());
-    summed.push_back(has_file && !is_filled ? panels->num_pieces() : 0);
+    counts.push_back(is_filled ? panels->num_chunks() : runs.back().count());
+    summed.push_back(has_file && !is_filled ? panels->num_chunks() : 0);
   }
   const auto of = [&](int node) -> Panels& { return *packed[static_cast<size_t>(node)]; };
   pool.parallel_for_nodes(counts, [&](int node, int64_t index) {
@@ -354,7 +354,7 @@ void Panels::pack_run(const Matrix& source, int64_t first_col, IndexRange panels
 void Panels::pack_transposed(const Matrix& source, int64_t head, IndexRange cols) {
   std::vector<float> values(static_cast<size_t>(cols.size()));
   for (int64_t col = 0; col < cols_; ++col) {
-    source.dequantize_piece(heads_.begin(head) + col, cols.begin, cols.end, values.data());
+    source.dequantize_slice(heads_.begin(head) + col, cols.begin, cols.end, values.data());
     for (int64_t row = 0; row < cols.size(); row += kPanelRows) {
       const int64_t index = head * panels_per_head_ + (cols.begin + row) / kPanelRows;
       float* panel = reinterpret_cast<float*>(pages_->data() + index * panel_bytes_);

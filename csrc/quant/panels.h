@@ -141,8 +141,8 @@ class Panels {
   int64_t num_panels() const { return heads_.num_heads * panels_per_head_; }
   // Memory and files are handled in chunks of a huge page.
   bool is_filled() const { return file_ != nullptr && file_->is_filled; }
-  IndexRange piece(int64_t index) const;
-  int64_t num_pieces() const;
+  IndexRange chunk(int64_t index) const;
+  int64_t num_chunks() const;
   int64_t num_taken() const;
   void take(int64_t index);
   void fetch(int64_t index);
@@ -165,8 +165,8 @@ class Panels {
   const Prefetching prefetching_ = prefetching_of_this_chip();
   const std::shared_ptr<PanelFile> file_;
   const std::shared_ptr<const Pages> pages_;
-  std::vector<uint64_t> sums_;               // of the pieces, while it is loaded
-  std::unique_ptr<std::once_flag[]> taken_;  // the pieces of memory, while it is packed
+  std::vector<uint64_t> sums_;               // of the chunks, while it is loaded
+  std::unique_ptr<std::once_flag[]> taken_;  // the chunks of memory, while it is packed
 };
 
 }  // namespace ballast

@@ -51,7 +51,7 @@ def desired_children(
 def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str]:
     """Messages about requested kinds that the cluster does not have."""
     endpoint = service.spec.endpoint
-    asked = (
+    optional = (
         (
             *("inferencePool", endpoint.inference_pool, "InferencePool", "inference.networking.k8s.io/v1"),
             "Gateway API inference extension",
@@ -60,7 +60,7 @@ def kinds_missing(service: InferenceService, known: Collection[str]) -> list[str
     )
     return [
         f"endpoint.{field} needs the kind {kind} of {group}, which this cluster lacks: install the {project}"
-        for field, value, kind, group, project in asked
+        for field, value, kind, group, project in optional
         if value is not None and kind not in known
     ]
 

@@ -16,12 +16,12 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Decimal]:
     running: defaultdict[str, Decimal] = defaultdict(Decimal)
     peak: defaultdict[str, Decimal] = defaultdict(Decimal)
     for container in spec.get("initContainers") or []:
-        asked = _requests(container)
+        requested = _requests(container)
         if container.get("restartPolicy") == "Always":
-            for name, amount in asked.items():
+            for name, amount in requested.items():
                 running[name] += amount
         else:
-            for name, amount in asked.items():
+            for name, amount in requested.items():
                 peak[name] = max(peak[name], running[name] + amount)
     for container in spec.get("containers") or []:
         for name, amount in _requests(container).items():

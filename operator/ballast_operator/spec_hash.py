@@ -48,9 +48,9 @@ def spec_hash(spec: InferenceServiceSpec) -> str:
     It covers the fields that differ from the defaults they were released with, not the pod that is built from them: so
     it stays the same for running pods when a newer operator builds pods in another way or knows more fields.
     """
-    asked = _asked(spec, WITHOUT_RESTART)
-    asked["resources"]["memory"] = canonical_bytes(spec.resources.memory)
-    return _hash_of(asked)
+    requested = _requested(spec, WITHOUT_RESTART)
+    requested["resources"]["memory"] = canonical_bytes(spec.resources.memory)
+    return _hash_of(requested)
 
 
 def settings_hash(spec: InferenceServiceSpec) -> str:
@@ -58,7 +58,7 @@ def settings_hash(spec: InferenceServiceSpec) -> str:
 
     Operators up to 0.1 wrote it as the spec hash.
     """
-    return _hash_of(_asked(spec, NOT_IN_PODS))
+    return _hash_of(_requested(spec, NOT_IN_PODS))
 
 
 def restarts(path: str) -> bool:
@@ -77,13 +77,13 @@ def short_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _asked(spec: InferenceServiceSpec, left_out: Any) -> dict[str, Any]:
+def _requested(spec: InferenceServiceSpec, left_out: Any) -> dict[str, Any]:
     return spec.model_dump(by_alias=True, exclude_defaults=True, exclude=left_out, mode="json")
 
 
-def _hash_of(asked: dict[str, Any]) -> str:
-    engine = asked.setdefault("engine", {})
+def _hash_of(requested: dict[str, Any]) -> str:
+    engine = requested.setdefault("engine", {})
     for name, released in RELEASED_DEFAULTS.items():
         if engine.setdefault(name, None) == released:
             del engine[name]
-    return short_hash({name: value for name, value in asked.items() if value != {}})
+    return short_hash({name: value for name, value in requested.items() if value != {}})

@@ -256,12 +256,12 @@ def _pull(arguments: argparse.Namespace) -> int:
     from ballast.hub.remote import Hub
     from ballast.hub.report import progress_page, written_to
 
-    with written_to(arguments.report) as said, progress_page(arguments.progress_port) as told:
+    with written_to(arguments.report) as ending, progress_page(arguments.progress_port) as on_progress:
         name = read_name(arguments.model)
         config = None if arguments.skip_plan else serve_config([])
-        found = pull(name, Hub.of_environment(name.site), config, told=told)
+        found = pull(name, Hub.of_environment(name.site), config, on_progress=on_progress)
         file = found.store.snapshot(found.commit) / found.choice.files[0].path
-        said |= {
+        ending |= {
             "reason": "Pulled",
             "message": f"{name.repo}:{found.choice.quant} at {found.commit}",
             "file": str(file),

@@ -18,8 +18,8 @@ def check_messages():
     assert reply.usage.output_tokens == 16, reply
     assert reply.stop_reason == "max_tokens"
     blocks = [{"type": "text", "text": "say painted", "cache_control": {"type": "ephemeral"}}]
-    said = scripted.messages.create(model="m", max_tokens=100, messages=[{"role": "user", "content": blocks}])
-    assert (said.content[0].text, said.stop_reason) == (PAINTED, "end_turn")
+    reply = scripted.messages.create(model="m", max_tokens=100, messages=[{"role": "user", "content": blocks}])
+    assert (reply.content[0].text, reply.stop_reason) == (PAINTED, "end_turn")
 
 
 def check_stream():
@@ -45,10 +45,10 @@ def check_tools():
 def check_tool_runner():
     paint, calls = painting_tool()
     tools = [beta_tool(paint)]
-    asked = {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "say paint"}]}
-    final = scripted.beta.messages.tool_runner(**asked, tools=tools).until_done()
+    fields = {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "say paint"}]}
+    final = scripted.beta.messages.tool_runner(**fields, tools=tools).until_done()
     assert (calls, final.content[0].text) == ([PAINT], PAINTED)
-    for stream in scripted.beta.messages.tool_runner(**asked, tools=tools, stream=True):
+    for stream in scripted.beta.messages.tool_runner(**fields, tools=tools, stream=True):
         final = stream.get_final_message()
     assert (calls, final.content[0].text) == ([PAINT, PAINT], PAINTED)
 

@@ -30,6 +30,6 @@ def test_each_pass_is_a_span_that_names_its_service(cluster: Cluster, answers: P
 
 def wrote(span: Object, namespace: str) -> bool:
     """Whether it is a pass that made the children, with a request for each at least."""
-    told = attributes(span)
-    of_service = (told.get("k8s.namespace.name"), told.get("ballast.service")) == (namespace, "chat")
-    return span["name"] == "reconcile" and of_service and int(told["ballast.api_requests"]) >= 4
+    reported = attributes(span)
+    of_service = (reported.get("k8s.namespace.name"), reported.get("ballast.service")) == (namespace, "chat")
+    return span["name"] == "reconcile" and of_service and int(reported["ballast.api_requests"]) >= 4

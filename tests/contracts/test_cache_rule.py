@@ -40,15 +40,15 @@ def runtime_refusal(engine):
 @pytest.mark.parametrize("refusal", [operator_refusal, runtime_refusal])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["engine"]))
 def test_every_judge_of_the_cache_rule_agrees_with_the_table(refusal, case):
-    said = refusal(case["engine"])
-    assert (said is None) == case["accepted"], said
+    message = refusal(case["engine"])
+    assert (message is None) == case["accepted"], message
     if "smallest" in case:
-        assert "cache_lens" in said
-        assert "max_batch_size" in said
-        assert "max_new_tokens" in said
-        assert str(case["smallest"]) in said
+        assert "cache_lens" in message
+        assert "max_batch_size" in message
+        assert "max_new_tokens" in message
+        assert str(case["smallest"]) in message
     if "longest" in case:
-        assert "max_new_tokens" in said
-        assert str(case["longest"]) in said
-        assert "smallest" not in said
-        assert str(case["engine"]["maxNewTokens"]) in said
+        assert "max_new_tokens" in message
+        assert str(case["longest"]) in message
+        assert "smallest" not in message
+        assert str(case["engine"]["maxNewTokens"]) in message

@@ -110,10 +110,10 @@ TEST(a_matrix_finds_its_rows_and_pieces) {
   matrix.dequantize_row(1, row.data());
   EXPECT_EQ(row[0], 3.0f);
   EXPECT_EQ(row[95], 5.0f);
-  std::vector<float> piece(32);
-  matrix.dequantize_piece(1, 32, 64, piece.data());
-  EXPECT_EQ(piece[0], 4.0f);
-  EXPECT_EQ(piece[31], 4.0f);
+  std::vector<float> slice(32);
+  matrix.dequantize_slice(1, 32, 64, slice.data());
+  EXPECT_EQ(slice[0], 4.0f);
+  EXPECT_EQ(slice[31], 4.0f);
   EXPECT_EQ(matrix.num_bytes(), 204);
 }
 

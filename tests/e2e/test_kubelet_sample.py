@@ -23,9 +23,9 @@ def judged(text: str, folder: Path) -> str:
 
 
 def test_the_sample_is_valid(tmp_path: Path) -> None:
-    said = judged(SAMPLE.read_text(), tmp_path)
-    assert "invalid kubeconfig" in said, "it got as far as that"
-    assert "strict decoding" not in said
+    message = judged(SAMPLE.read_text(), tmp_path)
+    assert "invalid kubeconfig" in message, "it got as far as that"
+    assert "strict decoding" not in message
 
 
 @pytest.mark.parametrize(

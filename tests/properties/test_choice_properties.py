@@ -59,9 +59,9 @@ def test_a_choice_says_the_same_however_its_tokens_come(
 ) -> None:
     ids = [*ids, EOS] if ends else ids
     reason = FinishReason.STOP if ends else FinishReason.LENGTH
-    asked = job(stop, keep=keep, echo=echo)
-    whole, alone = play(asked, outputs(ids, [], reason))
-    pieces, choice = play(asked, outputs(ids, sizes, reason))
+    requested = job(stop, keep=keep, echo=echo)
+    whole, alone = play(requested, outputs(ids, [], reason))
+    pieces, choice = play(requested, outputs(ids, sizes, reason))
 
     text = "".join(piece.text for piece in pieces)
     tokens = [token for piece in pieces for token in piece.tokens]

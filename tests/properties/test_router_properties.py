@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ballast._core import kernels
 from ballast.model.layers.feed_forward import RoutingSpec
 from support.kernels.plain_routing import Router
-from support.models.gguf_files import R1_SPEC
+from support.models.specs.deepseek import R1_SPEC
 
 
 @st.composite

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.benchmarks.asked import HIGHLIGHTS, PAGES
 from tools.benchmarks.page import CHARTS, files, with_speed
+from tools.benchmarks.questions import HIGHLIGHTS, PAGES
 from tools.pages import is_file_with
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
             start = time.time()
             time.sleep(LOAD_S)
             window = Window(start, start + LOAD_S, STEP_S)
-            asked = [(name, board, *ask(prometheus, name, board, window)) for name, board in boards().items()]
-    for name, board, found, moments in asked:
+            panels = [(name, board, *ask(prometheus, name, board, window)) for name, board in boards().items()]
+    for name, board, found, moments in panels:
         (folder / f"{name}.svg").write_text(draw(board, found, moments, window), encoding="utf-8")
     return 0
 

@@ -37,9 +37,9 @@ def main() -> int:
             if outcome.problem is not None:
                 problems[f"{kind}: {_cause(outcome)}"].append(outcome)
         took = time.monotonic() - began
-        told = ", ".join(f"{code}: {number}" for code, number in sorted(codes.items()))
+        summary = ", ".join(f"{code}: {number}" for code, number in sorted(codes.items()))
         print(
-            f"{kind}: {codes.total()} cases in {took:.0f} s, at most {slowest:.2f} s of CPU; exit codes {told}",
+            f"{kind}: {codes.total()} cases in {took:.0f} s, at most {slowest:.2f} s of CPU; exit codes {summary}",
             flush=True,
         )
     return _report(problems, options.seed)
@@ -70,7 +70,9 @@ def _run_one(kind: str, seed: int, number: int) -> int:
     """Keeps the case's files for inspection, or as a test."""
     folder = _kept(kind, seed, number)
     (outcome,) = run_all(kind, seed, [number], 1)
-    print(f"{outcome.said}{outcome.codes} in {outcome.seconds:.2f} s; {outcome.problem or 'as it should be'}: {folder}")
+    print(
+        f"{outcome.output}{outcome.codes} in {outcome.seconds:.2f} s; {outcome.problem or 'as it should be'}: {folder}"
+    )
     return outcome.problem is not None
 
 
@@ -83,10 +85,10 @@ def _kept(kind: str, seed: int, number: int) -> Path:
 
 def _cause(outcome: Outcome) -> str:
     """The key by which findings are grouped: the last line of a traceback, and where it was raised."""
-    places = re.findall(r'File ".*?([\w/]+\.py)", line (\d+)', outcome.said)
-    lines = [line for line in outcome.said.splitlines() if line.startswith("ballast: internal error")]
-    told = f"{lines[-1][:100]} at {places[-1][0]}:{places[-1][1]}" if lines and places else ""
-    return f"{outcome.problem} {told}"
+    places = re.findall(r'File ".*?([\w/]+\.py)", line (\d+)', outcome.output)
+    lines = [line for line in outcome.output.splitlines() if line.startswith("ballast: internal error")]
+    summary = f"{lines[-1][:100]} at {places[-1][0]}:{places[-1][1]}" if lines and places else ""
+    return f"{outcome.problem} {summary}"
 
 
 def _report(problems: dict[str, list[Outcome]], seed: int) -> int:

@@ -16,7 +16,10 @@ from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM_DSA_SPEC, GLM_SPEC, QWEN3_SPEC, V2_LITE_SPEC, V3_SPEC, V32_SPEC, write_model
+from support.models.gguf_files import write_model
+from support.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
+from support.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
+from support.models.specs.qwen3 import QWEN3_SPEC
 from support.models.vocabulary import byte_metadata
 
 _ALIGNMENT = 32

@@ -39,7 +39,7 @@ class Outcome:
     number: int
     codes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    said: str = ""
+    output: str = ""
     problem: str | None = None
 
 
@@ -120,7 +120,7 @@ class _Worker:
             time.sleep(0.1)  # until the kernel knows how it ended
         status = self.stop()
         self._start()
-        problem = f"gave no answer in {HANG_S:g} s" if timed_out else f"ended with {_told(status)}"
+        problem = f"gave no answer in {HANG_S:g} s" if timed_out else f"ended with {_described(status)}"
         return Outcome(self._kind, self._number, problem=problem)
 
     def stop(self) -> int:
@@ -135,7 +135,7 @@ class _Worker:
         return status
 
 
-def _told(status: int) -> str:
+def _described(status: int) -> str:
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     return f"exit code {os.waitstatus_to_exitcode(status)}"
@@ -149,7 +149,7 @@ def _judged(outcome: Outcome) -> Outcome:
         problem = f"plan and serve do not agree: {outcome.codes}"
     elif outcome.seconds > CPU_S:
         problem = f"took {outcome.seconds:.1f} s of processor time"
-    return Outcome(outcome.kind, outcome.number, outcome.codes, outcome.seconds, outcome.said, problem)
+    return Outcome(outcome.kind, outcome.number, outcome.codes, outcome.seconds, outcome.output, problem)
 
 
 # --- in the worker ----------------------------------------------------------------------------------------------
@@ -162,15 +162,15 @@ def _serve(kind: str, seed: int, scratch: Path, requests: socket.socket) -> None
             folder = scratch / line.strip()
             folder.mkdir()
             make_case(kind, seed, int(line), folder)
-            said = io.StringIO()
+            output = io.StringIO()
             began = _processor_time()
-            with redirect_stderr(said):
+            with redirect_stderr(output):
                 codes = run(TARGETS[kind], folder)
             seconds = _processor_time() - began
             for file in folder.iterdir():
                 file.unlink()
             folder.rmdir()
-            reply = {"codes": codes, "seconds": seconds / len(codes), "said": said.getvalue()[-20_000:]}
+            reply = {"codes": codes, "seconds": seconds / len(codes), "output": output.getvalue()[-20_000:]}
             stream.write(json.dumps(reply) + "\n")
             stream.flush()
 

@@ -79,8 +79,8 @@ def broken_links(site: Path, gone: set[str]) -> Iterator[tuple[Path, str]]:
 
 def linked_with(path: Path) -> list[str]:
     """Names of the libraries that a library is linked with. Empty for other files."""
-    said = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, timeout=60, check=False)
-    return re.findall(r"\(NEEDED\).*\[(.+)\]", said.stdout)
+    output = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, timeout=60, check=False)
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", output.stdout)
 
 
 if __name__ == "__main__":

@@ -98,15 +98,15 @@ def _rows(kind: type[StrictModel], describe: Describe, besides: type[StrictModel
         found = schema["properties"][info.alias or name]
         rule = next((each for each in info.metadata if isinstance(each, NoEffect)), None)
         title = f"`{info.alias or name}`{' (required)' if name in required else ''}"
-        said = " ".join((info.description or "").split())
-        yield title, describe(found), *((_said(rule)) if rule else ("honoured", said))
+        described = " ".join((info.description or "").split())
+        yield title, describe(found), *((_rule_text(rule)) if rule else ("honoured", described))
         inside = shape_of(kind).known[info.alias or name]
         if inside is not None:
             yield from _inner(f"{info.alias or name}.", inside)
     for name, other in kind.other_fields.items():
         if rules.get(name) == other:
             continue
-        yield f"`{name}`", "any", *_said(other)
+        yield f"`{name}`", "any", *_rule_text(other)
 
 
 def _inner(path: str, shape: Shape) -> Iterator[tuple[str, ...]]:
@@ -114,13 +114,13 @@ def _inner(path: str, shape: Shape) -> Iterator[tuple[str, ...]]:
     known = ", ".join(f"`{name}`" for name in shape.known)
     yield f"`{path}…`", known, "honoured", ""
     for name, rule in shape.rules.items():
-        yield f"`{path}{name}`", "any", *_said(rule)
+        yield f"`{path}{name}`", "any", *_rule_text(rule)
     for name, inside in shape.known.items():
         if inside is not None:
             yield from _inner(f"{path}{name}.", inside)
 
 
-def _said(rule: Rule) -> tuple[str, str]:
+def _rule_text(rule: Rule) -> tuple[str, str]:
     match rule:
         case Alias(field):
             return "honoured", f"as `{field}`"

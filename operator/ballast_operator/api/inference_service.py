@@ -84,5 +84,5 @@ def _check_names(metadata: Mapping[str, Any]) -> None:
 def sentence(problem: Any) -> str:
     """Pydantic's message, with the field's path in YAML."""
     where = ".".join(str(part) for part in problem["loc"])
-    said = str(problem["msg"]).removeprefix("Value error, ")
-    return f"spec.{where}: {said}" if where else f"spec: {said}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"spec.{where}: {message}" if where else f"spec: {message}"

@@ -113,7 +113,7 @@ class Reconciler:
             return None
         began = self.clock()
         seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
-        if seen.misses_owner(service) and not await self._still_stands(service):
+        if seen.misses_owner(service) and not await self._still_exists(service):
             return 0.0
         outcome = Outcome()
         await record_revision(self.api, service, body["spec"], self.state.of(service.ref), outcome)
@@ -126,7 +126,7 @@ class Reconciler:
             raise max(outcome.errors, key=lambda error: error.retry_after_s or 0.0)
         return _next_look(service, evidence, status, self.state.of(ref), self.clock())
 
-    async def _still_stands(self, service: InferenceService) -> bool:
+    async def _still_exists(self, service: InferenceService) -> bool:
         """Whether the service exists and is not being deleted now.
 
         `kubectl delete --cascade=orphan` removes the owner of the remaining objects. A pass that read the service

@@ -19,7 +19,7 @@ from ballast_operator.cluster.kinds import (
     Kind,
 )
 from ballast_operator.control.deciding.declared_fields import undeclared_fields
-from ballast_operator.control.deciding.node_fingerprint import fingerprint
+from ballast_operator.control.deciding.node_match import fingerprint
 from ballast_operator.control.observing.freshness import Freshness
 from ballast_operator.control.state import OperatorState, version_of
 from ballast_operator.definitions import DEFINITIONS

@@ -112,9 +112,9 @@ class WorkQueue(Generic[Key]):
         except Exception as error:  # noqa: BLE001  any error of one key must not stop the others
             failure = error
             entry.failures += 1
-            asked_s = getattr(error, "retry_after_s", None) or 0.0
-            again_s = max(backoff_s(FIRST_BACKOFF_S, MAX_BACKOFF_S, entry.failures - 1), asked_s)
-            entry.not_before = self._clock() + max(min(again_s, MAX_HOLD_OFF_S), asked_s)
+            retry_after_s = getattr(error, "retry_after_s", None) or 0.0
+            again_s = max(backoff_s(FIRST_BACKOFF_S, MAX_BACKOFF_S, entry.failures - 1), retry_after_s)
+            entry.not_before = self._clock() + max(min(again_s, MAX_HOLD_OFF_S), retry_after_s)
             log.warning("will try again", extra={"key": str(key), "in_s": round(again_s, 1), "error": str(error)})
         finally:
             entry.running = False

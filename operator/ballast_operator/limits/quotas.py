@@ -28,14 +28,14 @@ class Quotas:
 
 def why_over_quota(limits: Mapping[str, str], live: Iterable[Mapping[str, Any]], pod: Mapping[str, Any]) -> str | None:
     """The limits that this pod would exceed together with the live ones; None if it fits."""
-    asked, used = usage(pod), dict.fromkeys(KEYS, Decimal(0))
+    requested, used = usage(pod), dict.fromkeys(KEYS, Decimal(0))
     for other in live:
         for key, amount in usage(other).items():
             used[key] += amount
     over = [
-        f"{key}: {_text(key, used[key])} of {limit} are used and the pod requests {_text(key, asked[key])}"
+        f"{key}: {_text(key, used[key])} of {limit} are used and the pod requests {_text(key, requested[key])}"
         for key, limit in limits.items()
-        if asked[key] and used[key] + asked[key] > parse_count(limit)
+        if requested[key] and used[key] + requested[key] > parse_count(limit)
     ]
     return "; ".join(over) or None
 

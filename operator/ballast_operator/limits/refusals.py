@@ -51,10 +51,10 @@ def _cache_refusals(spec: ModelCacheSpec, lists: AllowLists) -> Iterator[Refusal
     yield from _refused_selector("nodeSelector", spec.node_selector, lists)
 
 
-def _refused_selector(field: str, asked: Mapping[str, str], lists: AllowLists) -> Iterator[Refusal]:
-    if lists.node_selectors and not any(selector.items() <= asked.items() for selector in lists.node_selectors):
+def _refused_selector(field: str, requested: Mapping[str, str], lists: AllowLists) -> Iterator[Refusal]:
+    if lists.node_selectors and not any(selector.items() <= requested.items() for selector in lists.node_selectors):
         allowed = tuple(map(_selector_text, lists.node_selectors))
-        yield Refusal(field, _selector_text(asked), "--allowed-node-selector", allowed)
+        yield Refusal(field, _selector_text(requested), "--allowed-node-selector", allowed)
 
 
 def _images(spec: InferenceServiceSpec) -> Iterator[tuple[str, str]]:

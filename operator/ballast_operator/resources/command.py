@@ -39,7 +39,7 @@ def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None)
         "max_stall_ms": engine.max_stall_ms,
         "backend_type": engine.backend_type,
         "drain_timeout_s": engine.drain_timeout_seconds,
-        "device": asked_device(spec),
+        "device": requested_device(spec),
         "numa": "single" if spec.numa.policy == "SingleNode" else "auto",
         "log_format": "json",
         "api_key_file": f"{KEYS_DIRECTORY}/{spec.endpoint.auth.secret_ref.key}" if spec.endpoint.auth else None,
@@ -50,7 +50,7 @@ def engine_options(spec: InferenceServiceSpec, cached: FoundModel | None = None)
     }
 
 
-def asked_device(spec: InferenceServiceSpec) -> str:
+def requested_device(spec: InferenceServiceSpec) -> str:
     """The requested device of the engine, unless extraArgs set another."""
     if not spec.resources.gpus:
         return "cpu"

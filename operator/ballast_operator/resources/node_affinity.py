@@ -15,16 +15,16 @@ def on_nodes(affinity: Mapping[str, Any] | None, nodes: Sequence[str] | None) ->
     """
     if nodes is None:
         return None if affinity is None else dict(affinity)
-    asked = dict(affinity or {})
+    changed = dict(affinity or {})
     try:
-        of_nodes = dict(asked.get("nodeAffinity") or {})
+        of_nodes = dict(changed.get("nodeAffinity") or {})
         terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
         named = [
             {**term, "matchFields": [*(term.get("matchFields") or ()), _is(node)]} for term in terms for node in nodes
         ]
     except (AttributeError, TypeError, ValueError):  # not an affinity: the API server rejects the pod
-        return asked
-    return {**asked, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": named}}}
+        return changed
+    return {**changed, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": named}}}
 
 
 def admitted_nodes(affinity: Mapping[str, Any] | None) -> set[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ballast_operator.api.engine import FILE_ARGUMENTS, OPERATORS_OPTIONS
 from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.pod.container import Sidecar
 from ballast_operator.api.spec import OPTIONS_PREFIX, DeviceClaim, InferenceServiceSpec, PodMetadata
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import KERNELS_DIRECTORY, MODEL_DIRECTORY
@@ -34,7 +36,6 @@ from ballast_operator.resources.meta import child_metadata
 from ballast_operator.resources.node_affinity import on_nodes
 from ballast_operator.resources.pulling.source import store_env
 from ballast_operator.resources.security import container_security, engine_security
-from ballast_operator.resources.sidecars import as_containers
 from ballast_operator.resources.volumes import mounts, volumes
 from ballast_operator.spec_hash import settings_hash, short_hash, spec_hash
 
@@ -99,7 +100,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
     metadata["labels"][LABEL_REPLICA] = str(attempt.replica)
     metadata["annotations"] = {
         **spec.pod_metadata.annotations,
-        **({ANNOTATION_POD_METADATA: asked_metadata(spec)} if spec.pod_metadata != PodMetadata() else {}),
+        **({ANNOTATION_POD_METADATA: requested_metadata(spec)} if spec.pod_metadata != PodMetadata() else {}),
         ANNOTATION_SPEC_HASH: spec_hash(spec),
         ANNOTATION_SETTINGS_HASH: settings_hash(spec),
         ANNOTATION_ATTEMPT: str(attempt.number),
@@ -122,7 +123,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
                 if spec.image_pull_secrets
                 else {}
             ),
-            **({"initContainers": as_containers(spec.sidecars)} if spec.sidecars else {}),
+            **({"initContainers": _sidecars(spec.sidecars)} if spec.sidecars else {}),
             "containers": [_engine(service, runtime_image(spec, options))],
             "volumes": volumes(service),
             **({"resourceClaims": [_pod_claim(it) for it in spec.resources.claims]} if spec.resources.claims else {}),
@@ -135,10 +136,10 @@ def restart_of(service: InferenceService) -> str:
     return short_hash(service.restarted_at) if service.restarted_at else ""
 
 
-def asked_metadata(spec: InferenceServiceSpec) -> str:
+def requested_metadata(spec: InferenceServiceSpec) -> str:
     """The keys of the labels and annotations of the spec, as JSON."""
-    asked = spec.pod_metadata
-    return json.dumps({"labels": sorted(asked.labels), "annotations": sorted(asked.annotations)})
+    metadata = spec.pod_metadata
+    return json.dumps({"labels": sorted(metadata.labels), "annotations": sorted(metadata.annotations)})
 
 
 def runtime_image(spec: InferenceServiceSpec, options: ChildOptions) -> str:
@@ -151,8 +152,8 @@ def runtime_image(spec: InferenceServiceSpec, options: ChildOptions) -> str:
 
 def load_timeout_s(service: InferenceService) -> int:
     """Seconds that loading may take."""
-    asked = service.spec.engine.load_timeout_seconds
-    return asked or LOAD_BASE_S + math.ceil(parse_bytes(service.spec.resources.memory) / LOAD_BYTES_PER_S)
+    timeout_s = service.spec.engine.load_timeout_seconds
+    return timeout_s or LOAD_BASE_S + math.ceil(parse_bytes(service.spec.resources.memory) / LOAD_BYTES_PER_S)
 
 
 def _engine(service: InferenceService, image: str) -> dict[str, Any]:
@@ -188,13 +189,13 @@ def _engine(service: InferenceService, image: str) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
         "startupProbe": {
-            **_asked("/readyz"),
+            **_http_get("/readyz"),
             "periodSeconds": STARTUP_PERIOD_S,
             "timeoutSeconds": STARTUP_TIMEOUT_S,
             "failureThreshold": math.ceil(load_timeout_s(service) / STARTUP_PERIOD_S),
         },
-        "readinessProbe": {**_asked("/readyz"), **probes.readiness.to_api()},
-        "livenessProbe": {**_asked("/livez"), **probes.liveness.to_api()},
+        "readinessProbe": {**_http_get("/readyz"), **probes.readiness.to_api()},
+        "livenessProbe": {**_http_get("/livez"), **probes.liveness.to_api()},
         "volumeMounts": mounts(service),
     }
 
@@ -211,7 +212,7 @@ def _pulled_env(service: InferenceService) -> list[dict[str, Any]]:
     return [*({"name": name, "value": value} for name, value in places.items()), OFFLINE_ENV]
 
 
-def _asked(path: str) -> dict[str, Any]:
+def _http_get(path: str) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": ADMIN_PORT_NAME}}
 
 
@@ -225,28 +226,49 @@ def _engine_claim(claim: DeviceClaim) -> dict[str, Any]:
 
 def requested_resources(spec: InferenceServiceSpec) -> dict[str, str]:
     """The requests of one pod: quantities by resource name."""
-    asked = spec.resources
+    resources = spec.resources
+    has_gpus = resources.gpus and resources.gpu_claim is None
     return {
-        "cpu": str(asked.cpus),
-        "memory": asked.memory,
-        **({asked.gpu_resource_name: str(asked.gpus)} if asked.gpus and asked.gpu_claim is None else {}),
-        **({"hugepages-1Gi": f"{asked.hugepages1_gi}Gi"} if asked.hugepages1_gi else {}),
+        "cpu": str(resources.cpus),
+        "memory": resources.memory,
+        **({resources.gpu_resource_name: str(resources.gpus)} if has_gpus else {}),
+        **({"hugepages-1Gi": f"{resources.hugepages1_gi}Gi"} if resources.hugepages1_gi else {}),
+    }
+
+
+def _sidecars(sidecars: Sequence[Sidecar]) -> list[dict[str, Any]]:
+    """Init containers that always restart: they start before the engine and end after it has drained.
+
+    Requests equal limits, so that the pod stays Guaranteed; each has the same privileges as the engine, which are none.
+    """
+    return [_as_container(sidecar) for sidecar in sidecars]
+
+
+def _as_container(sidecar: Sidecar) -> dict[str, Any]:
+    resources = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+    written = sidecar.model_dump(by_alias=True, exclude_none=True, mode="json", exclude={"cpu", "memory"})
+    return {
+        **{name: value for name, value in written.items() if value != []},
+        "restartPolicy": "Always",
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def _scheduling(service: InferenceService) -> dict[str, Any]:
-    asked = service.spec.scheduling
+    scheduling = service.spec.scheduling
     fields = {
-        "nodeSelector": asked.node_selector or None,
-        "tolerations": [toleration.to_api() for toleration in asked.tolerations] or None,
-        "affinity": on_nodes(asked.affinity, service.cached.nodes if service.cached is not None else None),
+        "nodeSelector": scheduling.node_selector or None,
+        "tolerations": [toleration.to_api() for toleration in scheduling.tolerations] or None,
+        "affinity": on_nodes(scheduling.affinity, service.cached.nodes if service.cached is not None else None),
         "topologySpreadConstraints": [
             {**constraint.to_api(), "labelSelector": {"matchLabels": pod_selector(service.ref.name)}}
-            for constraint in asked.topology_spread_constraints
+            for constraint in scheduling.topology_spread_constraints
         ]
         or None,
-        "priorityClassName": asked.priority_class_name,
-        "runtimeClassName": asked.runtime_class_name,
-        "schedulerName": asked.scheduler_name,
+        "priorityClassName": scheduling.priority_class_name,
+        "runtimeClassName": scheduling.runtime_class_name,
+        "schedulerName": scheduling.scheduler_name,
     }
     return {name: value for name, value in fields.items() if value is not None}

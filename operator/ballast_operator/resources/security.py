@@ -21,14 +21,14 @@ def pod_security(**more: Any) -> dict[str, Any]:
     }
 
 
-def engine_security(asked: SecurityContext) -> dict[str, Any]:
+def engine_security(context: SecurityContext) -> dict[str, Any]:
     """The same for a service's pods, with the users and groups of its spec, or without any."""
     fixed = pod_security(fsGroupChangePolicy="OnRootMismatch")
-    if asked.assigned_by_cluster:
+    if context.assigned_by_cluster:
         fixed = {name: value for name, value in fixed.items() if name not in ("runAsUser", "runAsGroup")}
     else:
         fixed["fsGroup"] = USER
-    given = asked.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True, exclude={"assigned_by_cluster"})
+    given = context.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True, exclude={"assigned_by_cluster"})
     return {**fixed, **given}
 
 

@@ -12,17 +12,17 @@ from ballast_operator.resources.meta import child_metadata
 
 def build_service(service: InferenceService) -> dict[str, Any]:
     """The Service, with only the API port: metrics and debug pages are read from each pod."""
-    asked = service.spec.endpoint.service
+    options = service.spec.endpoint.service
     metadata = child_metadata(service, service.ref.name)
-    if asked.annotations:
-        metadata["annotations"] = dict(asked.annotations)
+    if options.annotations:
+        metadata["annotations"] = dict(options.annotations)
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata,
         "spec": {
-            "type": asked.type,
-            **({"externalTrafficPolicy": "Cluster"} if asked.type != "ClusterIP" else {}),
+            "type": options.type,
+            **({"externalTrafficPolicy": "Cluster"} if options.type != "ClusterIP" else {}),
             # The defaults, set explicitly: with another policy, clients on other nodes could not connect.
             "internalTrafficPolicy": "Cluster",
             "sessionAffinity": "None",

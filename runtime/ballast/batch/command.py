@@ -52,21 +52,21 @@ def run(config: Config, requests: Path, replies: Path) -> int:
     configure_logging(config.log)
     if replies.exists() and requests.exists() and replies.samefile(requests):
         raise ConfigError("replies", replies, "is also the file of requests; choose another file")
-    asked = check_requests(requests)
+    requested = check_requests(requests)
     with Replies(replies) as output:
-        other = next((name for name in output.held if name not in asked), None)
+        other = next((name for name in output.held if name not in requested), None)
         if other is not None:
             problem = f"has a reply to custom_id {shown(other)}, which {requests} does not contain; choose another file"
             raise ConfigError("replies", replies, problem)
         before = len(output.held)
         ended = _Ended()
-        if before < len(asked):
+        if before < len(requested):
             model = prepare_model(config)
             todo = (request for request in read_requests(requests) if request.custom_id not in output.held)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                ended = runner.run(_answer_all(model, todo, output, len(asked)))
+                ended = runner.run(_answer_all(model, todo, output, len(requested)))
         failed = sum(output.held.values())
-        sys.stdout.write(_summary(len(asked), len(output.held), failed, before, ended, replies))
+        sys.stdout.write(_summary(len(requested), len(output.held), failed, before, ended, replies))
         sys.stdout.flush()
     if not ended.engine_stopped:
         logging.shutdown()
@@ -87,15 +87,15 @@ class _Ended:
     engine_stopped: bool = True
 
 
-def _summary(asked: int, held: int, failed: int, before: int, ended: _Ended, file: Path) -> str:
-    lines = [f"{asked} requests: {held - failed} answered, {failed} failed, {asked - held} left"]
+def _summary(requested: int, held: int, failed: int, before: int, ended: _Ended, file: Path) -> str:
+    lines = [f"{requested} requests: {held - failed} answered, {failed} failed, {requested - held} left"]
     if before:
         lines.append(f"  {before} were answered before")
     if ended.seconds:
         rate = ended.tokens / ended.seconds
         lines.append(f"  {ended.tokens} tokens in {ended.seconds:.1f} s, {rate:.1f} a second")
     lines.append(f"  written to {file}")
-    if held < asked:
+    if held < requested:
         lines.append("  run the same command again to continue")
     return "\n".join((*lines, ""))
 

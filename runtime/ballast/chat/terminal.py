@@ -109,7 +109,7 @@ def _command(chat: Chat, name: str, argument: str) -> None:
             chat.reset()
             _write("A new conversation.\n")
         case "/system":
-            chat.tell(argument)
+            chat.set_system(argument)
             _write("The system prompt is set.\n" if argument else "The system prompt is removed.\n")
         case "/model":
             chat.choose(argument)
@@ -125,9 +125,9 @@ class Chat:
     def __init__(self, endpoint: Endpoint, model: str, system: str | None, settings: Mapping[str, Any]) -> None:
         self._endpoint, self.model, self._settings = endpoint, model, settings
         self._messages: list[dict[str, str]] = []
-        self.tell(system)
+        self.set_system(system)
 
-    def tell(self, system: str | None) -> None:
+    def set_system(self, system: str | None) -> None:
         """Set the system prompt, from the next message on; None and "" remove it."""
         self._system = [{"role": "system", "content": system}] if system else []
 

@@ -45,12 +45,13 @@ def resolve(config: Config, default_threads: int) -> Config:
     if config.machine.kv_disk_bytes is not None and config.machine.kv_disk_dir is None:
         shown = size().show(config.machine.kv_disk_bytes)
         raise ConfigError("kv_disk_bytes", shown, "limits a folder; set the folder with kv_disk_dir")
-    asked = config.machine.device
-    device, reason = auto_device() if asked == "auto" else ({"cuda": "cuda:0"}.get(asked, asked), "asked for")
+    requested = config.machine.device
+    full_name = {"cuda": "cuda:0"}.get(requested, requested)
+    device, reason = auto_device() if requested == "auto" else (full_name, "asked for")
     checked = replace(
         config,
         device_reason=reason,
-        device_is_open=asked == "auto",
+        device_is_open=requested == "auto",
         model=_check_paths(config.model),
         scheduling=_resolve_scheduling(config.scheduling),
         machine=replace(config.machine, device=device, cpu_threads=config.machine.cpu_threads or default_threads),
@@ -95,8 +96,8 @@ def on_cpu(config: Config, reason: str) -> Config:
 
 
 def _check_cache(scheduling: SchedulingConfig) -> None:
-    batch, asked, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
-    new = 1 if asked is None else asked
+    batch, requested, cache = scheduling.max_batch_size, scheduling.max_new_tokens, scheduling.cache_lens
+    new = 1 if requested is None else requested
     if batch * new >= MAX_TOKENS:
         raise ConfigError(
             "max_new_tokens",
@@ -105,7 +106,7 @@ def _check_cache(scheduling: SchedulingConfig) -> None:
             f"lower it to {(MAX_TOKENS - 1) // batch}, or lower max_batch_size",
         )
     blocks = batch * scheduling.block_tokens
-    if cache is not None and asked is None and cache < blocks:
+    if cache is not None and requested is None and cache < blocks:
         raise ConfigError(
             "cache_lens",
             cache,

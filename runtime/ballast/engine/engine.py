@@ -11,6 +11,7 @@ from enum import StrEnum
 from ballast._core import sched
 from ballast.engine.accounts import Accounts
 from ballast.engine.admission.admission import NEW_CLIENT, Admission, prompt_tokens
+from ballast.engine.admission.gather import gather_s
 from ballast.engine.core import BUSY, IDLE, EngineCore
 from ballast.engine.limits import Limits
 from ballast.engine.live import LiveRequest, live_requests
@@ -18,7 +19,6 @@ from ballast.engine.observer import EngineObserver, SilentObserver
 from ballast.engine.publishing import Publisher, Snapshot
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import bounded, with_tiers
-from ballast.engine.sampling.gather import gather_s
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.engine.stream import Deliveries, RequestStream
 from ballast.errors import CapacityError, EngineDeadError
@@ -246,7 +246,7 @@ class Engine:
         config = with_tiers(bounded(self._config, runner), runner)
         if runner.vocabulary is not None:
             config = with_measured_costs(config, runner, self.limits.max_model_tokens, alive)
-        core = EngineCore(runner, config, alive, on_begin=lambda: self._share_load(core))
+        core = EngineCore(runner, config, alive, on_begin=lambda: self._publish_load(core))
         return core
 
     def _warm_up(self, core: EngineCore) -> None:
@@ -316,9 +316,9 @@ class Engine:
         self._last_publish = now
         with self._lock:
             self._admission.note_stats(stats)
-        self._share_load(core)
+        self._publish_load(core)
 
-    def _share_load(self, core: EngineCore) -> None:
+    def _publish_load(self, core: EngineCore) -> None:
         """Copy the load for predictions by other threads. Called when a step begins and when requests come or go."""
         load = core.queue_state(self._admission.reply_lengths.mean_tokens, self._admission.prompt_share.value)
         taken = time.monotonic()

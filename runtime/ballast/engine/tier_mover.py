@@ -52,7 +52,7 @@ class _Fetch:
     """The blocks that one sequence waits for."""
 
     began: float
-    parts: list[tuple[int, int]]
+    expected: list[tuple[int, int]]
     """(tier, blocks) in the sequence's order; each tier once."""
     arrived: dict[int, Fetched]
     """Results by tier, for the tiers that are done."""
@@ -124,7 +124,7 @@ class TierMover:
             else:
                 for seq, fetches in _by_sequence(several):
                     fetch = self._fetches.setdefault(seq, _Fetch(self._clock(), [], {}))
-                    fetch.parts.append((tier, len(fetches)))
+                    fetch.expected.append((tier, len(fetches)))
                     self._tiers[tier].fetch(seq, fetches)
 
     def settle(self) -> None:
@@ -143,7 +143,7 @@ class TierMover:
             for seq, num_blocks in [*done.coming, *((fetched.seq, 0) for fetched in done.fetched)]:
                 self._scheduler.coming(seq, index, num_blocks)
             self._scheduler.measured(index, tier.block_seconds)
-        for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.parts)]:
+        for seq in [seq for seq, fetch in self._fetches.items() if len(fetch.arrived) == len(fetch.expected)]:
             self._end(seq, self._fetches.pop(seq))
         for seq in self._fetches:
             if not self._scheduler.is_worth_fetching(seq):
@@ -152,12 +152,12 @@ class TierMover:
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
         num_blocks, is_damaged = 0, False
-        for tier, asked in fetch.parts:
+        for tier, requested in fetch.expected:
             arrived = fetch.arrived[tier]
             num_blocks += arrived.num_blocks
             self._fetched_blocks[tier] += arrived.num_blocks
             is_damaged = arrived.is_damaged
-            if arrived.num_blocks < asked:
+            if arrived.num_blocks < requested:
                 break
         self._waited_s += self._clock() - fetch.began
         self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
@@ -169,7 +169,7 @@ class TierMover:
     def cancel(self, seq: int) -> None:
         """Cancel the fetches of a sequence."""
         if seq in self._fetches:
-            for tier, _ in self._fetches[seq].parts:
+            for tier, _ in self._fetches[seq].expected:
                 self._tiers[tier].cancel(seq)
 
     def before_step(self, plan: sched.Plan, block_tokens: int, alive: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.dots.architecture import ARCHITECTURE as DOTS1
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
-from ballast.families.glm.sparse import ARCHITECTURE as GLM_DSA
+from ballast.families.glm.architecture import SPARSE_ARCHITECTURE as GLM_DSA
 from ballast.families.gpt_oss.architecture import ARCHITECTURE as GPT_OSS
 from ballast.families.hunyuan.architecture import ARCHITECTURE as HY_V3
 from ballast.families.mimo.architecture import ARCHITECTURE as MIMO2

@@ -47,8 +47,8 @@ def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, star
     at `start`, and its template has no switch for that); fields about earlier reasoning that the template drops;
     variables that the template does not read. Agents send them with every request."""
     cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
-    field, asked = _thinking_field(body)
-    if asked and cannot_think:
+    field, requested = _thinking_field(body)
+    if requested and cannot_think:
         yield field
     for name, value in (body.chat_template_kwargs or {}).items():
         if (value and cannot_think) if name in _SWITCHES else not template.reads(name):
@@ -87,9 +87,9 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     if taken := _OWN_FIELDS & options.keys():
         name = min(taken)
         refuse(f"chat_template_kwargs.{name}", f"use the request field {name}")
-    asked = _switch(body)
-    if asked is not None and template.has_thinking_switch:
-        options |= dict.fromkeys(_SWITCHES, asked)
+    requested = _switch(body)
+    if requested is not None and template.has_thinking_switch:
+        options |= dict.fromkeys(_SWITCHES, requested)
     if body.effort is not None:
         options.setdefault("reasoning_effort", body.effort)
     if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
@@ -99,22 +99,24 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
 
 def thinking_enabled(body: ChatCompletionRequest) -> bool | None:
     """Whether the request enables thinking, by fields or by template variables; None if it does not specify it."""
-    asked = _switch(body)
-    return None if asked is None else bool(asked)
+    requested = _switch(body)
+    return None if requested is None else bool(requested)
 
 
 def _switch(body: ChatCompletionRequest) -> Any:
     """As `thinking_enabled`, but with the unchanged value of a template variable."""
-    _, asked = _thinking_field(body)
+    _, requested = _thinking_field(body)
     variables = body.chat_template_kwargs or {}
-    return asked if asked is not None else next((variables[name] for name in _SWITCHES if name in variables), None)
+    if requested is not None:
+        return requested
+    return next((variables[name] for name in _SWITCHES if name in variables), None)
 
 
 def _thinking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
     """The first field that enables or disables thinking, and its value; None if no field does."""
     thinking, nested = body.thinking, body.reasoning
     settings = {
-        "thinking": thinking.asks if isinstance(thinking, ThinkingSwitch) else thinking,
+        "thinking": thinking.enabled if isinstance(thinking, ThinkingSwitch) else thinking,
         "enable_thinking": body.enable_thinking,
         "reasoning.enabled": nested.enabled if nested else None,
         "reasoning_effort": None if body.reasoning_effort is None else body.reasoning_effort != "none",

@@ -39,19 +39,19 @@ def truncated(ids: Sequence[int], body: GenerationRequest, limits: Limits) -> Se
     return ids[:most] if body.truncation_side == "right" else ids[-most:]
 
 
-def granted_tokens(limits: Limits, num_prompt: int, prompt_field: str, max_field: str, asked: int | None) -> int:
+def granted_tokens(limits: Limits, num_prompt: int, prompt_field: str, max_field: str, requested: int | None) -> int:
     """The number of tokens that a request may generate: what it asks for within the server's cap, else what the limits
     leave. One that asks for all that the server gives gets what fits, as if it named no number."""
     context, most = limits.max_model_tokens, limits.max_new_tokens
-    if asked is not None and asked >= most and num_prompt < context:
+    if requested is not None and requested >= most and num_prompt < context:
         return min(most, context - num_prompt)
-    granted = min(asked or 1, most)
+    granted = min(requested or 1, most)
     if num_prompt + granted > context:
         needs = f"at least {num_prompt + 1} tokens ({num_prompt} in the prompt)"
-        if asked is not None:
+        if requested is not None:
             needs = f"{num_prompt + granted} tokens ({num_prompt} in the prompt, {granted} for the completion)"
         refuse_length(limits, needs, prompt_field, f"Shorten the prompt or lower {max_field}.")
-    return granted if asked is not None else min(most, context - num_prompt)
+    return granted if requested is not None else min(most, context - num_prompt)
 
 
 def refuse_length(limits: Limits, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:

@@ -22,12 +22,12 @@ from ballast.generation.prompt_limits import granted_tokens, refuse_length, requ
 from ballast.generation.request_template import text_with_template
 from ballast.generation.token_fields import with_token_rules
 from ballast.generation.tool_use import ToolUse, tool_use
+from ballast.grammar.calls.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
+from ballast.grammar.calls.tools import strict_schemas, tool_calls
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, ReasoningPrefix
-from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start, reasoning_prefix
 from ballast.grammar.source import Source
-from ballast.grammar.tools import strict_schemas, tool_calls
 from ballast.text.calls.forms import reader_of
 from ballast.text.control_text import unescape
 from ballast.text.ids_only import WHY
@@ -279,9 +279,9 @@ class RequestBuilder:
             refuse(prompt_field, "the prompt is empty; at least one token is needed")
         n = body.n or 1
         self._check_choices(n, len(prompts))
-        max_field, asked = requested_tokens(body)
+        max_field, requested = requested_tokens(body)
         longest = max(len(prompt.ids) for prompt in prompts)
-        max_tokens = granted_tokens(self.limits, longest, prompt_field, max_field, asked)
+        max_tokens = granted_tokens(self.limits, longest, prompt_field, max_field, requested)
         if body.min_tokens is not None and body.min_tokens > max_tokens:
             refuse("min_tokens", f"{body.min_tokens} is more than {max_field}, which is {max_tokens}")
         eos_ids = self.text.tokenizer.eos_ids
@@ -295,14 +295,14 @@ class RequestBuilder:
             include_stop=bool(body.include_stop_str_in_output),
             echo=echo,
             prompt_logprobs=body.prompt_logprobs,
-            discard_tokens=asked == 0,
+            discard_tokens=requested == 0,
             skip_control=body.skip_special_tokens is not False,
             stop_reasons={
                 token_id: token_id
                 for token_id in body.stop_token_ids or ()
                 if body.ignore_eos or token_id not in eos_ids
             },
-            lowered_max_tokens=max_tokens if asked is not None and asked > max_tokens else None,
+            lowered_max_tokens=max_tokens if requested is not None and requested > max_tokens else None,
             priority=body.priority,
             salt=body.salt,
             report_progress=bool(body.return_progress),
@@ -366,7 +366,7 @@ def _check_may_stop(body: GenerationRequest, param: str) -> None:
 def _check_needs_no_text(body: GenerationRequest, num_logprobs: int | None, *, echo: bool) -> None:
     """Refuse fields that need the text of tokens, for a model without a vocabulary."""
     source = body.form()
-    asked = {
+    requested = {
         "stop": bool(body.stop),
         "echo": echo,
         "logprobs": num_logprobs is not None,
@@ -374,8 +374,8 @@ def _check_needs_no_text(body: GenerationRequest, num_logprobs: int | None, *, e
         "prompt_logprobs": body.prompt_logprobs is not None,
         source.param if source else "": source is not None,
     }
-    for name, is_asked in asked.items():
-        if is_asked:
+    for name, is_requested in requested.items():
+        if is_requested:
             refuse(name, WHY)
 
 

@@ -164,9 +164,9 @@ class ChannelThinkingBudgetState:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Implements Constraint: a token is allowed if all `parts` allow it."""
+    """Implements Constraint: a token is allowed if all `constraints` allow it."""
 
-    parts: tuple[Constraint, ...]
+    constraints: tuple[Constraint, ...]
     fields: tuple[str, ...]
     """The request's fields, for the error if no token is allowed."""
     vocab_size: int
@@ -181,7 +181,7 @@ class AllOfState:
 
     def __init__(self, rule: AllOf) -> None:
         self._rule = rule
-        self._states: list[ConstraintState] = [part.start() for part in rule.parts]
+        self._states: list[ConstraintState] = [constraint.start() for constraint in rule.constraints]
 
     def allowed(self) -> Mask:
         """The tokens that all parts allow. Raises RequestError if there is none."""

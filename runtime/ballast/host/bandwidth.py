@@ -13,8 +13,8 @@ from ballast.host.numa import plan_threads
 
 READ_BYTES = 1 << 30
 """Bytes that a measurement reads; larger than the last-level cache of nearly all machines."""
-_SHARE_TAKEN = 4
-"""A measurement uses at most 1/_SHARE_TAKEN of the available memory."""
+_MEMORY_DIVISOR = 4
+"""A measurement uses at most 1/_MEMORY_DIVISOR of the available memory."""
 _LEAST_BYTES = 64 << 20
 """With less, caches would be measured."""
 
@@ -38,7 +38,7 @@ def gpu_bytes_per_s(name: str) -> float | None:
 def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
     """The rate at which `num_threads` threads read memory, measured in about a second. None if too little memory is
     free or allowed to this process, such as by `ulimit -v`."""
-    num_bytes = min(READ_BYTES, memory.available_bytes // _SHARE_TAKEN)
+    num_bytes = min(READ_BYTES, memory.available_bytes // _MEMORY_DIVISOR)
     if num_bytes < _LEAST_BYTES:
         return None
     placement = plan_threads(numa.read_topology(), num_threads, "auto").placement
@@ -51,7 +51,7 @@ def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
     second."""
     for node in machine.topology.nodes:
         cpus = [core[0] for core in node.cores]
-        num_bytes = min(READ_BYTES, machine.memory.available_bytes // _SHARE_TAKEN)
+        num_bytes = min(READ_BYTES, machine.memory.available_bytes // _MEMORY_DIVISOR)
         if cpus and node.memory_allowed and num_bytes >= _LEAST_BYTES:
             pool = kernels.ThreadPool(numa.Placement([numa.NodeThreads(node.index, cpus)]))
             speed = _read_speed(pool, num_bytes)

@@ -98,11 +98,11 @@ def read_software() -> Software:
     """The software that is installed in the running Python."""
     problem = _extension_problem()
     device, reason = ("cpu", "") if problem else auto_device()
-    asked = _asked_by_distribution()
-    requirements = _asked_by_source_tree() if asked is None else asked
+    declared = _required_by_distribution()
+    requirements = _required_by_source_tree() if declared is None else declared
     return Software(
         python=platform.python_version(),
-        is_installed=asked is not None,
+        is_installed=declared is not None,
         required={name: _version(name) for name in sorted(map(_name, requirements))},
         optional={name: _version(name) for name in _OPTIONAL},
         extension_problem=problem,
@@ -115,16 +115,16 @@ def read_software() -> Software:
     )
 
 
-def _asked_by_distribution() -> Sequence[str] | None:
+def _required_by_distribution() -> Sequence[str] | None:
     """Packages that a server needs (no extras). None if Ballast is not installed."""
     try:
-        asked = metadata.requires(_DISTRIBUTION) or []
+        declared = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return None
-    return [requirement for requirement in asked if ";" not in requirement]
+    return [requirement for requirement in declared if ";" not in requirement]
 
 
-def _asked_by_source_tree() -> Sequence[str]:
+def _required_by_source_tree() -> Sequence[str]:
     """The same from the source tree; empty without one, such as when only the package was copied."""
     try:
         project = tomllib.loads((_SOURCE_TREE / "pyproject.toml").read_text())["project"]

@@ -89,16 +89,16 @@ class HuggingFace(HubApi):
         return self.read_listing(name, get(path, {}))
 
     def read_listing(self, name: HubName, body: bytes) -> Listing:
-        said = parse_json(body, _Listing)
+        answer = parse_json(body, _Listing)
         files = [
             HubFile(
                 found.rfilename,
                 -1 if found.size is None else found.size,
                 (found.blobId if found.lfs is None else found.lfs.sha256) or "",
             )
-            for found in said.siblings
+            for found in answer.siblings
         ]
-        return Listing(said.sha, said.sha, tuple(check_file(name.repo, file) for file in files))
+        return Listing(answer.sha, answer.sha, tuple(check_file(name.repo, file) for file in files))
 
     def file_path(self, repo: str, address: str, file: HubFile) -> str:
         return f"/{repo}/resolve/{address}/{quote(file.path)}"
@@ -128,10 +128,10 @@ class ModelScope(HubApi):
         return self.read_listing(name, get(path, {}))
 
     def read_listing(self, name: HubName, body: bytes) -> Listing:
-        said = parse_json(body, _ScopeAnswer)
-        if said.Data is None:
-            raise ModelError(name.repo, f"the hub reports {shown(said.Message or str(said.Code), 300)}")
-        blobs = [found for found in said.Data.Files if found.Type == "blob"]
+        answer = parse_json(body, _ScopeAnswer)
+        if answer.Data is None:
+            raise ModelError(name.repo, f"the hub reports {shown(answer.Message or str(answer.Code), 300)}")
+        blobs = [found for found in answer.Data.Files if found.Type == "blob"]
         files = tuple(check_file(name.repo, HubFile(found.Path, found.Size, found.Sha256.lower())) for found in blobs)
         is_commit = re.fullmatch("[0-9a-f]{40}", name.revision) is not None
         return Listing(name.revision if is_commit else commit_of(files), name.revision, files)

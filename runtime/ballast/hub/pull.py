@@ -19,7 +19,7 @@ from ballast.errors import BallastError, ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
 from ballast.hub.errors import BusyError, FullDiskError, NotFoundError, NotWritableError, UnreachableError
-from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
+from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, companion_files
 from ballast.hub.progress import Progress
 from ballast.hub.remote import Hub
 from ballast.hub.store import Store
@@ -40,7 +40,7 @@ class Found:
     store: Store
     commit: str
     choice: Choice
-    beside: tuple[HubFile, ...]
+    companions: tuple[HubFile, ...]
     others: tuple[Choice, ...] = ()
     """All models of the repository."""
     address: str = ""
@@ -49,13 +49,13 @@ class Found:
     @property
     def missing(self) -> tuple[HubFile, ...]:
         """The files that are not downloaded yet."""
-        return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
+        return tuple(file for file in (*self.companions, *self.choice.files) if not self.store.has(self.commit, file))
 
-    def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
+    def model(self, folder: Path, requested: ModelConfig) -> ModelConfig:
         """The model options for its files in `folder`."""
-        has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.beside}
-        model_path = asked.model_path or (folder if has_config else None)
-        return replace(asked, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
+        has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.companions}
+        model_path = requested.model_path or (folder if has_config else None)
+        return replace(requested, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
 
 
 def find(name: HubName, hub: Hub, out: TextIO) -> Found:
@@ -66,8 +66,8 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         try:
             kept = _kept(store, name)
         except NotFoundError as error:
-            told = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
-            raise NotFoundError("model", name.written, told) from error
+            problem = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
+            raise NotFoundError("model", name.written, problem) from error
         if kept is None:
             raise ConfigError(
                 "HF_HUB_OFFLINE", "1", f"{name.written} is not downloaded, and HF_HUB_OFFLINE forbids downloads"
@@ -86,7 +86,7 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         return kept
     store.snapshot(listing.commit)
     found = choices(listing.files)
-    return Found(store, listing.commit, choose(name, found), files_beside(listing.files), found, listing.address)
+    return Found(store, listing.commit, choose(name, found), companion_files(listing.files), found, listing.address)
 
 
 def pull(
@@ -94,11 +94,11 @@ def pull(
     hub: Hub,
     config: Config | None,
     out: TextIO | None = None,
-    told: Callable[[int, int], None] = lambda there, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
     """The model of that name; missing files are downloaded. With a resolved `config` its plan is printed first, and a
-    model that does not fit this machine is not downloaded. `told`: is called with the bytes so far and the total.
-    Raises ConfigError, ModelError and OutOfMemoryError."""
+    model that does not fit this machine is not downloaded. `on_progress`: is called with the bytes so far and the
+    total. Raises ConfigError, ModelError and OutOfMemoryError."""
     out = sys.stderr if out is None else out
     found = find(name, hub, out)
     if found.missing:
@@ -107,8 +107,8 @@ def pull(
             print_plan(found, hub, config, out=out)
     try:
         if found.missing:
-            _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, told=told))
-        found.store.add(found.commit, (*found.beside, *found.choice.files))
+            _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, on_progress=on_progress))
+        found.store.add(found.commit, (*found.companions, *found.choice.files))
         found.store.remember(name.revision, found.commit)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -136,14 +136,14 @@ def print_plan(
             """Uses the hub's names, because the folder is temporary."""
             return text.replace(f"{folder}/", f"{found.store.repo}/")
 
-        model, told = replace(config, model=found.model(folder, config.model)), io.StringIO()
+        model, report = replace(config, model=found.model(folder, config.model)), io.StringIO()
         try:
-            plan.run(model, as_json=as_json, out=told, described=described, others=others)
+            plan.run(model, as_json=as_json, out=report, described=described, others=others)
         except BallastError as error:
             error.args = (named(str(error)),)
             raise
         finally:  # also if the model is refused
-            (sys.stdout if out is None else out).write(named(told.getvalue()))
+            (sys.stdout if out is None else out).write(named(report.getvalue()))
 
     if not found.missing:
         folder = found.store.snapshot(found.commit)
@@ -151,22 +151,22 @@ def print_plan(
         return
     with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
         folder = Path(temporary)
-        for file in found.beside:
-            _place(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
+        for file in found.companions:
+            _write_header(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
         for file in found.choice.files:
             for most in _HEADS:
                 head = hub.head(found.store.repo, found.address, file, most)
                 if is_whole(head):
                     break
-            _place(folder, file, head)
+            _write_header(folder, file, head)
         print_from(folder)
 
 
-def _place(folder: Path, file: HubFile, head: bytes) -> None:
+def _write_header(folder: Path, file: HubFile, head: bytes) -> None:
     """A sparse file of full length with only the first bytes."""
-    place = folder / file.path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as stream:
+    path = folder / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
         stream.write(head)
         stream.truncate(file.num_bytes)
 
@@ -186,7 +186,7 @@ def _kept(store: Store, name: HubName) -> Found | None:
         if not found:
             continue
         try:
-            return Found(store, each, choose(name, found), files_beside(files))
+            return Found(store, each, choose(name, found), companion_files(files))
         except ConfigError as error:
             failed = failed or error
     if failed is not None:
@@ -200,8 +200,8 @@ def _fetch(hub: Hub, found: Found, progress: Progress) -> None:
     blobs.mkdir(parents=True, exist_ok=True)
     with _only_one(store):
         missing = found.missing
-        parts = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
-        there = sum(part.stat().st_size for part in parts if part.exists())
+        incomplete = [store.blob(file).with_name(f"{file.content}.incomplete") for file in missing]
+        there = sum(part.stat().st_size for part in incomplete if part.exists())
         needed = sum(file.num_bytes for file in missing)
         check_room(hub, max(0, needed - there), read_file_system(blobs).free_bytes)
         for file in missing:

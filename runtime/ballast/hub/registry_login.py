@@ -139,28 +139,29 @@ def _answer(url: httpx2.URL, challenge: str, scope: str, credentials: Credential
     kind, _, rest = challenge.partition(" ")
     if kind.lower() == "basic":
         return None if credentials is None else credentials.basic
-    asked = {name.lower(): quoted or bare for name, quoted, bare in _CHALLENGE.findall(rest)}
-    realm = asked.get("realm", "")
+    parameters = {name.lower(): quoted or bare for name, quoted, bare in _CHALLENGE.findall(rest)}
+    realm = parameters.get("realm", "")
     if kind.lower() != "bearer" or not realm:
         return None
     if urlsplit(realm).scheme != "https" and url.scheme == "https":
         raise ModelError(scope, f"the registry asks for credentials to be sent without TLS, to {shown(realm, 200)}")
     repository = scope.partition("/")[2]
-    fields = {"scope": f"repository:{repository}:pull", **({"service": asked["service"]} if "service" in asked else {})}
+    service = {"service": parameters["service"]} if "service" in parameters else {}
+    fields = {"scope": f"repository:{repository}:pull", **service}
     return f"Bearer {_token(realm, fields, scope, credentials)}"
 
 
 def _token(realm: str, fields: dict[str, str], scope: str, credentials: Credentials | None) -> str:
     """A token for one repository. Raises TokenError if the service does not return one."""
-    asked: dict[str, Any]
+    request: dict[str, Any]
     if credentials is not None and credentials.identity_token is not None:
         grant = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token, "client_id": "ballast"}
-        asked = {"method": "POST", "url": realm, "data": {**fields, **grant}}
+        request = {"method": "POST", "url": realm, "data": {**fields, **grant}}
     else:
         headers = {} if credentials is None else {"Authorization": credentials.basic}
-        asked = {"method": "GET", "url": httpx2.URL(realm).copy_merge_params(fields), "headers": headers}
+        request = {"method": "GET", "url": httpx2.URL(realm).copy_merge_params(fields), "headers": headers}
     body = bytearray()
-    with httpx2.stream(**asked, timeout=_TIMEOUT_S) as response:
+    with httpx2.stream(**request, timeout=_TIMEOUT_S) as response:
         if response.status_code in (400, 401, 403):
             problem = f"{shown(realm, 200)} answers {response.status_code}: check the name; "
             raise TokenError("model", scope, problem + way_out(credentials is not None))

@@ -151,12 +151,12 @@ class Hub:
 
         Raises WrongBytesError if the bytes do not match the hub's checksum, UnreachableError if the hub does not send
         them, ConfigError for an invalid token, and OSError for disk errors."""
-        part = blob.with_name(f"{blob.name}.incomplete")
+        incomplete = blob.with_name(f"{blob.name}.incomplete")
         checksum = self._checksum(repo, file)
         digest, done = Digest(checksum, file.num_bytes), 0
         if checksum is None:
             progress.note(f"{file.path}: the store does not have its checksum; only size and version are compared")
-        with part.open("ab+") as out:
+        with incomplete.open("ab+") as out:
             if out.tell() > file.num_bytes:
                 out.truncate(0)
             out.seek(0)
@@ -180,7 +180,7 @@ class Hub:
                         out.write(chunk)
                         digest.update(chunk)
                         done += len(chunk)
-                        progress.came(len(chunk))
+                        progress.received(len(chunk))
                 if done < file.num_bytes:
                     raise _AgainError("the answer was cut short")
 
@@ -189,14 +189,14 @@ class Hub:
                 if not digest.matches():
                     raise _DifferError(_WRONG_CHECKSUM)
             except _DifferError as error:
-                part.unlink(missing_ok=True)
+                incomplete.unlink(missing_ok=True)
                 raise _wrong_bytes(repo, file, str(error)) from error
             out.flush()
             os.fsync(out.fileno())
-        part.replace(blob)
+        incomplete.replace(blob)
 
-    def _persist(self, repo: str, attempt: Callable[[], None], there: Callable[[], int]) -> None:
-        """Retry while each attempt adds bytes to those `there` before. Waits grow and are limited."""
+    def _persist(self, repo: str, attempt: Callable[[], None], received_bytes: Callable[[], int]) -> None:
+        """Retry while each attempt increases `received_bytes`. Waits grow and are limited."""
         failures, most = 0, 0
         while True:
             try:
@@ -204,8 +204,8 @@ class Hub:
             except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL) as error:
                 raise ModelError(repo, f"the hub's answer is invalid: {shown(first_line(error), 300)}") from error
             except (_AgainError, httpx2.TransportError) as error:
-                failures = 1 if there() > most else failures + 1
-                most = max(most, there())
+                failures = 1 if received_bytes() > most else failures + 1
+                most = max(most, received_bytes())
                 wait = (
                     error.wait_s
                     if isinstance(error, _AgainError) and error.wait_s is not None
@@ -227,11 +227,11 @@ class Hub:
         ranges."""
         headers = {**self.api.file_headers(file), "Range": f"bytes={begin}-{max(begin, end - 1)}"}
         with self._get(repo, self.api.file_path(repo, address, file), headers) as response:
-            said = response.headers.get("Content-Range", "")
-            is_range = response.status_code == 206 or said != ""  # some stores send ranges with the status 200
-            if is_range and not said.startswith(f"bytes {begin}-"):
+            content_range = response.headers.get("Content-Range", "")
+            is_range = response.status_code == 206 or content_range != ""  # some stores send ranges with the status 200
+            if is_range and not content_range.startswith(f"bytes {begin}-"):
                 raise ModelError(
-                    repo, f"{file.path}: the hub answered the request from byte {begin} with {shown(said)}"
+                    repo, f"{file.path}: the hub answered the request from byte {begin} with {shown(content_range)}"
                 )
             yield response, begin if is_range else 0
 

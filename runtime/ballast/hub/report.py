@@ -49,20 +49,20 @@ def reason(error: BallastError) -> str:
 def written_to(file: Path | None) -> Iterator[dict[str, str]]:
     """Write the dictionary that the caller fills, or the error that the caller raises, to `file` as JSON. Raises
     ConfigError if the file cannot be written."""
-    said: dict[str, str] = {}
+    report: dict[str, str] = {}
     try:
-        yield said
+        yield report
     except BallastError as error:
-        said |= {"reason": reason(error), "message": shown(str(error), _MOST_CHARS)}
+        report |= {"reason": reason(error), "message": shown(str(error), _MOST_CHARS)}
         raise
     finally:
-        if file is not None and said:
-            _write(file, said)
+        if file is not None and report:
+            _write(file, report)
 
 
-def _write(file: Path, said: dict[str, str]) -> None:
+def _write(file: Path, report: dict[str, str]) -> None:
     try:
-        file.write_text(json.dumps(said), encoding="utf-8")
+        file.write_text(json.dumps(report), encoding="utf-8")
     except OSError as error:
         raise ConfigError("report", file, f"cannot be written ({error.strerror})") from error
 
@@ -72,12 +72,12 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
     """Serve /readyz on `port` of every address: status 503 and the downloaded fraction. Yields a function that takes
     the bytes so far and the total. Raises ConfigError for a port in use."""
     if port is None:
-        yield lambda there, total: None
+        yield lambda done, total: None
         return
     answer: dict[str, Any] = {"status": "pulling", "progress": 0.0}
 
-    def tell(there: int, total: int) -> None:
-        answer.update(progress=round(there / max(total, 1), 4), bytes=there, total_bytes=total)
+    def update(done: int, total: int) -> None:
+        answer.update(progress=round(done / max(total, 1), 4), bytes=done, total_bytes=total)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _TIMEOUT_S  # one connection at a time, with a short timeout
@@ -104,7 +104,7 @@ def progress_page(port: int | None) -> Iterator[Callable[[int, int], None]]:
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, name="ballast-progress", daemon=True)
     thread.start()
     try:
-        yield tell
+        yield update
     finally:
         # A slow client does not delay the end of the pull: the thread ends with the process.
         Thread(target=server.shutdown, daemon=True).start()

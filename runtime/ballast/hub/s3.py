@@ -161,13 +161,13 @@ def _amazon_headers(request: httpx2.Request) -> dict[str, str]:
 
 
 def _listing_path(bucket: str, prefix: str, token: str) -> str:
-    asked = {
+    parameters = {
         "list-type": "2",
         "encoding-type": "url",
         "prefix": prefix,
         **({"continuation-token": token} if token else {}),
     }
-    query = "&".join(f"{name}={quote(value, '')}" for name, value in asked.items())
+    query = "&".join(f"{name}={quote(value, '')}" for name, value in parameters.items())
     return f"/{bucket}?{query}"
 
 

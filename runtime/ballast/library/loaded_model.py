@@ -287,7 +287,7 @@ def _vram_limit(share: float, given: Mapping[str, Any]) -> dict[str, str]:
             share,
             "sets the same limit as vram_limit, which is also given; leave one of them out",
         )
-    asked = given.get("device", "auto")
-    device = auto_device()[0] if asked == "auto" else {"cuda": "cuda:0"}.get(asked, asked)
+    requested = given.get("device", "auto")
+    device = auto_device()[0] if requested == "auto" else {"cuda": "cuda:0"}.get(requested, requested)
     total = None if device == "cpu" else total_vram(device)
     return {} if total is None else {"vram_limit": str(int(share * total))}

@@ -12,26 +12,26 @@ from ballast.host.numa import WeightMemory
 
 def weight_memory(weights: object) -> WeightMemory:
     """The address ranges of all matrices in host memory. Vectors are too small to matter."""
-    parts = list(_parts(weights))
+    loaded = list(_loaded(weights))
     experts: defaultdict[int, list[numa.Range]] = defaultdict(list)
-    for part in parts:
-        if isinstance(part, kernels.Experts):
-            for node, place in part.memory:
-                experts[node].append(place)
+    for each in loaded:
+        if isinstance(each, kernels.Experts):
+            for node, range_ in each.memory:
+                experts[node].append(range_)
     return WeightMemory(
         experts=experts,
-        others=[place for part in parts if isinstance(part, kernels.Matrix) for place in part.memory],
+        others=[range_ for each in loaded if isinstance(each, kernels.Matrix) for range_ in each.memory],
     )
 
 
-def _parts(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
+def _loaded(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
     if isinstance(value, kernels.Experts | kernels.Matrix):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _parts(item)
+            yield from _loaded(item)
     elif isinstance(value, Mapping):
-        yield from _parts(tuple(value.values()))
+        yield from _loaded(tuple(value.values()))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from _parts(getattr(value, field.name))
+            yield from _loaded(getattr(value, field.name))

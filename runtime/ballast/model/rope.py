@@ -60,10 +60,10 @@ def softmax_scale(mixer: Mixer) -> float:
 def _correction_range(yarn: YarnSpec, dim: int, theta: float) -> tuple[float, float]:
     """Pair indices between which the ramp runs."""
 
-    def pair_with_turns(turns: float) -> float:
-        return dim * math.log(yarn.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+    def pair_with_rotations(rotations: float) -> float:
+        return dim * math.log(yarn.original_context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = pair_with_turns(yarn.beta_fast), pair_with_turns(yarn.beta_slow)
+    low, high = pair_with_rotations(yarn.beta_fast), pair_with_rotations(yarn.beta_slow)
     if yarn.is_rounded:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)

@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer", "expanded_attention"]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
-_TOLD_AS: Mapping[Feature, str] = {
+_MESSAGES: Mapping[Feature, str] = {
     "streamed_experts": "expert streaming is disabled: the CPU computes long steps",
     "gpu_experts": "experts in GPU memory are disabled",
     "pcie_share": "reading experts across PCIe in decode steps is disabled",
@@ -33,7 +33,7 @@ class SwitchedOff:
         """Only the first reason counts: later ones follow from it."""
         if feature not in self._reasons:
             self._reasons[feature] = reason
-            log.warning(_TOLD_AS[feature], extra={"switched_off": feature, "reason": reason})
+            log.warning(_MESSAGES[feature], extra={"switched_off": feature, "reason": reason})
 
     @property
     def reasons(self) -> Mapping[Feature, str]:

@@ -37,13 +37,13 @@ def choose_gpu_experts(
         for expert in range(num_experts)
         if layer not in always and layer not in never
     ]
-    others.sort(key=lambda place: (-uses[place] / expert_bytes[place[0]], place))
-    for place in others:
+    others.sort(key=lambda candidate: (-uses[candidate] / expert_bytes[candidate[0]], candidate))
+    for candidate in others:
         if most is not None and len(chosen) >= most:
             break
-        size = expert_bytes[place[0]]
+        size = expert_bytes[candidate[0]]
         if size <= left:
-            chosen.add(place)
+            chosen.add(candidate)
             left -= size
     return tuple(
         tuple(expert for expert in range(num_experts) if (layer, expert) in chosen) for layer in range(num_layers)

@@ -125,5 +125,5 @@ def _named(file: Path, entries: Sequence[Any], modules: Sequence[Module]) -> dic
 def _wrong(file: Path, index: int, entry: Plain, problem: str) -> ConfigError:
     found = entry.get("match") if isinstance(entry, dict) else None
     match = found if isinstance(found, dict) else {}
-    told = ", ".join(f"{key}: {shown(match[key])}" for key in ("name", "class") if key in match)
-    return ConfigError("optimize_config_path", file, f"rule {index}{f' ({told})' if told else ''}: {problem}")
+    described = ", ".join(f"{key}: {shown(match[key])}" for key in ("name", "class") if key in match)
+    return ConfigError("optimize_config_path", file, f"rule {index}{f' ({described})' if described else ''}: {problem}")

@@ -31,7 +31,7 @@ from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.kv_tiers import asked_tiers, auto_host_bytes
+from ballast.plan.kv_tiers import auto_host_bytes, requested_tiers
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
@@ -71,7 +71,7 @@ def _plan_with_cache(
         isa=chosen_isa(),
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
-        tiers=asked_tiers(config.machine),
+        tiers=requested_tiers(config.machine),
     )
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:
@@ -147,11 +147,11 @@ def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, 
     return larger if larger.fits else plan
 
 
-def _longest_step(plan: MemoryPlan, asked: int | None) -> int:
+def _longest_step(plan: MemoryPlan, requested: int | None) -> int:
     """Most tokens of a step that justify their memory. Longer steps do not help a GPU that holds all experts, and they
     delay other requests."""
     assert plan.device is not None
-    return plan.numbers.step_tokens if asked or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
+    return plan.numbers.step_tokens if requested or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
 
 
 def settle(
@@ -180,7 +180,7 @@ def settle(
 
 def planned(config: Config, plan: MemoryPlan) -> Config:
     """The configuration, completed by its plan."""
-    numbers, lengths, asked = plan.numbers, plan.lengths, config.machine.stream_from_tokens
+    numbers, lengths, requested = plan.numbers, plan.lengths, config.machine.stream_from_tokens
     assert lengths is not None, "the plan is a configuration's"
     on_gpu = plan.device is not None
     return replace(
@@ -194,7 +194,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
         ),
         machine=replace(
             config.machine,
-            stream_from_tokens=0 if on_gpu and not numbers.streams_experts else asked,
+            stream_from_tokens=0 if on_gpu and not numbers.streams_experts else requested,
             vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
             kv_host_bytes=numbers.tiers.host_bytes or 0,
         ),

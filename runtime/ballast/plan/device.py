@@ -11,9 +11,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Placement
 from ballast.plan.kv_tiers import device_rows
-from ballast.plan.memory import FLOAT_BYTES, Numbers
+from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
-from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.streaming import buffer_bytes
 from ballast.plan.work import SCRATCH_BYTES, num_slices, step_bytes
 from ballast.weights.gguf import GgufModel
@@ -90,7 +89,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
     workspaces = lanes * (SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES) + slice_plans
-    beside = MemoryRow(
+    decode_lane = MemoryRow(
         "decode lane",
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
@@ -105,7 +104,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         ),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
-        *([beside] if numbers.has_prefill_lane else []),
+        *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
@@ -133,9 +132,9 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
     """Host memory for activations in transit, for the experts', and for loading the largest matrix (twice)."""
     tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
     largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
-    on_the_way = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
+    in_transit = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
-    return step_tokens * (on_the_way + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
+    return step_tokens * (in_transit + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:

@@ -21,9 +21,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers
+from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
-from ballast.plan.scratch import hidden_bytes, input_bytes, sums_bytes
 from ballast.weights.gguf import GgufModel
 
 _PROGRAM_BYTES = 320 << 20

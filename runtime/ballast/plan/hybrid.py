@@ -47,10 +47,12 @@ def make_hybrid_plan(
 ) -> MemoryPlan:
     """As `host.make_plan`, for a model whose routed experts run on the CPU and the rest on a GPU. Pure."""
     tensors = used_tensors(spec)
-    pieces = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
-    sizes = {name: size for name, _, size in pieces}
+    sources = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
+    sizes = {name: size for name, _, size in sources}
     as_bfloat16 = sum(
-        math.prod(gguf.tensors[source].shape) * 2 for name, source, _ in pieces if computes_on_gpu(tensors[name].module)
+        math.prod(gguf.tensors[source].shape) * 2
+        for name, source, _ in sources
+        if computes_on_gpu(tensors[name].module)
     )
     on_device = _device_plan(spec, sizes, placement, numbers, device, expert_options, as_bfloat16)
     whole = whole_modules(spec, on_device.gpu_experts)
@@ -58,7 +60,7 @@ def make_hybrid_plan(
     def device_of(module: str) -> str:
         return device.name if computes_on_gpu(module) or module in whole else "cpu"
 
-    weights = tuple(weight_rows(gguf, spec, device_of, {name: (source, size) for name, source, size in pieces}))
+    weights = tuple(weight_rows(gguf, spec, device_of, {name: (source, size) for name, source, size in sources}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
     kept = kept_weights(
         gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=on_device.gpu_experts
@@ -115,16 +117,16 @@ def _device_plan(
     if streams:
         rows, gpu_experts = with_gpu_experts(streams=True)
     if gpu_experts.num_experts:
-        asked_by = "gpu_experts" if expert_options.most is not None else None
-        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, asked_by))
+        requested_by = "gpu_experts" if expert_options.most is not None else None
+        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, requested_by))
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
     whole = whole_modules(spec, gpu_experts.experts)
     tensors = used_tensors(spec)
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     # A larger cache may displace experts, which are then streamed.
-    gives_way = gpu_experts.fixed_bytes < gpu_experts.num_bytes
+    can_shrink = gpu_experts.fixed_bytes < gpu_experts.num_bytes
     without_cache, with_a_block = (
-        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and gives_way)))
+        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and can_shrink)))
         for num_blocks in (0, 1)
     )
     # The cache and attention's work buffers both grow with the blocks.

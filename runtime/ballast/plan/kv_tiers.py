@@ -30,7 +30,7 @@ class KvTierSizes:
 NO_TIERS = KvTierSizes()
 
 
-def asked_tiers(machine: MachineConfig) -> KvTierSizes:
+def requested_tiers(machine: MachineConfig) -> KvTierSizes:
     """The sizes that the options set."""
     return KvTierSizes(machine.kv_host_bytes, machine.kv_disk_dir)
 

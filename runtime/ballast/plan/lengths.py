@@ -18,8 +18,8 @@ USEFUL_REPLY = 8192
 """Enough for most problems with R1. This takes precedence over longer steps and experts in GPU memory."""
 SHORTEST_REPLY = 1024
 """If memory does not hold a full batch of these, it is too small for the model."""
-_SPARE_SHARE = 4
-"""A cache beyond USEFUL_REPLY takes 1/_SPARE_SHARE of the free memory. The rest is for experts in a GPU's memory, and
+_SPARE_DIVISOR = 4
+"""A cache beyond USEFUL_REPLY takes 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's memory, and
 for other programs."""
 
 
@@ -38,7 +38,7 @@ class CacheSizes:
 
     def grown(self, largest: int) -> int:
         """The size if `useful` fits, and `largest` is the largest that fits."""
-        spare = max(0, largest - self.useful) // _SPARE_SHARE
+        spare = max(0, largest - self.useful) // _SPARE_DIVISOR
         return min(self.most, self.useful + spare // self.block_tokens * self.block_tokens)
 
 
@@ -64,8 +64,8 @@ def cache_sizes(scheduling: SchedulingConfig, context_length: int) -> CacheSizes
 
     if given is not None:
         return CacheSizes(*(whole_blocks(given),) * 3, block)
-    asked = scheduling.max_new_tokens
-    least = holding(SHORTEST_REPLY) if asked is None else batch * asked + 1
+    requested = scheduling.max_new_tokens
+    least = holding(SHORTEST_REPLY) if requested is None else batch * requested + 1
     useful = max(least, holding(USEFUL_REPLY))
     most = max(useful, holding(LONGEST_REPLY), context_length)
     return CacheSizes(whole_blocks(least), whole_blocks(useful), whole_blocks(most), block)
@@ -89,17 +89,18 @@ def lengths_of(scheduling: SchedulingConfig, context_length: int, cache_lens: in
 
 
 def _why_cache(scheduling: SchedulingConfig, context_length: int, cache_lens: int, sizes: CacheSizes) -> str:
-    batch, asked = scheduling.max_batch_size, scheduling.max_new_tokens
+    batch, requested = scheduling.max_batch_size, scheduling.max_new_tokens
     if cache_lens >= sizes.most:
-        longest = max(asked or 0, min(LONGEST_REPLY, context_length))
+        longest = max(requested or 0, min(LONGEST_REPLY, context_length))
         return f"the model's context of {context_length} tokens, and a full batch of {batch} replies of {longest}, fit"
     if cache_lens > sizes.useful:
-        return f"1/{_SPARE_SHARE} of the free memory, in addition to {_useful(scheduling)}"
+        return f"1/{_SPARE_DIVISOR} of the free memory, in addition to {_useful(scheduling)}"
     if cache_lens == sizes.useful:
         return f"{_useful(scheduling)} fit"
     if cache_lens > sizes.least:
         return f"the largest that fits; {_useful(scheduling)} would need {sizes.useful}"
-    return f"the smallest that holds a full batch of {batch} replies of {asked or min(SHORTEST_REPLY, context_length)}"
+    reply = requested or min(SHORTEST_REPLY, context_length)
+    return f"the smallest that holds a full batch of {batch} replies of {reply}"
 
 
 def _useful(scheduling: SchedulingConfig) -> str:

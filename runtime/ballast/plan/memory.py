@@ -15,6 +15,10 @@ from ballast.plan.streaming import StreamEstimate
 
 FLOAT_BYTES = 4
 """Bytes of an activation between two operations."""
+_ROUNDED_BYTES = 4
+"""Bytes of an activation rounded to two bytes; each block of 32 also has a scale and sums, on its own cache line."""
+_ARRANGED_BYTES = 3
+"""Additional bytes of an activation in the order of AMX tiles, including the correction of the tiles' sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +145,18 @@ class MemoryPlan:
     def largest_cache(self) -> int:
         """The largest cache_lens that fits on the cache's device; 0 if none fits."""
         return self.max_cache_lens if self.device is None else self.device.max_cache_lens
+
+
+def input_bytes(cols: int) -> int:
+    """Scratch memory for the input of a product on the CPU: `cols` activations, rounded."""
+    return cols * _ROUNDED_BYTES
+
+
+def hidden_bytes(cols: int) -> int:
+    """Scratch memory for the hidden values between up and down: `cols` activations, as floats and then rounded."""
+    return cols * (FLOAT_BYTES + _ROUNDED_BYTES + _ARRANGED_BYTES)
+
+
+def sums_bytes(hidden: int, num_calls: int, num_nodes: int) -> int:
+    """Scratch memory for each NUMA node's partial results, if there are several nodes."""
+    return num_calls * num_nodes * hidden * FLOAT_BYTES if num_nodes > 1 else 0

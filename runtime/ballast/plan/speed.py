@@ -93,21 +93,21 @@ def decode(work: Work, rates: Rates, batch: int) -> Expected:
     host_share = 1.0 - work.gpu_expert_share if work.on_gpu else 1.0
     host_bytes = work.expert_bytes * chosen * host_share
     host_weights = work.expert_weights_of_a_token * host_share
-    parts = {}
+    phases = {}
     if work.on_gpu:
         assert rates.gpu_memory is not None, "a plan with a GPU has its rate"
         gpu_bytes = work.dense_bytes + work.expert_bytes * chosen * work.gpu_expert_share
-        parts["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
-        parts["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
+        phases["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
+        phases["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
     else:
         host_bytes += work.dense_bytes
         host_weights += work.dense_weights
-        parts["the program between steps"] = _STEP_S + batch * _REQUEST_S
+        phases["the program between steps"] = _STEP_S + batch * _REQUEST_S
     reading = host_bytes / (rates.memory * _MEMORY_SHARE)
     computing = 2.0 * batch * host_weights / _host_flops(rates)
     host = _together(reading, computing, _CPU_NORM)
-    parts["host memory" if reading >= computing else "the CPU's arithmetic"] = host
-    return _expected(batch, parts, host_bytes)
+    phases["host memory" if reading >= computing else "the CPU's arithmetic"] = host
+    return _expected(batch, phases, host_bytes)
 
 
 def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
@@ -130,11 +130,11 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
         name = "PCIe" if passing >= computing else "the GPU's arithmetic"
         return _expected(num_tokens, {name: _together(passing, computing, _PREFILL_NORM)})
     host_weights = work.expert_weights_of_a_token * host_share
-    parts = {
+    phases = {
         "the GPU's arithmetic": computing,
         "the CPU's arithmetic": 2.0 * num_tokens * host_weights / _host_flops(rates),
     }
-    return _expected(num_tokens, parts)
+    return _expected(num_tokens, phases)
 
 
 def _host_flops(rates: Rates) -> float:
@@ -147,9 +147,9 @@ def _together(a: float, b: float, norm: float) -> float:
     return float((a**norm + b**norm) ** (1.0 / norm))
 
 
-def _expected(num_tokens: int, parts: Mapping[str, float], host_bytes: float = 0.0) -> Expected:
-    """`parts`: seconds of consecutive phases, by the resource that limits each."""
-    name = max(parts, key=lambda part: parts[part])
-    total = sum(parts.values())
+def _expected(num_tokens: int, phases: Mapping[str, float], host_bytes: float = 0.0) -> Expected:
+    """`phases`: seconds of consecutive phases, by the resource that limits each."""
+    name = max(phases, key=lambda phase: phases[phase])
+    total = sum(phases.values())
     limit = f"{name}, {human(int(host_bytes))} per step" if name == "host memory" and host_bytes else name
     return Expected(num_tokens / total if total > 0 else 0.0, limit)

@@ -119,10 +119,10 @@ def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
     # Two terms of both matrices, and the source of one of them.
     matrices = mixer.kv_lora_rank * heads * (2 * (mixer.nope_dim + mixer.v_dim) * _HALF_BYTES + 2 * 256 * FLOAT_BYTES)
     # Per chunk: keys and values, keys again in transit, latents twice, averages; and the averages of all chunks.
-    piece = num_tokens * (heads * (head + mixer.nope_dim) + values + 3 * mixer.latent_dim + values) * _HALF_BYTES
+    chunk = num_tokens * (heads * (head + mixer.nope_dim) + values + 3 * mixer.latent_dim + values) * _HALF_BYTES
     attended = num_tokens * values * FLOAT_BYTES
     last = products * (values * _TERM_BYTES + _product_floats(values, spec.hidden) * FLOAT_BYTES)
-    return max(query + first, query + matrices + piece + attended + _ATTENTION_TMP_BYTES, attended + last)
+    return max(query + first, query + matrices + chunk + attended + _ATTENTION_TMP_BYTES, attended + last)
 
 
 def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:

@@ -162,7 +162,7 @@ async def _run(build: Build, listeners: Listeners, tls: Tls | None, config: Serv
     until = loop.time() + config.drain_timeout_s
     if engine.state is EngineState.READY:
         engine.announce_drain()
-        await servers[0].http.let_clients_go(config.drain_timeout_s, limits.leave_s)
+        await servers[0].http.wait_for_clients(config.drain_timeout_s, limits.leave_s)
     stopped = await stop_engine(engine, max(0.0, until - loop.time()), limits.stuck_s)
     if not stopped:
         shutting_down.set_result(None)
@@ -251,7 +251,7 @@ class _HttpServer(uvicorn.Server):
         super().__init__(config)
         self._stop_requested = asyncio.Event()
 
-    async def let_clients_go(self, within_s: float, idle_s: float) -> None:
+    async def wait_for_clients(self, within_s: float, idle_s: float) -> None:
         """Wait up to `within_s` until every connection has ended: with the next reply that can announce it, or after
         `idle_s` without a request.
 

@@ -36,7 +36,7 @@ _TYPESCRIPT = "tools_ts_str"
 
 _LATE = "\ufdd2"
 """Content of the late system message that tests a template. Another noncharacter."""
-_SAID = "\ufdd3"
+_REPLY = "\ufdd3"
 """Content of the message before it. One more."""
 _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 
@@ -163,7 +163,7 @@ class ChatTemplate:
         """Whether a system message within a conversation is written in its place, by trying it once: the template may
         as well write it in front, leave it out or refuse it."""
         if self._keeps_late is None:
-            turns = (("user", "a"), ("assistant", _SAID), ("system", _LATE), ("user", "c"))
+            turns = (("user", "a"), ("assistant", _REPLY), ("system", _LATE), ("user", "c"))
             chat: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in turns]
             values = {**(self.release.options or {} if self.release else {}), **self._specials, "tools": None}
             try:
@@ -172,8 +172,8 @@ class ChatTemplate:
             except RequestError:
                 self._keeps_late = False
             else:
-                before, _, after = with_it.partition(_SAID)
-                self._keeps_late = _LATE in after and before == without.partition(_SAID)[0]
+                before, _, after = with_it.partition(_REPLY)
+                self._keeps_late = _LATE in after and before == without.partition(_REPLY)[0]
         return self._keeps_late
 
     def _takes_text_arguments(self) -> bool:

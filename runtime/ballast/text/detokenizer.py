@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ballast.errors import RequestError
 from ballast.families.marks import CLOSES_CALLS, OPENS_CALLS, Mark
-from ballast.text.channels.tracker import ChannelTracker, Place
+from ballast.text.channels.tracker import ChannelTracker, Section
 from ballast.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
@@ -144,7 +144,7 @@ class Detokenizer:
                 matcher.num_matched = 0
             return True
         tracker.text(char)
-        return tracker.place in (Place.HEADER, Place.CALL)
+        return tracker.section in (Section.HEADER, Section.CALL)
 
 
 class _StopMatcher:

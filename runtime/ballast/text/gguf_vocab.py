@@ -248,6 +248,6 @@ def _wrong(key: str, value: object, expected: str, gguf_name: str) -> ModelError
 def _merge(entry: str, index: int, gguf_name: str) -> tuple[str, str]:
     left, space, right = entry.partition(" ")
     if not space:
-        told = shown(repr(entry))
-        raise ModelError(gguf_name, f"tokenizer.ggml.merges: entry {index}, {told}, is not two tokens; {_WAY_OUT}")
+        quoted = shown(repr(entry))
+        raise ModelError(gguf_name, f"tokenizer.ggml.merges: entry {index}, {quoted}, is not two tokens; {_WAY_OUT}")
     return left, right

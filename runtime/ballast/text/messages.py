@@ -65,7 +65,7 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
     """
     num_leading = _num_leading(chat)
     out = list(chat[:num_leading])
-    is_beside = False
+    follows_late = False
     """Whether the message before was a late one."""
     for message in _results_first(chat[num_leading:]):
         is_late = message["role"] == "system"
@@ -73,11 +73,11 @@ def with_late_instructions(chat: Sequence[dict[str, Any]]) -> list[dict[str, Any
             continue
         if is_late:
             message = {"role": "user", "content": _marked(message["content"])}
-        if (is_late or is_beside) and out[-1]["role"] == message["role"] == "user":
+        if (is_late or follows_late) and out[-1]["role"] == message["role"] == "user":
             out[-1] = {**out[-1], "content": f"{out[-1]['content']}\n\n{message['content']}"}
         else:
             out.append(message)
-        is_beside = is_late
+        follows_late = is_late
     return out
 
 
@@ -153,17 +153,17 @@ def _marked(text: str) -> str:
 def _order_results(chat: list[dict[str, Any]]) -> None:
     """Put the results of tools that ran at the same time, which agents send as they come, in the order of the calls:
     templates write no ids. Results without a call of theirs right before them leave all as it is."""
-    places: dict[Any, int] = {}
+    order: dict[Any, int] = {}
     begin = 0
     for n, message in enumerate([*chat, {"role": "user"}]):
         if message["role"] == "tool":
             continue
         results = chat[begin:n]
-        if all(isinstance(result.get("tool_call_id"), str) and result["tool_call_id"] in places for result in results):
-            chat[begin:n] = sorted(results, key=lambda result: places[result["tool_call_id"]])
+        if all(isinstance(result.get("tool_call_id"), str) and result["tool_call_id"] in order for result in results):
+            chat[begin:n] = sorted(results, key=lambda result: order[result["tool_call_id"]])
         begin = n + 1
         calls = enumerate(message.get("tool_calls", ()))
-        places = {call["id"]: place for place, call in calls if isinstance(call.get("id"), str)}
+        order = {call["id"]: index for index, call in calls if isinstance(call.get("id"), str)}
 
 
 def _normalize(message: Mapping[str, Any], path: str, divide: _Divide, tags: ThinkTags) -> dict[str, Any]:

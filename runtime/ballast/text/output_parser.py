@@ -14,7 +14,7 @@ from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.marks import Start
 from ballast.text.reply_parts import Content, Part, Reasoning, new_call_id
 
-_PIECES = re.compile(f"([{''.join(Mark)}])")
+_SPANS = re.compile(f"([{''.join(Mark)}])")
 _MARKS = frozenset(Mark)
 
 
@@ -48,11 +48,11 @@ class OutputParser:
     def push(self, text: str) -> list[Part]:
         """Take more of the reply and return the parts that are certain."""
         parts: list[Part] = []
-        for piece in _PIECES.split(text):
-            if piece in _MARKS:
-                parts += self._mark(Mark(piece))
-            elif piece:
-                parts += self._calls.text(piece) if self._calls.open else self._text(piece)
+        for span in _SPANS.split(text):
+            if span in _MARKS:
+                parts += self._mark(Mark(span))
+            elif span:
+                parts += self._calls.text(span) if self._calls.open else self._text(span)
         return parts
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:

@@ -7,14 +7,14 @@ from typing import Protocol
 
 from ballast.text.channels.count import ChannelReasoningCount
 from ballast.text.channels.parser import ChannelParser
-from ballast.text.channels.tracker import ChannelTracker, Place
+from ballast.text.channels.tracker import ChannelTracker, Section
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import ChannelRules, Layout, ReasoningCount, Start
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Part
 from ballast.text.tokenizer import Tokenizer
 
-_PLACES = {Start.HEADER: Place.HEADER, Start.REASONING: Place.REASONING}
+_SECTIONS = {Start.HEADER: Section.HEADER, Start.REASONING: Section.REASONING}
 
 
 class ReplyParser(Protocol):
@@ -39,7 +39,7 @@ def parser_of(layout: Layout) -> ReplyParser:
     if layout.channels is None:
         return OutputParser(layout.start, layout.read_calls)
     rules = layout.channels
-    return ChannelParser(_place(layout), rules.functions, tags=rules.tags)
+    return ChannelParser(_section(layout), rules.functions, tags=rules.tags)
 
 
 def detokenizer_of(
@@ -60,8 +60,8 @@ def reasoning_count_of(layout: Layout, tokenizer: Tokenizer) -> ReasoningCount |
 
 
 def _tracker(layout: Layout, rules: ChannelRules) -> ChannelTracker:
-    return ChannelTracker(_place(layout), rules.functions)
+    return ChannelTracker(_section(layout), rules.functions)
 
 
-def _place(layout: Layout) -> Place:
-    return _PLACES.get(layout.start, Place.CONTENT)
+def _section(layout: Layout) -> Section:
+    return _SECTIONS.get(layout.start, Section.CONTENT)

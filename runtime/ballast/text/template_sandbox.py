@@ -36,14 +36,14 @@ class CompiledTemplate:
         """
         if today is not None:
             values = {**values, "strftime_now": partial(_strftime_of, today)}
-        pieces: list[str] = []
+        chunks: list[str] = []
         size = 0
-        for piece in self._template.generate(values):
-            size += len(piece)
+        for chunk in self._template.generate(values):
+            size += len(chunk)
             if size > MAX_CHARS:
                 raise ValueError(f"the rendered prompt exceeds {MAX_CHARS} characters")
-            pieces.append(piece)
-        return "".join(pieces)
+            chunks.append(chunk)
+        return "".join(chunks)
 
 
 class _GenerationBlocks(Extension):

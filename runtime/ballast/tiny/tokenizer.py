@@ -209,12 +209,12 @@ def make_tokenizer(family: Family) -> TinyTokenizer:
         talking.backend.add_tokens([AddedToken("｜DSML｜", special=False, normalized=True)])
         return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))
     own = _OTHERS[family]
-    said, release = RELEASES[own.release]
+    form, release = RELEASES[own.release]
     backend = _train(SPLITS[own.pre], [], texts, _NUM_LEARNT)
     if own.pre in COMPOSED_FIRST:
         backend.normalizer = normalizers.NFC()
     backend.add_special_tokens([_special(text) for text in dict.fromkeys((own.bos, own.eos))])
-    for text in dict.fromkeys((*own.roles, *said.vocabulary, *said.ends, *said.reply.spellings.values())):
+    for text in dict.fromkeys((*own.roles, *form.vocabulary, *form.ends, *form.reply.spellings.values())):
         backend.add_tokens([AddedToken(text, special=False, normalized=True)])
     return TinyTokenizer(backend, own.pre, own.eos, source_of(release), bos=own.bos, eos=own.eos, adds_bos=False)
 

@@ -48,7 +48,7 @@ class PackedPanels:
             self._found = {matrix.what: (index, matrix) for index, matrix in enumerate(manifest.files)}
         self._made: list[_Made] = []
         self._open: list[int] = []
-        self._asked = ""
+        self._requested = ""
         self._problem: str | None = None
         self._num_bytes = 0
         self._seconds = 0.0
@@ -70,8 +70,8 @@ class PackedPanels:
             if not self._open:
                 raise
             self._num_bytes = bytes_before
-            self._give_up(f"{self._set.path / self._asked}: {error}")
-            self._set.discard(self._asked)
+            self._give_up(f"{self._set.path / self._requested}: {error}")
+            self._set.discard(self._requested)
             return pack(None)
         finally:
             self._seconds += time.perf_counter() - begin
@@ -89,12 +89,12 @@ class PackedPanels:
 
     def finish(self) -> threading.Thread | None:
         """Call after the last matrix. On a disk, returns the thread that writes the packed weights."""
-        told = {"folder": str(self._set.path), "bytes": self._num_bytes, "seconds": round(self._seconds, 3)}
+        details = {"folder": str(self._set.path), "bytes": self._num_bytes, "seconds": round(self._seconds, 3)}
         if self._found is not None:
-            log.info("packed weights mapped" if self._is_mapped else "packed weights read", extra=told)
+            log.info("packed weights mapped" if self._is_mapped else "packed weights read", extra=details)
         elif self._problem is None and self._is_mapped:
             self._finish_set()
-            log.info("packed weights kept", extra=told)
+            log.info("packed weights kept", extra=details)
         elif self._problem is None:
             self._is_writing = True
             thread = threading.Thread(target=self._write_on_thread, name="ballast-keep", daemon=True)
@@ -137,7 +137,7 @@ class PackedPanels:
         return panels
 
     def _note(self, name: str, file: int, num_bytes: int) -> None:
-        self._asked = name
+        self._requested = name
         self._open.append(file)
         self._num_bytes += num_bytes
 
@@ -145,8 +145,8 @@ class PackedPanels:
         if self._problem is None and self._found is None:
             log.warning("packed weights are not kept", extra={"why": problem})
         elif self._problem is None:
-            told = {"why": problem, "instead": "packed from the model"}
-            log.warning("packed weights cannot be used", extra=told)
+            details = {"why": problem, "instead": "packed from the model"}
+            log.warning("packed weights cannot be used", extra=details)
         self._problem = problem
         self._made.clear()
         self._set.forget()

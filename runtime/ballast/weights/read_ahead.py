@@ -18,7 +18,7 @@ from ballast.weights.gguf import GgufModel, block_of
 
 LEAD_BYTES = 512 << 20
 """Bytes to read beyond the tensor that is being packed: they occupy page cache, and fast disks read them quickly."""
-_PIECE_BYTES = 8 << 20
+_CHUNK_BYTES = 8 << 20
 _DROPS_A_READ = 2
 _LEAVE_S = 10.0
 """Longest wait at the end for a hanging disk."""
@@ -32,7 +32,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
     ) -> None:
         """`names`: the tensors that will be packed, layer by layer, in about this order. With `drops_packed`, the page
         cache keeps nothing of the layers before the current one."""
-        self._pieces: list[tuple[Path, int, int, int]] = []
+        self._chunks: list[tuple[Path, int, int, int]] = []
         """File, offset, bytes, and total bytes before."""
         self._ends: dict[str, int] = {}
         self._layer_begins: dict[str, int] = {}
@@ -43,9 +43,9 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
             if block_of(name) != layer:
                 layer, layer_begin = block_of(name), end
             self._layer_begins[name] = layer_begin
-            for begin in range(0, info.num_bytes, _PIECE_BYTES):
-                count = min(_PIECE_BYTES, info.num_bytes - begin)
-                self._pieces.append((info.file, info.offset + begin, count, end + begin))
+            for begin in range(0, info.num_bytes, _CHUNK_BYTES):
+                count = min(_CHUNK_BYTES, info.num_bytes - begin)
+                self._chunks.append((info.file, info.offset + begin, count, end + begin))
             end += info.num_bytes
             self._ends[name] = end
         self._layer_begin = 0
@@ -75,7 +75,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
     def _read(self) -> None:
         dropped = 0
         with _OpenFiles() as files:
-            for file, offset, count, before in self._pieces:
+            for file, offset, count, before in self._chunks:
                 with self._changed:
                     while not self._is_over and before > self._packed_to + self._lead_bytes:
                         self._changed.wait()
@@ -87,7 +87,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
                     with suppress(OSError):
                         os.posix_fadvise(files[file], offset, count, os.POSIX_FADV_WILLNEED)
                 # Drop a few chunks at a time, so that reading is not delayed by a whole layer.
-                for old_file, old_offset, old_count, old_before in self._pieces[dropped : dropped + _DROPS_A_READ]:
+                for old_file, old_offset, old_count, old_before in self._chunks[dropped : dropped + _DROPS_A_READ]:
                     if old_before + old_count > drop_to:
                         break
                     with suppress(OSError):

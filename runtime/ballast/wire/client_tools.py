@@ -37,12 +37,12 @@ def skip(kind: Any, path: str, ignored: IgnoredFields) -> None:
 def custom_function(name: Any, description: Any, form: Any) -> dict[str, Any]:
     """A custom tool as a function with one text argument. Its grammar cannot be enforced and becomes part of the
     description."""
-    said = [description] if isinstance(description, str) and description else []
+    texts = [description] if isinstance(description, str) and description else []
     if isinstance(form, Mapping) and isinstance(definition := form.get("definition"), str):
-        said.append(f"The input follows this {form.get('syntax', 'lark')} grammar:\n{definition}")
+        texts.append(f"The input follows this {form.get('syntax', 'lark')} grammar:\n{definition}")
     return {
         "name": name,
-        "description": "\n\n".join(said),
+        "description": "\n\n".join(texts),
         "parameters": {
             "type": "object",
             "properties": {INPUT: {"type": "string"}},
@@ -54,8 +54,8 @@ def custom_function(name: Any, description: Any, form: Any) -> dict[str, Any]:
 
 def custom_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A custom tool of the Chat Completions API as a function tool."""
-    asked = tool.get("custom")
-    custom: Mapping[str, Any] = asked if isinstance(asked, dict) else {}
+    declared = tool.get("custom")
+    custom: Mapping[str, Any] = declared if isinstance(declared, dict) else {}
     form = custom.get("format")
     grammar = form.get("grammar") if isinstance(form, dict) else None
     return {"type": "function", "function": custom_function(custom.get("name"), custom.get("description"), grammar)}

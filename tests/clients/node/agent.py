@@ -88,12 +88,12 @@ def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work:
         timeout=TIMEOUT_S,
         check=False,
     )
-    told = f"{done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
-    assert done.returncode == 0, told
-    assert target.read_text() == f"number: {number}\n", told
+    output = f"{done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+    assert done.returncode == 0, output
+    assert target.read_text() == f"number: {number}\n", output
     size = (directory / "size.txt").read_text().strip()
-    assert size == str(target.stat().st_size), told
-    assert ANSWER.format(number=number, size=size) in done.stdout, told
+    assert size == str(target.stat().st_size), output
+    assert ANSWER.format(number=number, size=size) in done.stdout, output
 
 
 def _assert_served(agent, requests, num_tasks):

@@ -18,7 +18,7 @@ from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from support.kernels.interpreted import interpreted
 from support.kernels.plain_routing import Router, divide
-from support.models.gguf_files import R1_SPEC
+from support.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 

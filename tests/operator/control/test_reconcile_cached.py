@@ -46,7 +46,7 @@ def test_a_waiting_pod_is_replaced_only_if_other_nodes_have_the_model():
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [own]}]}
         }
     }
-    asked = service(scheduling={"affinity": affinity})
+    cached_service = service(scheduling={"affinity": affinity})
     deleted = []
 
     class Deleting:
@@ -59,5 +59,5 @@ def test_a_waiting_pod_is_replaced_only_if_other_nodes_have_the_model():
 
     found = FoundModel("org/tiny:Q8_0", "tiny", "folder", {"hostPath": {"path": "/srv"}}, ("n1", "n2"))
     for nodes in (["n1", "n2"], ["n3"]):
-        asyncio.run(replace_waiting(Deleting(), replace(asked, cached=found), [waiting(nodes)], Outcome()))
+        asyncio.run(replace_waiting(Deleting(), replace(cached_service, cached=found), [waiting(nodes)], Outcome()))
     assert deleted == ["s-0"]

@@ -50,11 +50,11 @@ def refusal(lists, **spec):
 
 @pytest.mark.parametrize("name", CODE_VARIABLES)
 def test_a_variable_that_loads_code_is_rejected_unless_it_is_listed(name):
-    said = f"spec.env {name} is not allowed: --allowed-env of the operator allows none"
+    message = f"spec.env {name} is not allowed: --allowed-env of the operator allows none"
     reference = {"valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
     for lists in (ANY_IMAGE, LISTED):
-        assert refusal(lists, **env(name)) == said
-        assert refusal(lists, **env(name, **reference)) == said
+        assert refusal(lists, **env(name)) == message
+        assert refusal(lists, **env(name, **reference)) == message
     for allowed in (name, f"{name[:3]}*" if len(name) > 3 else name, "*"):
         assert refusal(AllowLists(images=LISTED.images, env=("OTHER", allowed)), **env(name)) is None
 
@@ -111,10 +111,10 @@ def test_keys_of_objects_are_refused_unless_all_names_of_their_prefix_are_listed
     ],
 )
 def test_a_mount_over_programs_is_rejected_unless_it_is_listed(path):
-    said = f"spec.volumeMounts {path} is not allowed: --allowed-mount-path of the operator allows none"
+    message = f"spec.volumeMounts {path} is not allowed: --allowed-mount-path of the operator allows none"
     for lists in (ANY_IMAGE, LISTED):
-        assert refusal(lists, **mount(path)) == said
-        assert refusal(lists, **mount(path, subPath="x", readOnly=True)) == said
+        assert refusal(lists, **mount(path)) == message
+        assert refusal(lists, **mount(path, subPath="x", readOnly=True)) == message
     assert refusal(AllowLists(mount_paths=(path,)), **mount(path)) is None
 
 

@@ -10,16 +10,16 @@ from ballast_operator.process.loop_shutdown import run_until_stopped
 GRACE_S = 0.05
 
 
-def told_at_once():
-    told = threading.Event()
-    told.set()
-    return told
+def stopped_at_once():
+    stopped = threading.Event()
+    stopped.set()
+    return stopped
 
 
-def end_within_limit(work, told):
+def end_within_limit(work, stopped):
     async def main():
         async with asyncio.timeout(20):
-            await run_until_stopped(work, told, GRACE_S)
+            await run_until_stopped(work, stopped, GRACE_S)
 
     asyncio.run(main())
 
@@ -41,7 +41,7 @@ def test_work_that_ends_on_request_is_not_cancelled():
         await leave.wait()
         ended.append("by itself")
 
-    end_within_limit(work, told_at_once())
+    end_within_limit(work, stopped_at_once())
     assert ended == ["by itself"]
 
 
@@ -52,22 +52,22 @@ def test_work_that_ignores_stop_and_cancellation_ends_and_leaves_no_task():
         left.append(asyncio.create_task(stubborn(3)))
         await stubborn(2)
 
-    end_within_limit(work, told_at_once())
+    end_within_limit(work, stopped_at_once())
     assert [task.cancelled() for task in left] == [True]
 
 
 def test_a_thread_can_end_running_work():
-    told, began = threading.Event(), threading.Event()
+    stopped, began = threading.Event(), threading.Event()
 
     async def work(_):
         began.set()
         await stubborn(1)
 
-    running = threading.Thread(target=end_within_limit, args=(work, told), daemon=True)
+    running = threading.Thread(target=end_within_limit, args=(work, stopped), daemon=True)
     running.start()
     assert began.wait(20)
     assert running.is_alive()
-    told.set()
+    stopped.set()
     running.join(20)
     assert not running.is_alive()
 

@@ -51,15 +51,15 @@ def test_kernels_are_kept_on_the_claimed_volume():
 
 
 @pytest.mark.parametrize(
-    ("asked", "source"),
+    ("requested", "source"),
     [
         ({"pvc": {"claimName": "packed"}}, {"persistentVolumeClaim": {"claimName": "packed"}}),
         ({"memory": {}}, {"emptyDir": {"medium": "Memory", "sizeLimit": "24Gi"}}),
     ],
 )
-def test_packed_weights_are_stored_on_the_volume_of_the_spec(asked, source):
+def test_packed_weights_are_stored_on_the_volume_of_the_spec(requested, source):
     resources = {"cpus": 2, "memory": "24Gi"}
-    pod = build_pod(service(packedWeights=asked, resources=resources), ChildOptions(), Attempt(0))["spec"]
+    pod = build_pod(service(packedWeights=requested, resources=resources), ChildOptions(), Attempt(0))["spec"]
     (engine,) = pod["containers"]
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "packed"]
     (mount,) = [mount for mount in engine["volumeMounts"] if mount["name"] == "packed"]
@@ -85,7 +85,7 @@ def test_kv_blocks_are_stored_on_the_claim_of_the_spec():
     assert "--kv_disk_dir" not in unasked["args"]
 
 
-@pytest.mark.parametrize("asked", [{}, {"memory": {}, "pvc": {"claimName": "packed"}}])
-def test_packed_weights_need_exactly_one_volume(asked):
+@pytest.mark.parametrize("requested", [{}, {"memory": {}, "pvc": {"claimName": "packed"}}])
+def test_packed_weights_need_exactly_one_volume(requested):
     with pytest.raises(SpecError, match="exactly one of memory and pvc"):
-        service(packedWeights=asked)
+        service(packedWeights=requested)

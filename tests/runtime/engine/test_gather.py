@@ -1,6 +1,6 @@
 """How long an idle engine waits for further requests."""
 
-from ballast.engine.sampling.gather import GATHER_SHARE, LONGEST_S, QUIET_SHARE, gather_s
+from ballast.engine.admission.gather import GATHER_SHARE, LONGEST_S, QUIET_SHARE, gather_s
 
 
 def test_it_waits_a_share_of_the_step_while_requests_are_tokenised():

@@ -14,12 +14,12 @@ from ballast.errors import RequestError
 from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES
 from ballast.grammar import source
+from ballast.grammar.calls.tools import tool_calls
 from ballast.grammar.channels.lazy_calls import LazyChannelCalls
 from ballast.grammar.channels.prefix import channel_grammar
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar
 from ballast.grammar.token_rules import ChannelThinkingBudget
-from ballast.grammar.tools import tool_calls
 from ballast.text.channels.parser import ChannelParser
 from ballast.text.marks import Start, marks_of
 from ballast.text.reply_parts import Message

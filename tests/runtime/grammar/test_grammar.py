@@ -19,12 +19,12 @@ from ballast.families.marks import Mark
 from ballast.families.registry import DEFAULT_FORM, FAMILIES
 from ballast.grammar import compiler as compiler_module
 from ballast.grammar import source
+from ballast.grammar.calls.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
+from ballast.grammar.calls.tools import tool_calls
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.grammar.constraint import Grammar, ReasoningPrefix
-from ballast.grammar.lazy_tool_grammar import LazyToolGrammar, trigger_tokens
 from ballast.grammar.reasoning_prefix import constrained_start
 from ballast.grammar.source import Source
-from ballast.grammar.tools import tool_calls
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.marks import Start
 from ballast.text.tokenizer import Tokenizer

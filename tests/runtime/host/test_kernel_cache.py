@@ -58,7 +58,7 @@ def test_a_volume_that_cannot_be_written_to_does_not_prevent_the_start(
     keep_compiled_kernels_in(VARIABLE)
     assert Path(os.environ[VARIABLE]).is_dir()
     (record,) = caplog.records
-    assert vars(record)["asked"] == str(temporary / "volume/triton")
+    assert vars(record)["requested"] == str(temporary / "volume/triton")
     assert vars(record)["reason"] == "Not a directory"
 
 

@@ -580,8 +580,8 @@ def test_progress_on_a_terminal_and_in_a_log() -> None:
         progress = Progress(10 << 20, out, lambda now=now: now[0])
         progress.found(1 << 20)
         now[0] = 10.0
-        progress.came(4 << 20)
-        progress.came(5 << 20)
+        progress.received(4 << 20)
+        progress.received(5 << 20)
         progress.end()
         middle = f"{before}5.0 MiB of 10.0 MiB, 409.6 KiB/s, 12 s left"
         assert out.getvalue() == f"{middle}{'' if before else chr(10)}{before}{last}\n"

@@ -122,7 +122,7 @@ def test_progress_is_a_page(served: tuple[HubServer, Hub]) -> None:
         assert httpx2.get(f"{url}/metrics").status_code == 404
         # a client that connects and sends nothing blocks others only briefly
         with socket.create_connection(("127.0.0.1", port)):
-            pull(HubName("org/tiny", "Q8_0"), hub, None, io.StringIO(), told=tell)
+            pull(HubName("org/tiny", "Q8_0"), hub, None, io.StringIO(), on_progress=tell)
         assert httpx2.get(f"{url}/readyz").status_code == 503
         assert cli.main(["pull", "org/tiny:Q8_0", "--progress_port", str(port)]) == 2
     total = len(WEIGHTS)

@@ -82,9 +82,9 @@ def test_a_conversation_is_rendered_as_by_transformers(tokenizer: Any, theirs: A
 def test_the_ids_of_a_template_are_the_prompt_of_a_chat(llm: LLM, tokenizer: Any) -> None:
     params = SamplingParams(temperature=0, max_tokens=8)
     ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)
-    said, generated = llm.chat(CHAT, params)[0], llm.generate({"prompt_token_ids": ids}, params)[0]
-    assert list(said.prompt_token_ids) == ids
-    assert said.outputs[0].token_ids == generated.outputs[0].token_ids
+    chatted, generated = llm.chat(CHAT, params)[0], llm.generate({"prompt_token_ids": ids}, params)[0]
+    assert list(chatted.prompt_token_ids) == ids
+    assert chatted.outputs[0].token_ids == generated.outputs[0].token_ids
     plain = [{"role": "user", "content": "What is 12 + 7?"}]
     text = tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
     assert llm.generate(text, params)[0].prompt_token_ids == llm.chat(plain, params)[0].prompt_token_ids

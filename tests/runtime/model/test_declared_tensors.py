@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from importlib import import_module
 from math import prod
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
@@ -22,12 +24,14 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors, layer_tensors
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import open_gguf
-from support.models import gguf_files, gpt_oss_specs, step_specs
+from support.models import specs
 from support.models.changed_spec import changed
-from support.models.gguf_files import QWEN3_SPEC, V3_SPEC, write_model
+from support.models.gguf_files import write_model
+from support.models.specs.deepseek import V3_SPEC
+from support.models.specs.qwen3 import QWEN3_SPEC
 
-_MODULES = (gguf_files, gpt_oss_specs, step_specs)
-SPECS = {name: spec for module in _MODULES for name, spec in vars(module).items() if name.endswith("_SPEC")}
+_FAMILIES = [import_module(f"{specs.__name__}.{module.name}") for module in iter_modules(specs.__path__)]
+SPECS = {name: spec for family in _FAMILIES for name, spec in vars(family).items() if name.endswith("_SPEC")}
 GATE = "blk.1.attn_gate.weight"
 
 

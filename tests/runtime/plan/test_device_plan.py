@@ -49,7 +49,9 @@ from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.plain_routing import Router
 from support.models.changed_spec import changed
-from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import common_types, write_hollow_model
+from support.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from support.models.specs.qwen3 import QWEN3_235B_SPEC
 from support.models.written import MakeTiny
 
 GIB = 1 << 30

@@ -20,7 +20,8 @@ from ballast.plan import check_memory, command, planned, run, settle
 from ballast.plan.command import plan_for
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import R1_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import common_types, write_hollow_model
+from support.models.specs.deepseek import R1_SPEC
 from support.models.written import MakeTiny
 
 GIB = 1 << 30

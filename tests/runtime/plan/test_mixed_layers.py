@@ -16,17 +16,13 @@ from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.weights.gguf import open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import (
-    GLM46_SPEC,
-    GLM52_SPEC,
-    QWEN3_30B_SPEC,
-    V2_LITE_SPEC,
-    common_types,
-    write_hollow_model,
-)
-from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, with_windows
-from support.models.mimo_specs import MIMO_FLASH_SPEC
-from support.models.step_specs import STEP_SPEC
+from support.models.gguf_files import common_types, write_hollow_model
+from support.models.specs.deepseek import V2_LITE_SPEC
+from support.models.specs.glm import GLM46_SPEC, GLM52_SPEC
+from support.models.specs.gpt_oss import GPT_OSS_20B_SPEC, with_windows
+from support.models.specs.mimo import MIMO_FLASH_SPEC
+from support.models.specs.qwen3 import QWEN3_30B_SPEC
+from support.models.specs.step import STEP_SPEC
 
 GIB = 1 << 30
 NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)

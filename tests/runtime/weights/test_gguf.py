@@ -23,7 +23,8 @@ from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import block_of, open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import V3_SPEC, metadata_of, write_gguf, write_model, write_shards
+from support.models.gguf_files import metadata_of, write_gguf, write_model, write_shards
+from support.models.specs.deepseek import V3_SPEC
 
 
 @pytest.fixture

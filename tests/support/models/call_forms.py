@@ -17,8 +17,8 @@ from ballast.engine.sampling.constraint import ConstraintState
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES
+from ballast.grammar.calls.tools import tool_calls
 from ballast.grammar.compiler import GrammarCompiler
-from ballast.grammar.tools import tool_calls
 from ballast.text.calls.forms import reader_of
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.marks import Start

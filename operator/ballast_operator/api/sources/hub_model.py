@@ -72,7 +72,7 @@ class HubModel(ApiType):
 
     @field_validator("repo", "quant", "revision")
     @classmethod
-    def _no_way_up(cls, text: str | None) -> str | None:
+    def _no_parent_folders(cls, text: str | None) -> str | None:
         if text is not None and (".." in text or not text.isascii()):
             raise ValueError(f"{text}: it must not contain '..' and must be ASCII")
         return text

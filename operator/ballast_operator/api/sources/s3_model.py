@@ -60,7 +60,7 @@ class S3Model(ApiType):
 
     @field_validator("prefix", "quant")
     @classmethod
-    def _no_way_up(cls, text: str | None) -> str | None:
+    def _no_parent_folders(cls, text: str | None) -> str | None:
         if text is not None and (not text.isascii() or {".", ".."} & set(text.split("/"))):
             raise ValueError(f"{text}: no part may be . or .., and it must be ASCII")
         return text

@@ -10,13 +10,17 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import POD
 from ballast_operator.control.applying.outcome import Outcome
-from ballast_operator.control.deciding.acceptance import is_inconclusive
 from ballast_operator.control.deciding.live_pod import Pod, pod_patch
 from ballast_operator.control.deciding.ownership import conflict, is_ours
 from ballast_operator.control.deciding.rollout import Rollout
 from ballast_operator.resources.pod import Attempt
 
 log = logging.getLogger(__name__)
+
+NO_DRY_RUN = "does not support dry run"
+"""Part of the API server's message if a webhook with side effects would be called."""
+OVER_QUOTA = "exceeded quota"
+"""Part of its message if a quota is used up, possibly by the pod that would be replaced."""
 
 
 async def apply_rollout(
@@ -45,7 +49,7 @@ async def is_acceptable(
     try:
         await api.try_create(POD, successor, service.ref.namespace)
     except ApiError as error:
-        if is_inconclusive(error.status, error.message):
+        if _is_inconclusive(error.status, error.message):
             return True
         outcome.failed(f"the successor of {pod.name}, which therefore stays", error)
         return False
@@ -97,3 +101,8 @@ async def _try(outcome: Outcome, what: str, write: Awaitable[Any], *, optional: 
         outcome.failed(what, error, optional=optional)
         return False
     return True
+
+
+def _is_inconclusive(status: int, message: str) -> bool:
+    """Whether a rejected dry run is inconclusive: it could not be tried, or another object uses the quota."""
+    return (status == 400 and NO_DRY_RUN in message) or (status == 403 and OVER_QUOTA in message)

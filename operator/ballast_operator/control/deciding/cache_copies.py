@@ -73,8 +73,8 @@ def copies_of(
     """The copies by place and folder. A Job whose name does not match its annotations is not the operator's."""
     found: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for job in jobs:
-        said = job["metadata"].get("annotations") or {}
-        place, folder = said.get(ANNOTATION_PLACE, ""), said.get(ANNOTATION_FOLDER, "")
+        written = job["metadata"].get("annotations") or {}
+        place, folder = written.get(ANNOTATION_PLACE, ""), written.get(ANNOTATION_FOLDER, "")
         if not is_folder_of(cache, folder):
             continue
         name, copy = job["metadata"]["name"], found[place, folder]
@@ -85,7 +85,7 @@ def copies_of(
             copy |= {"removal": job, "removal_pods": own}
         else:
             continue
-        copy |= {"model": said.get(ANNOTATION_MODEL, ""), "size": said.get(ANNOTATION_SIZE, "0")}
+        copy |= {"model": written.get(ANNOTATION_MODEL, ""), "size": written.get(ANNOTATION_SIZE, "0")}
     return {
         (place, folder): Copy(place, folder, **fields) for (place, folder), fields in found.items() if "model" in fields
     }
@@ -96,8 +96,8 @@ def named_folders(cache: ModelCache, services: Sequence[Mapping[str, Any]]) -> d
     found: defaultdict[str, list[str]] = defaultdict(list)
     for body in services:
         source = ((body.get("spec") or {}).get("model") or {}).get("source") or {}
-        asked = source.get("cache") or {}
-        model = cache.model(asked.get("model", "")) if asked.get("name") == cache.ref.name else None
+        reference = source.get("cache") or {}
+        model = cache.model(reference.get("model", "")) if reference.get("name") == cache.ref.name else None
         if model is not None and "deletionTimestamp" not in body["metadata"]:
             found[folder_of(cache, model)].append(body["metadata"]["name"])
     return dict(found)

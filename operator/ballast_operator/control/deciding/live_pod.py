@@ -215,11 +215,11 @@ def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
         annotations[ANNOTATION_SPEC_HASH] = pod.spec_hash
     if pod.ready and ANNOTATION_SERVED not in has:
         annotations[ANNOTATION_SERVED] = "true"
-    asked_before = _asked_before(has.get(ANNOTATION_POD_METADATA))
+    requested_before = _requested_before(has.get(ANNOTATION_POD_METADATA))
     if ANNOTATION_POD_METADATA in has and ANNOTATION_POD_METADATA not in metadata["annotations"]:
         annotations[ANNOTATION_POD_METADATA] = None
-    labels |= dict.fromkeys(asked_before["labels"] & labels_of(pod.body).keys() - metadata["labels"].keys())
-    annotations |= dict.fromkeys(asked_before["annotations"] & has.keys() - metadata["annotations"].keys())
+    labels |= dict.fromkeys(requested_before["labels"] & labels_of(pod.body).keys() - metadata["labels"].keys())
+    annotations |= dict.fromkeys(requested_before["annotations"] & has.keys() - metadata["annotations"].keys())
     if labels:
         patch["labels"] = labels
     if annotations:
@@ -236,8 +236,8 @@ def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
     } or None
 
 
-def _asked_before(text: str | None) -> dict[str, set[str]]:
-    """The value that asked_metadata wrote; empty if it did not, or if the value was changed."""
+def _requested_before(text: str | None) -> dict[str, set[str]]:
+    """The value that requested_metadata wrote; empty if it did not, or if the value was changed."""
     try:
         found = json.loads(text or "{}")
         return {part: {str(key) for key in found.get(part, [])} for part in ("labels", "annotations")}

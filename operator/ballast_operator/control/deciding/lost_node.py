@@ -28,5 +28,5 @@ def why_lost(name: str, node: Mapping[str, Any] | None) -> str | None:
     ready: Mapping[str, Any] = next((found for found in conditions if found["type"] == "Ready"), {})
     if ready.get("status") == "True":
         return None
-    said = ", ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
-    return f"node {name} is not ready since {ready.get('lastTransitionTime', 'its creation')} ({said or 'no report'})"
+    stated = ", ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
+    return f"node {name} is not ready since {ready.get('lastTransitionTime', 'its creation')} ({stated or 'no report'})"

@@ -1,4 +1,5 @@
-"""Checks whether a node could run a pod, by the scheduler's requirements that do not depend on other pods. Pure.
+"""Checks whether a node could run a pod, by the scheduler's requirements that do not depend on other pods, and detects
+changes of a node that may change the answer. Pure.
 
 Free resources are not compared: the pod that will be replaced may use them.
 """
@@ -12,6 +13,7 @@ from typing import Any
 from ballast_operator.names import labels_of
 from ballast_operator.pod_requests import pod_requests
 from ballast_operator.quantity import parse_count
+from ballast_operator.spec_hash import short_hash
 
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 PASSING_TAINTS = (
@@ -37,6 +39,24 @@ def why_no_node(pod: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> s
     return f"none of {len(nodes)} nodes could run the pod: {counts}" if counts else "the cluster has no nodes"
 
 
+def fingerprint(node: Mapping[str, Any]) -> str:
+    """A hash of what decides whether a pod can run on the node: its identity, labels, taints, resources and readiness.
+    Heartbeats do not change it."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    ready = [item["status"] for item in status.get("conditions") or [] if item["type"] == "Ready"]
+    return short_hash(
+        {
+            "uid": node["metadata"]["uid"],
+            "labels": node["metadata"].get("labels"),
+            "unschedulable": spec.get("unschedulable", False),
+            "taints": spec.get("taints"),
+            "allocatable": status.get("allocatable"),
+            "boot": (status.get("nodeInfo") or {}).get("bootID"),
+            "ready": ready,
+        }
+    )
+
+
 def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[str]:
     """The reasons why the node cannot run the pod. Messages do not name the node, so that they can be counted."""
     labels = labels_of(node)
@@ -57,8 +77,8 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
     ):
         yield "cordoned"
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    for name, asked in pod_requests(spec).items():
-        if parse_count(str(allocatable.get(name, "0"))) < asked:
+    for name, requested in pod_requests(spec).items():
+        if parse_count(str(allocatable.get(name, "0"))) < requested:
             yield f"with less {name} than the pod requests"
 
 

@@ -21,7 +21,7 @@ def why_no_capacity(
     """
     if spec.numa.policy != "SingleNode":
         return None
-    asked = requested_resources(spec)
+    requests = requested_resources(spec)
     zones_by_node = {topology["metadata"]["name"]: _zones(topology) for topology in topologies}
     closest: list[tuple[int, str]] = []
     for node in nodes:
@@ -31,16 +31,16 @@ def why_no_capacity(
         zones = zones_by_node.get(name, {})
         named = set().union(*zones.values())
         allocatable = (node.get("status") or {}).get("allocatable") or {}
-        if not zones or any(resource not in named and resource in allocatable for resource in asked):
+        if not zones or any(resource not in named and resource in allocatable for resource in requests):
             return None
         for zone, free in zones.items():
-            short = _short(asked, free)
+            short = _short(requests, free)
             if not short:
                 return None
             closest.append((len(short), f"{name} {zone} lacks {', '.join(short)}"))
     if not closest:
         return None
-    requested = ", ".join(f"{text} {name}" for name, text in asked.items())
+    requested = ", ".join(f"{text} {name}" for name, text in requests.items())
     return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of requested)"
 
 
@@ -53,9 +53,9 @@ def _zones(topology: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def _short(asked: Mapping[str, str], free: Mapping[str, str]) -> list[str]:
+def _short(requests: Mapping[str, str], free: Mapping[str, str]) -> list[str]:
     return [
         f"{name} {free.get(name, '0')} of {text}"
-        for name, text in asked.items()
+        for name, text in requests.items()
         if parse_count(free.get(name, "0")) < parse_count(text)
     ]

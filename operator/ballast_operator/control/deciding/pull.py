@@ -60,12 +60,12 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
     container = _container(status)
     state = container.get("state") or {}
     if "running" in state:
-        said = _said(container.get("lastState") or {})
+        failure = _failure(container.get("lastState") or {})
         evicted = next((pod for pod in _oldest_first(pods) if (pod.get("status") or {}).get("phase") == "Failed"), None)
-        before = _of_a_failed_pod(evicted["status"]) if said is None and evicted is not None else said
+        before = _of_a_failed_pod(evicted["status"]) if failure is None and evicted is not None else failure
         return Pull(running=True, ip=status.get("podIP"), trouble=before)
-    if (said := _said(state) or _said(container.get("lastState") or {})) is not None:
-        return Pull(trouble=said)
+    if (failure := _failure(state) or _failure(container.get("lastState") or {})) is not None:
+        return Pull(trouble=failure)
     waiting = state.get("waiting") or {}
     if waiting.get("reason", "") not in (*STARTING, BACKING_OFF):
         return Pull(trouble=Trouble(waiting["reason"], waiting.get("message", "")))
@@ -124,15 +124,15 @@ def _of_a_failed_pod(status: Mapping[str, Any]) -> Trouble:
     """The reason why a pod ended: its container's message, or for example an eviction."""
     if (reason := status.get("reason", "")) == "Evicted":
         return Trouble("Evicted", status.get("message", ""))
-    said = _said(_container(status).get("state") or {})
-    return said or Trouble(reason or "PullFailed", status.get("message", ""))
+    failure = _failure(_container(status).get("state") or {})
+    return failure or Trouble(reason or "PullFailed", status.get("message", ""))
 
 
 def _report(pod: Mapping[str, Any]) -> Trouble:
     return _read((_container(pod.get("status") or {}).get("state") or {}).get("terminated") or {})
 
 
-def _said(state: Mapping[str, Any]) -> Trouble | None:
+def _failure(state: Mapping[str, Any]) -> Trouble | None:
     """The reason why a container failed; None if it did not end, or succeeded."""
     ended = state.get("terminated")
     if ended is None or ended.get("exitCode") == 0:
@@ -144,8 +144,8 @@ def _read(ended: Mapping[str, Any]) -> Trouble:
     """The report of the pull. It comes from a container and may be malformed."""
     text = str(ended.get("message") or "")
     try:
-        said = json.loads(text)
-        return Trouble(str(said["reason"])[:64], str(said["message"])[:2000])
+        failure = json.loads(text)
+        return Trouble(str(failure["reason"])[:64], str(failure["message"])[:2000])
     except (ValueError, KeyError, TypeError, RecursionError):
         if ended.get("reason") == "OOMKilled":
             return Trouble("OutOfMemory", "the kernel killed the process")

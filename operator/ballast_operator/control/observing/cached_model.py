@@ -10,8 +10,8 @@ from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import MODEL_CACHE
-from ballast_operator.control.reporting.cached_findings import find_cached
 from ballast_operator.control.reporting.conditions import Finding
+from ballast_operator.control.reporting.pull_findings import find_cached
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.refusals import why_cache_not_allowed
 from ballast_operator.resources.pulling.cache_job import found_model

@@ -19,7 +19,7 @@ class Freshness:
 
     def __init__(self) -> None:
         self._watched: dict[str, str] = {}
-        self._owed: dict[str, tuple[str, float]] = {}
+        self._missing: dict[str, tuple[str, float]] = {}
         self._absent: set[str] = set()
         self._stale_since: float | None = None
 
@@ -34,7 +34,7 @@ class Freshness:
     def begin(self) -> None:
         """Forget everything, before the watches start."""
         self._watched.clear()
-        self._owed.clear()
+        self._missing.clear()
         self._absent = set()
         self._stale_since = None
 
@@ -53,9 +53,9 @@ class Freshness:
         self._absent = absent
         behind = {uid: version for uid, version in versions.items() if self._watched.get(uid) != version}
         missed = False
-        for uid, (version, since) in list(self._owed.items()):
+        for uid, (version, since) in list(self._missing.items()):
             if behind.get(uid) != version:
-                del self._owed[uid]
+                del self._missing[uid]
             elif now - since > GRACE_S:
                 missed = True
                 log.warning(
@@ -63,7 +63,7 @@ class Freshness:
                     extra={"uid": uid, "version": version, "has": self._watched.get(uid)},
                 )
         for uid, version in behind.items():
-            self._owed.setdefault(uid, (version, now))
+            self._missing.setdefault(uid, (version, now))
         if not missed:
             self._stale_since = None
         elif self._stale_since is None:

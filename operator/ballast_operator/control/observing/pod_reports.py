@@ -21,14 +21,14 @@ async def gather_reports(
     prober: Prober, service: InferenceService, pods: Sequence[Pod], state: ServiceState, clock: Callable[[], float]
 ) -> dict[str, PodReport]:
     """The report of each pod that runs and has an address, by the pod's uid."""
-    asked = [pod for pod in pods if pod.ip is not None and (pod.running or pod.ready)]
-    reports = await asyncio.gather(*(_report(prober, service, pod, state, clock) for pod in asked))
+    probed = [pod for pod in pods if pod.ip is not None and (pod.running or pod.ready)]
+    reports = await asyncio.gather(*(_report(prober, service, pod, state, clock) for pod in probed))
     state.reports = {
         incarnation: kept
         for incarnation, kept in state.reports.items()
-        if incarnation in {pod.incarnation for pod in asked}
+        if incarnation in {pod.incarnation for pod in probed}
     }
-    return {pod.uid: report for pod, report in zip(asked, reports, strict=True)}
+    return {pod.uid: report for pod, report in zip(probed, reports, strict=True)}
 
 
 async def reach_service(

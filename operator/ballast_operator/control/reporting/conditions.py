@@ -23,7 +23,7 @@ STALLED = "Stalled"
 SOLE_OPERATOR = "SoleOperator"
 """Present, and then false, only while several installs of the operator watch the service."""
 
-ON_THE_WAY = frozenset(
+TRANSIENT = frozenset(
     (
         *(
             "PodMissing",
@@ -54,7 +54,7 @@ class Finding:
     @property
     def troubles(self) -> bool:
         """Whether the condition is false for a reason that does not occur in every start."""
-        return self.status == "False" and self.reason not in ON_THE_WAY
+        return self.status == "False" and self.reason not in TRANSIENT
 
     @property
     def holds(self) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ballast_operator.control.reporting.conditions import MODEL_PULLED, NUMA_PINNED, ON_THE_WAY, READY, SOLE_OPERATOR
+from ballast_operator.control.reporting.conditions import MODEL_PULLED, NUMA_PINNED, READY, SOLE_OPERATOR, TRANSIENT
 
-TOLD = (READY, MODEL_PULLED, NUMA_PINNED, SOLE_OPERATOR)
+REPORTED = (READY, MODEL_PULLED, NUMA_PINNED, SOLE_OPERATOR)
 """Conditions whose changes are events."""
 
 MAX_MESSAGE = 1024
@@ -32,7 +32,7 @@ def events_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[
     known = {condition["type"]: condition for condition in before}
     found: dict[str, Event] = {}
     for condition in after:
-        if condition["type"] in TOLD and (event := _event(known.get(condition["type"]), condition)) is not None:
+        if condition["type"] in REPORTED and (event := _event(known.get(condition["type"]), condition)) is not None:
             found.setdefault(event.reason, event)  # Ready repeats the reason of the condition that fails
     return list(found.values())
 
@@ -42,7 +42,7 @@ def _event(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Event 
     was = (None, None) if before is None else (before["status"], before["reason"])
     if was == (status, reason):
         return None
-    trouble = status != "True" and reason not in ON_THE_WAY
+    trouble = status != "True" and reason not in TRANSIENT
     lost = after["type"] == READY and was[0] == "True"
     if not (trouble or lost or status == "True"):
         return None

@@ -15,7 +15,7 @@ from ballast_operator.control.reporting.exit_reasons import explain
 from ballast_operator.control.reporting.progress_findings import UP_TO_DATE, find_stalled, judge_progress
 from ballast_operator.folders import MODEL_VOLUME
 from ballast_operator.names import KIND
-from ballast_operator.resources.command import asked_device
+from ballast_operator.resources.command import requested_device
 from ballast_operator.spec_hash import spec_hash
 
 STOPPED = Finding("Unknown", "ScaledToZero", "replicas is 0")
@@ -193,15 +193,15 @@ def _where(pods: Sequence[Pod]) -> str:
 
 
 def _refusal(service: InferenceService, pod: Pod) -> str:
-    asked = service.spec.resources
-    gpus = f", {asked.gpus} {asked.gpu_resource_name}" if asked.gpus else ""
+    resources = service.spec.resources
+    gpus = f", {resources.gpus} {resources.gpu_resource_name}" if resources.gpus else ""
     hint = REFUSAL_HINTS.get(pod.reason, "")
     if pod.reason == "TopologyAffinityError" and service.spec.numa.policy != "SingleNode":
         hint = SEVERAL_NODES_REFUSED
     return (
-        f"node {pod.node} rejected {pod.name}, which requests {asked.cpus} CPUs, {asked.memory} of memory{gpus}: "
-        f"{pod.message or pod.reason}{f' ({hint})' if hint else ''}; rejected {pod.failures + 1} times in a row, "
-        "retried after an increasing delay, or when nodes or the spec change"
+        f"node {pod.node} rejected {pod.name}, which requests {resources.cpus} CPUs, {resources.memory} of memory"
+        f"{gpus}: {pod.message or pod.reason}{f' ({hint})' if hint else ''}; rejected {pod.failures + 1} times in a "
+        "row, retried after an increasing delay, or when nodes or the spec change"
     )
 
 
@@ -261,8 +261,8 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
 
 def _runtime_class_hint(service: InferenceService, ended: ContainerExit) -> str:
     """The hint for an engine with a GPU that found none: many nodes show GPUs only in a separate runtime class."""
-    asks = service.spec.resources.gpus and service.spec.scheduling.runtime_class_name is None
-    if not asks or NO_GPU_SEEN not in ended.message:
+    lacks_runtime_class = service.spec.resources.gpus and service.spec.scheduling.runtime_class_name is None
+    if not lacks_runtime_class or NO_GPU_SEEN not in ended.message:
         return ""
     return (
         "; the container sees no GPU: if the cluster has a runtime class for GPUs, often nvidia, set "
@@ -272,7 +272,7 @@ def _runtime_class_hint(service: InferenceService, ended: ContainerExit) -> str:
 
 def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None) -> Finding:
     chosen = any(word.partition("=")[0] == "--device" for word in service.spec.engine.extra_args)
-    if asked_device(service.spec) != "cuda" or chosen or report is None or report.device != "cpu":
+    if requested_device(service.spec) != "cuda" or chosen or report is None or report.device != "cpu":
         return Finding("True", "Loaded")
     return Finding(
         "False",

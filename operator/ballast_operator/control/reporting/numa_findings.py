@@ -87,7 +87,7 @@ def parse_list(text: str) -> set[int]:
 def _exclusive(
     spec: InferenceServiceSpec, pod: Pod, cpus: set[int], nodes: Mapping[int, set[int]]
 ) -> tuple[str, str] | None:
-    asked = spec.resources.cpus
+    requested = spec.resources.cpus
     if pod.qos != "Guaranteed":
         own = {sidecar.name for sidecar in spec.sidecars}
         if names := ", ".join(name for name in pod.other_containers if name not in own):
@@ -97,10 +97,10 @@ def _exclusive(
             )
         return "NotGuaranteed", f"the pod is {pod.qos}, not Guaranteed; look for a LimitRange or a mutating webhook"
     everything = set().union(*nodes.values()) if nodes else set()
-    if len(cpus) != asked or (everything and cpus == everything):
+    if len(cpus) != requested or (everything and cpus == everything):
         return "SharedCPUPool", (
-            f"the process may use {len(cpus)} CPUs, but {asked} were requested: they are shared with other pods; the "
-            f"kubelet of {pod.node} needs cpuManagerPolicy static"
+            f"the process may use {len(cpus)} CPUs, but {requested} were requested: they are shared with other pods; "
+            f"the kubelet of {pod.node} needs cpuManagerPolicy static"
         )
     return None
 

@@ -1,7 +1,11 @@
-"""The condition ModelPulled: the state of a download, and the fix if it fails. Pure."""
+"""The condition ModelPulled: the state of a download or of a cached model, and the fix if it fails. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ballast_operator.api.model_cache import ModelCache
+from ballast_operator.api.sources.cached_source import CachedSource
 from ballast_operator.api.sources.pulled_model import PulledSource
 from ballast_operator.control.deciding.pull import Pull, Trouble
 from ballast_operator.control.deciding.waiting_reasons import PULL_FAILURES
@@ -45,6 +49,25 @@ def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
     if not pull.running:
         return Finding("False", "PullStarting", f"{source.name}: Job {job} is being started")
     return Finding("False", "Pulling", f"{source.name}: Job {job} downloads it to {where}{how_far(pull)}{before}")
+
+
+def find_cached(source: CachedSource, cache: ModelCache, places: Sequence[tuple[str, str, str]]) -> Finding:
+    """The finding for a model of a ModelCache. `places`: name, state and message of each place for which the cache
+    reports the model."""
+    where = f"ModelCache {source.name}"
+    model = cache.model(source.model)
+    if model is None:
+        listed = ", ".join(found.name for found in cache.spec.models) or "none"
+        return Finding("False", "NotCached", f"{where} has no model {source.model}; its models: {listed}")
+    if cache.deleting:
+        return Finding("False", "CacheMissing", f"{where} is being deleted: use another source")
+    if there := [name for name, state, _ in places if state == "Present"]:
+        return Finding("True", "Pulled", f"{model.source.model.name}: in {where} on {', '.join(there)}")
+    for reason, states in (("CacheFailed", ("Failed",)), ("CacheFull", ("NoRoom",))):
+        for name, state, message in places:
+            if state in states:
+                return Finding("False", reason, f"{where}, {source.model} on {name}: {message}")
+    return Finding("False", "CacheFilling", f"{where}: {source.model} is on no node yet")
 
 
 def how_far(pull: Pull) -> str:

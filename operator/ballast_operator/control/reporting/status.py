@@ -13,7 +13,7 @@ from ballast_operator.control.reporting.conditions import READY, STALLED, Findin
 from ballast_operator.control.reporting.evidence import Evidence
 from ballast_operator.control.reporting.findings import find, find_rivals
 from ballast_operator.names import pod_selector, selector_text
-from ballast_operator.resources.command import asked_device
+from ballast_operator.resources.command import requested_device
 from ballast_operator.resources.service import external_url, service_url
 from ballast_operator.spec_hash import spec_hash
 
@@ -89,7 +89,7 @@ def yielded_status(rivals: str, generation: int, before: Mapping[str, Any], now:
 
 
 def _device(service: InferenceService, used: list[str]) -> Device:
-    return Device(asked=asked_device(service.spec), used=", ".join(sorted(set(used))) or None)
+    return Device(asked=requested_device(service.spec), used=", ".join(sorted(set(used))) or None)
 
 
 def read_device(state: Mapping[str, Any]) -> str | None:

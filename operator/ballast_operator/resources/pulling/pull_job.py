@@ -92,11 +92,11 @@ def _metadata(service: InferenceService, name: str, owner: Mapping[str, str] | N
 
 def _scheduling(spec: InferenceServiceSpec) -> dict[str, Any]:
     """The nodes where engines may run, so that a volume created for the first pod is reachable for the others."""
-    asked = spec.scheduling
+    scheduling = spec.scheduling
     fields = {
-        "nodeSelector": asked.node_selector or None,
-        "tolerations": [toleration.to_api() for toleration in asked.tolerations] or None,
-        "affinity": asked.affinity,
-        "schedulerName": asked.scheduler_name,
+        "nodeSelector": scheduling.node_selector or None,
+        "tolerations": [toleration.to_api() for toleration in scheduling.tolerations] or None,
+        "affinity": scheduling.affinity,
+        "schedulerName": scheduling.scheduler_name,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,7 @@
-"""The arithmetic of `glm4moe`: GLM-4.5, 4.5-Air, 4.6 and 4.7. (GLM-4.7-Flash's files are `deepseek2`.)"""
+"""The arithmetic of GLM's two architectures. (GLM-4.7-Flash's files are `deepseek2`.)
+
+`glm4moe` are GLM-4.5, 4.5-Air, 4.6 and 4.7; `glm-dsa` are GLM-5 to 5.3, whose attention is DeepSeek V3.2's.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +16,15 @@ ARCHITECTURE = Architecture(
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     ffn_norm="post_attention_norm",
     served=("GLM-4.5", "GLM-4.5-Air", "GLM-4.6", "GLM-4.7"),
+)
+
+SPARSE_ARCHITECTURE = Architecture(
+    name="glm-dsa",
+    attention="latent",
+    routers={"sigmoid": RouterRule(group_score="top2_sum", has_bias=True, may_lack_bias=True)},
+    modules={"sigmoid": "GlmMoeDsa"},
+    defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
+    index_pairs="neighbours",
+    shared_index_context=1048576,
+    served=("GLM-5", "GLM-5.1", "GLM-5.2", "GLM-5.3"),
 )

@@ -26,7 +26,7 @@ def keep_compiled_kernels_in(variable: str) -> None:
     if named:
         log.warning(
             "compiled kernels are not kept in the requested folder",
-            extra={"variable": variable, "asked": named, "reason": reason, "used": os.environ[variable]},
+            extra={"variable": variable, "requested": named, "reason": reason, "used": os.environ[variable]},
         )
 
 

@@ -98,11 +98,11 @@ def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: S
     return digest.hexdigest()[:32]
 
 
-def _bytes_to_take(folder: Path, key: str, asked: int | None) -> int:
-    there = read_file_system(folder).free_bytes + kept_bytes(folder, key)
-    if asked is not None and asked > there:
+def _bytes_to_take(folder: Path, key: str, requested: int | None) -> int:
+    available = read_file_system(folder).free_bytes + kept_bytes(folder, key)
+    if requested is not None and requested > available:
         log.warning(
             "kv_disk_dir has less free space than kv_disk_bytes",
-            extra={"folder": str(folder), "asked_bytes": asked, "taken_bytes": there},
+            extra={"folder": str(folder), "requested_bytes": requested, "taken_bytes": available},
         )
-    return there // 2 if asked is None else min(asked, there)
+    return available // 2 if requested is None else min(requested, available)

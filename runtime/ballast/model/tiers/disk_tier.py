@@ -192,15 +192,15 @@ class DiskTier:
         while (fetch := self._reads.get()) is not None:
             is_whole, is_copied = True, True
             while is_whole and is_copied and fetch.num_done < len(fetch.blocks) and not fetch.is_given_up:
-                part = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
+                chunk = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
                 began = time.monotonic()
-                num_read = self._read(fetch, part)
-                is_copied = num_read == 0 or self._copy(fetch, part[:num_read])
+                num_read = self._read(fetch, chunk)
+                is_copied = num_read == 0 or self._copy(fetch, chunk[:num_read])
                 with self._lock:
                     now = time.monotonic()
                     self._speed.note(num_read, now - began, now)
                 self._notify()
-                is_whole = num_read == len(part)
+                is_whole = num_read == len(chunk)
             with self._lock:
                 if self._fetches.get(fetch.seq) is fetch:  # else it was given up, and the sequence may fetch again
                     del self._fetches[fetch.seq]
@@ -208,7 +208,7 @@ class DiskTier:
                     self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
             self._notify()
 
-    def _copy(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> bool:
+    def _copy(self, fetch: _Fetch, chunk: Sequence[tuple[int, int]]) -> bool:
         """Copies what was read to the cache; whether it is there. The engine waits for none of it."""
         with self._lock:
             if fetch.is_given_up:
@@ -216,8 +216,8 @@ class DiskTier:
             fetch.is_copying = True
         num_copied = 0
         try:
-            _wait(self._cache.copy_in([block for _, block in part], list(self._read_rows[: len(part)])))
-            num_copied = len(part)
+            _wait(self._cache.copy_in([block for _, block in chunk], list(self._read_rows[: len(chunk)])))
+            num_copied = len(chunk)
         except (RuntimeError, ValueError) as error:
             log.warning("blocks are recomputed instead", extra={"folder": str(self._file.path), "why": _why(error)})
         with self._lock:
@@ -227,9 +227,9 @@ class DiskTier:
                 self._fetched.append(Fetched(fetch.seq, fetch.num_done))
         return num_copied > 0
 
-    def _read(self, fetch: _Fetch, part: Sequence[tuple[int, int]]) -> int:
+    def _read(self, fetch: _Fetch, chunk: Sequence[tuple[int, int]]) -> int:
         """Reads the tier's blocks; returns how many are whole before one that is not."""
-        for count, (block, _) in enumerate(part):
+        for count, (block, _) in enumerate(chunk):
             why = "damaged"
             try:
                 if self._file.read(block, self._read_rows[count]):
@@ -243,7 +243,7 @@ class DiskTier:
                     extra={"folder": str(self._file.path), "block": block, "why": why},
                 )
             return count
-        return len(part)
+        return len(chunk)
 
 
 def _why(error: Exception) -> str:

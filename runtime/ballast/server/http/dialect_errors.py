@@ -26,7 +26,7 @@ class DialectErrors:
             await self._app(scope, receive, send)
             return
         start: Message | None = None
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
 
         async def translate(message: Message) -> None:
             nonlocal start
@@ -36,11 +36,11 @@ class DialectErrors:
             if start is None:
                 await send(message)
                 return
-            parts.append(message.get("body", b""))
+            chunks.append(message.get("body", b""))
             if message.get("more_body"):
                 return
             record: Record = scope["state"]["record"]
-            body = to_json(envelope(start["status"], orjson.loads(b"".join(parts) or b"{}"), record.request_id))
+            body = to_json(envelope(start["status"], orjson.loads(b"".join(chunks) or b"{}"), record.request_id))
             MutableHeaders(scope=start)["content-length"] = str(len(body))
             await send(start)
             await send({"type": "http.response.body", "body": body, "more_body": False})

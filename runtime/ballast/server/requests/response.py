@@ -119,7 +119,7 @@ class GenerationResponse(Response):
         first = True
         while not generation.finished:
             if frames:
-                await self._send_part(send, frames)
+                await self._send_frames(send, frames)
             piece = await generation.next_piece()
             frames = b""
             if first:
@@ -134,7 +134,7 @@ class GenerationResponse(Response):
                 frames += reply.finish(piece, generation)
         return frames + reply.end(generation)
 
-    async def _send_part(self, send: Send, frames: bytes) -> None:
+    async def _send_frames(self, send: Send, frames: bytes) -> None:
         self._last_sent = time.monotonic()
         await send({"type": "http.response.body", "body": frames, "more_body": True})
         # Pieces that are ready do not wait. Without a pause here, the loop would neither notice a lost connection nor
@@ -153,7 +153,7 @@ class GenerationResponse(Response):
                     continue
                 if not self._started:
                     await self._start_stream(send)
-                await self._send_part(send, self._framing.keep_alive())
+                await self._send_frames(send, self._framing.keep_alive())
 
         async def send_until_gone() -> None:
             # `cancel_on_disconnect` reports a disconnected client.

@@ -88,21 +88,21 @@ class QueuedRequest:
         """The body. Raises RequestError (415) if it is compressed or not declared as JSON, CapacityError when the queue
         is full, DeadlineExceededError, and ClientDisconnect if the client has disconnected."""
         queue = self._queue
-        parts = []
+        chunks = []
         try:
             async with asyncio.timeout(remaining_s(self._record, queue.timeout_s)) as limit:
-                async for part in self._request.stream():
-                    self.num_bytes += len(part)
-                    queue.num_bytes += len(part)
+                async for chunk in self._request.stream():
+                    self.num_bytes += len(chunk)
+                    queue.num_bytes += len(chunk)
                     queue.check_capacity()
-                    parts.append(part)
+                    chunks.append(chunk)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise DeadlineExceededError from None
         _check_is_json(self._request.headers.get("content-type", ""))
         _check_encoding(self._request.headers.get("content-encoding", ""))
-        return b"".join(parts)
+        return b"".join(chunks)
 
     async def work(self, is_chat: bool, work: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
         """The result of `TextThreads.run`. Raises the errors of `work` and of `cancel_on_disconnect`."""

@@ -139,10 +139,10 @@ async def slots(request: Request) -> Response:
     if request.query_params.get("fail_on_no_slot") == "1" and len(running) >= total:
         raise CapacityError("no slot is free", status=503, code="no_free_slot")
     taken = [int(str(each["generated_tokens"])) for each in running[:total]]
-    places = [*((True, num) for num in taken), *((False, 0) for _ in range(total - len(taken)))]
+    states = [*((True, num) for num in taken), *((False, 0) for _ in range(total - len(taken)))]
     shown = [
         Slot(id=n, n_ctx=engine.limits.max_model_tokens, is_processing=busy, n_decoded=num).model_dump()
-        for n, (busy, num) in enumerate(places)
+        for n, (busy, num) in enumerate(states)
     ]
     return json_response(shown)
 

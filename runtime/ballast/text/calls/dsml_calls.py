@@ -166,9 +166,9 @@ class DsmlCalls:
         text, self._text = self._text[:end], self._text[end:]
         return text
 
-    def _begin_value(self, key: str, said: str | None) -> list[Part]:
+    def _begin_value(self, key: str, string_mark: str | None) -> list[Part]:
         self._state, self._value = _State.VALUE, []
-        self._is_text = said is not None and said.lower() == "true"
+        self._is_text = string_mark is not None and string_mark.lower() == "true"
         self._is_dropped = key in self._keys
         if self._is_dropped:
             return []

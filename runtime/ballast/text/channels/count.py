@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ballast.families.marks import Mark
-from ballast.text.channels.tracker import ChannelTracker, Place
+from ballast.text.channels.tracker import ChannelTracker, Section
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -27,12 +27,12 @@ class ChannelReasoningCount:
         mark = self._marks.get(token_id)
         if mark is None:
             self._tracker.text(self._tokenizer.token_bytes(token_id).decode("utf-8", errors="replace"))
-            self.num_tokens += self._tracker.place is Place.REASONING
+            self.num_tokens += self._tracker.section is Section.REASONING
             return self._held_and_next()
-        before = self._tracker.place
+        before = self._tracker.section
         self._tracker.mark(mark)
-        if mark is Mark.END and before is not Place.HEADER:
-            return [before is Place.REASONING]
+        if mark is Mark.END and before is not Section.HEADER:
+            return [before is Section.REASONING]
         return self._held_and_next()
 
     def finish(self) -> list[bool]:
@@ -41,8 +41,8 @@ class ChannelReasoningCount:
         return [False] * num_held
 
     def _held_and_next(self) -> list[bool]:
-        if self._tracker.place is Place.HEADER:
+        if self._tracker.section is Section.HEADER:
             self._num_held += 1
             return []
         num_held, self._num_held = self._num_held, 0
-        return [self._tracker.place is Place.REASONING] * (num_held + 1)
+        return [self._tracker.section is Section.REASONING] * (num_held + 1)

@@ -8,11 +8,11 @@ from collections.abc import Collection
 from ballast.families.marks import Mark
 from ballast.text.calls.json_value import JsonValue
 from ballast.text.calls.reader import NewId
-from ballast.text.channels.tracker import ChannelTracker, Place
+from ballast.text.channels.tracker import ChannelTracker, Section
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, Reasoning, new_call_id
 from ballast.text.think_tags import ThinkTags
 
-_PIECES = re.compile(f"([{''.join(Mark)}])")
+_SPANS = re.compile(f"([{''.join(Mark)}])")
 _MARKS = frozenset(Mark)
 _BETWEEN = "\n\n"
 """Between the texts of two messages."""
@@ -27,19 +27,19 @@ class ChannelParser:
 
     def __init__(
         self,
-        place: Place = Place.HEADER,
+        section: Section = Section.HEADER,
         functions: Collection[str] | None = None,
         *,
         tags: ThinkTags | None = None,
         new_id: NewId = new_call_id,
     ) -> None:
         """`functions` as ChannelTracker has them. `tags`: reasoning stays in the content, between these."""
-        self._tracker = ChannelTracker(place, functions)
+        self._tracker = ChannelTracker(section, functions)
         self._tags = tags
         self._new_id = new_id
         self.num_calls = 0
         self._call: _Call | None = None
-        self._shown: dict[Place, bool] = {}
+        self._shown: dict[Section, bool] = {}
         """Places that have text already → whether the next text there is another message's."""
         self._is_tagged = False
         """Whether the tag before the reasoning has been written."""
@@ -47,11 +47,11 @@ class ChannelParser:
     def push(self, text: str) -> list[Part]:
         """Take more of the reply and return the parts that are certain."""
         parts: list[Part] = []
-        for piece in _PIECES.split(text):
-            if piece in _MARKS:
-                parts += self._mark(Mark(piece))
-            elif piece:
-                parts += self._text(self._tracker.text(piece))
+        for span in _SPANS.split(text):
+            if span in _MARKS:
+                parts += self._mark(Mark(span))
+            elif span:
+                parts += self._text(self._tracker.text(span))
         return parts
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
@@ -60,19 +60,19 @@ class ChannelParser:
         return parts if is_cut else [*parts, *self._text(self._tracker.finish())]
 
     def _mark(self, mark: Mark) -> list[Part]:
-        before = self._tracker.place
+        before = self._tracker.section
         self._tracker.mark(mark)
-        place = self._tracker.place
-        if place is before:
+        section = self._tracker.section
+        if section is before:
             return []
-        if before is not Place.HEADER:
+        if before is not Section.HEADER:
             return self._end_message(before)
-        if place is Place.CALL:
+        if section is Section.CALL:
             self._call = _Call(self._tracker.called)
         return []
 
-    def _end_message(self, place: Place) -> list[Part]:
-        if place is Place.CALL:
+    def _end_message(self, section: Section) -> list[Part]:
+        if section is Section.CALL:
             return self._end_call(is_cut=False)
         self._shown = dict.fromkeys(self._shown, True)
         is_tagged, self._is_tagged = self._is_tagged, False
@@ -81,28 +81,28 @@ class ChannelParser:
     def _text(self, text: str) -> list[Part]:
         if not text:
             return []
-        match self._tracker.place:
-            case Place.CALL:
+        match self._tracker.section:
+            case Section.CALL:
                 assert self._call is not None
                 return self._of_call(self._call, *self._call.text(text))
-            case Place.REASONING:
+            case Section.REASONING:
                 return self._reasoning(text)
             case _:
                 return self._content(text)
 
     def _reasoning(self, text: str) -> list[Part]:
         if self._tags is None:
-            return [Reasoning(self._between(Place.REASONING) + text)]
+            return [Reasoning(self._between(Section.REASONING) + text)]
         begin = "" if self._is_tagged else self._tags.begin
         self._is_tagged = True
         return [Content(begin + text)]
 
     def _content(self, text: str) -> list[Part]:
-        return [Content(self._between(Place.CONTENT) + text)] if text else []
+        return [Content(self._between(Section.CONTENT) + text)] if text else []
 
-    def _between(self, place: Place) -> str:
+    def _between(self, section: Section) -> str:
         """The separator before the next text of this place."""
-        is_other, self._shown[place] = self._shown.get(place, False), False
+        is_other, self._shown[section] = self._shown.get(section, False), False
         return _BETWEEN if is_other else ""
 
     def _of_call(self, call: _Call, arguments: str, rest: str) -> list[Part]:

@@ -28,7 +28,7 @@ _ROLE_SO_FAR = re.compile(r"\s*(?:assistant(?:\s|\Z))?\s*(?:to=\S*\s*)?\Z")
 _WORD_BEGUN = re.compile(r"\s*(assistant\s+)?([a-z=]*)\Z")
 
 
-class Place(Enum):
+class Section(Enum):
     """The part of the reply that a text belongs to."""
 
     HEADER = "header"
@@ -43,9 +43,9 @@ class ChannelTracker:
     Missing marks are tolerated: a header may directly follow a text, and a reply without a header is an answer. A
     header that names several channels counts as the last of them."""
 
-    def __init__(self, place: Place = Place.HEADER, functions: Collection[str] | None = None) -> None:
+    def __init__(self, section: Section = Section.HEADER, functions: Collection[str] | None = None) -> None:
         """`functions`: the declared ones; None: calls are not read, and their texts are part of the answer."""
-        self.place = place
+        self.section = section
         self.called = ""
         """The name of the function, in a call."""
         self.header = ""
@@ -55,27 +55,27 @@ class ChannelTracker:
     def mark(self, mark: Mark) -> None:
         """Take the next mark. Of the marks within a text, CONSTRAIN and MESSAGE mean nothing."""
         match mark:
-            case Mark.MESSAGE if self.place is Place.HEADER:
-                self.place = self._place_of(self.header)
+            case Mark.MESSAGE if self.section is Section.HEADER:
+                self.section = self._section_of(self.header)
                 self.header = ""
             case Mark.END | Mark.START:
-                self.place, self.header = Place.HEADER, ""
+                self.section, self.header = Section.HEADER, ""
             case Mark.CHANNEL:
-                self.header = (self.header if self.place is Place.HEADER else "") + mark
-                self.place = Place.HEADER
-            case Mark.CONSTRAIN if self.place is Place.HEADER:
+                self.header = (self.header if self.section is Section.HEADER else "") + mark
+                self.section = Section.HEADER
+            case Mark.CONSTRAIN if self.section is Section.HEADER:
                 self.header += mark
 
     def text(self, text: str) -> str:
-        """Take more text, without marks. Returns the text that belongs to `place`: none in a header, and the whole
+        """Take more text, without marks. Returns the text that belongs to `section`: none in a header, and the whole
         header if it turns out to be no header."""
-        if self.place is not Place.HEADER:
+        if self.section is not Section.HEADER:
             return text
         self.header += text
         if len(self.header) <= LONGEST_HEADER and may_be_header(self.header):
             return ""
         shown, self.header = _ANY_MARK.sub("", self.header), ""
-        self.place = Place.CONTENT
+        self.section = Section.CONTENT
         return shown
 
     def finish(self) -> str:
@@ -83,20 +83,20 @@ class ChannelTracker:
         word."""
         spaced, text = _ANY_MARK.sub(" ", self.header), _ANY_MARK.sub("", self.header).strip()
         is_word = not _ANY_MARK.search(self.header) and text != _ASSISTANT
-        if self.place is not Place.HEADER or not (is_word or _RECIPIENT.search(spaced)):
+        if self.section is not Section.HEADER or not (is_word or _RECIPIENT.search(spaced)):
             return ""
-        self.place, self.header = Place.CONTENT, ""
+        self.section, self.header = Section.CONTENT, ""
         return text
 
-    def _place_of(self, header: str) -> Place:
+    def _section_of(self, header: str) -> Section:
         channels = _CHANNEL_NAME.findall(header)
         is_reasoning = bool(channels) and channels[-1] == REASONING_CHANNEL
         recipient = _RECIPIENT.search(_ANY_MARK.sub(" ", header))
         name = None if recipient is None else self._function(recipient[1])
         if name is not None:
             self.called = name
-            return Place.CALL
-        return Place.REASONING if is_reasoning else Place.CONTENT
+            return Section.CALL
+        return Section.REASONING if is_reasoning else Section.CONTENT
 
     def _function(self, recipient: str) -> str | None:
         """The function that is called; None if it is none. Models also call declared functions without the prefix."""

@@ -51,9 +51,9 @@ _TOOL_ITEMS = items(
 
 def _typed(fields: Shape, *types: str) -> MoreSchema:
     """The schema of an object with a `type`. An object without any known field counts as missing."""
-    said = {"required": ["type"], "properties": {"type": {"enum": types}}}
-    says_nothing = {"not": {"anyOf": [{"required": [name]} for name in fields.known]}}
-    return MoreSchema({"anyOf": [said, says_nothing]})
+    has_type = {"required": ["type"], "properties": {"type": {"enum": types}}}
+    is_empty = {"not": {"anyOf": [{"required": [name]} for name in fields.known]}}
+    return MoreSchema({"anyOf": [has_type, is_empty]})
 
 
 class OutputFormat(StrictModel):

@@ -272,12 +272,12 @@ class ChatCompletionRequest(GenerationRequest):
     @property
     def thinking_budget(self) -> int | None:
         """Maximum number of reasoning tokens, from any of the fields for it; None: no separate limit."""
-        asked = [
+        budgets = [
             None if self.thinking_token_budget == -1 else self.thinking_token_budget,
             self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSwitch) else None,
             self.reasoning.max_tokens if self.reasoning else None,
         ]
-        return min((each for each in asked if each is not None), default=None)
+        return min((each for each in budgets if each is not None), default=None)
 
     @property
     def hides_reasoning(self) -> bool:

@@ -28,7 +28,7 @@ class JsonSchema(StrictModel):
     strict: bool | None = None
 
 
-class _Asked(NamedTuple):
+class _JsonForm(NamedTuple):
     schema: Mapping[str, Any]
     param: str
     strict: bool
@@ -56,21 +56,21 @@ class ResponseFormat(StrictModel):
 
     def source(self) -> Source | None:
         """The grammar; None for free text. Raises RequestError."""
-        asked = self._asked()
-        return None if asked is None else source.json_schema(asked.schema, asked.param, strict=asked.strict)
+        form = self._form()
+        return None if form is None else source.json_schema(form.schema, form.param, strict=form.strict)
 
     def embedded(self) -> str | None:
         """The grammar as a part of another one. Raises RequestError."""
-        asked = self._asked()
-        return None if asked is None else source.embedded_schema(asked.schema, asked.param, strict=asked.strict)
+        form = self._form()
+        return None if form is None else source.embedded_schema(form.schema, form.param, strict=form.strict)
 
-    def _asked(self) -> _Asked | None:
+    def _form(self) -> _JsonForm | None:
         param = "response_format"
         if self.type == "json_schema":
             if self.json_schema is None:
                 raise RequestError(f"{param}.json_schema: this field is required", param=f"{param}.json_schema")
             schema = self.json_schema.schema_
-            return _Asked(
+            return _JsonForm(
                 _ANY_OBJECT if schema is None else schema,
                 f"{param}.json_schema.schema",
                 bool(self.json_schema.strict),
@@ -84,9 +84,9 @@ class ResponseFormat(StrictModel):
         if self.type != "json_object":
             return None
         if self.schema_ is None:
-            return _Asked(_ANY_OBJECT, param, True)
+            return _JsonForm(_ANY_OBJECT, param, True)
         _check_type(self.schema_, f"{param}.schema.type")
-        return _Asked(self.schema_, f"{param}.schema", False)
+        return _JsonForm(self.schema_, f"{param}.schema", False)
 
 
 Json = dict[str, Any] | str
@@ -128,14 +128,14 @@ class StructuredOutputs(StrictModel):
         """The grammar. Raises RequestError."""
         param = "structured_outputs"
         fields = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        asked = [name for name, value in fields.items() if value is not None]
-        if len(asked) + bool(self.json_object) != 1:
+        requested = [name for name, value in fields.items() if value is not None]
+        if len(requested) + bool(self.json_object) != 1:
             raise RequestError(
                 f"{param}: must contain exactly one of json, json_object, regex, choice, grammar", param=param
             )
         if self.json_object:
             return source.json_object(f"{param}.json_object")
-        return _READERS[asked[0]](fields[asked[0]], f"{param}.{asked[0]}")
+        return _READERS[requested[0]](fields[requested[0]], f"{param}.{requested[0]}")
 
 
 class FormFields(StrictModel):
@@ -160,19 +160,19 @@ class FormFields(StrictModel):
 
     def form(self) -> Source | None:
         """The grammar of the text; None for free text. Raises RequestError."""
-        asked = {name: reader for name, reader in _FORMS.items() if _asks(getattr(self, name))}
+        requested = {name: reader for name, reader in _FORMS.items() if _is_requested(getattr(self, name))}
         if self.structured_outputs is not None:
-            asked["structured_outputs"] = lambda value, _: value.source()
+            requested["structured_outputs"] = lambda value, _: value.source()
         shape = self.response_format.source() if self.response_format else None
         if shape is not None:
-            asked["response_format"] = lambda *_: shape
-        if len(asked) > 1:
-            second, first, *_ = sorted(asked, reverse=True)
+            requested["response_format"] = lambda *_: shape
+        if len(requested) > 1:
+            second, first, *_ = sorted(requested, reverse=True)
             raise RequestError(f"{second}: excludes {first}; both define the form of the text", param=second)
-        return next((reader(getattr(self, name), name) for name, reader in asked.items()), None)
+        return next((reader(getattr(self, name), name) for name, reader in requested.items()), None)
 
 
-def _asks(value: Any) -> bool:
+def _is_requested(value: Any) -> bool:
     """Whether the field requests a form. Clients send empty texts and false for no form."""
     return value is not None and value is not False and value != ""
 

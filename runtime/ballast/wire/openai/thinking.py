@@ -22,7 +22,7 @@ class ThinkingSwitch(StrictModel):
     """Same as chat_template_kwargs.clear_thinking. In GLM's templates, false keeps the reasoning of earlier turns."""
 
     @property
-    def asks(self) -> bool | None:
+    def enabled(self) -> bool | None:
         """Whether the model thinks; None: not specified."""
         return None if self.type == "adaptive" else self.type == "enabled"
 

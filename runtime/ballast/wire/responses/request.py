@@ -356,10 +356,10 @@ def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
-    asked = dict(text.format or {}) if text else {}
-    if asked.get("type") != "json_schema":
-        return asked or None
+    form = dict(text.format or {}) if text else {}
+    if form.get("type") != "json_schema":
+        return form or None
     for name in ("schema", "name"):
-        if asked.get(name) is None:
+        if form.get(name) is None:
             refuse(f"text.format.{name}", "this field is required")
-    return {"type": asked.pop("type"), "json_schema": asked}
+    return {"type": form.pop("type"), "json_schema": form}

@@ -94,8 +94,8 @@ def test_a_changed_or_lost_replica_label_does_not_change_the_replica():
 
 
 def test_a_running_pod_gets_labels_annotations_and_tolerations_in_place():
-    asked = {"labels": {"team": "a", "old": "x"}, "annotations": {"note": "1", "gone": "y"}}
-    body = live_pod_of(service(podMetadata=asked))
+    requested = {"labels": {"team": "a", "old": "x"}, "annotations": {"note": "1", "gone": "y"}}
+    body = live_pod_of(service(podMetadata=requested))
     body["metadata"]["labels"]["theirs"] = "yes"
     body["spec"]["tolerations"] = [{"key": "node.kubernetes.io/not-ready"}]
     toleration = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -122,11 +122,11 @@ def test_a_pod_whose_engine_does_not_run_is_replaced_for_any_change():
 
 
 def test_a_pod_of_an_operator_that_hashed_more_fields_is_current():
-    asked = service(podMetadata={"labels": {"team": "a"}}, engine={"drainTimeoutSeconds": 1})
-    body = live_pod_of(asked)
+    requested = service(podMetadata={"labels": {"team": "a"}}, engine={"drainTimeoutSeconds": 1})
+    body = live_pod_of(requested)
     (of_hash,) = [item for item in body["spec"]["containers"][0]["env"] if item["name"] == ENV_SPEC_HASH]
-    of_hash["value"] = settings_hash(asked.spec)
-    assert with_current_hash(asked, Pod.from_api(running(body))).spec_hash == spec_hash(asked.spec)
+    of_hash["value"] = settings_hash(requested.spec)
+    assert with_current_hash(requested, Pod.from_api(running(body))).spec_hash == spec_hash(requested.spec)
     other = service(image="other")
     assert with_current_hash(other, Pod.from_api(running(body))).spec_hash != spec_hash(other.spec)
 
@@ -155,15 +155,15 @@ def test_replicas_of_one_spec_use_the_image_of_running_ones():
 
 
 def test_a_requested_restart_replaces_each_pod_once():
-    def asked(at):
+    def requested(at):
         return service(annotations={ANNOTATION_RESTARTED_AT: at})
 
     def is_current(of, made):
         found = Pod.from_api(running(live_pod_of(made)))
         return with_current_hash(of, found).spec_hash == spec_hash(of.spec)
 
-    assert is_current(asked("1"), asked("1"))
-    assert not is_current(asked("1"), service())
-    assert not is_current(asked("2"), asked("1"))
-    assert is_current(service(), asked("1")), "the annotation goes, the pod stays"
-    assert is_current(asked(""), service())
+    assert is_current(requested("1"), requested("1"))
+    assert not is_current(requested("1"), service())
+    assert not is_current(requested("2"), requested("1"))
+    assert is_current(service(), requested("1")), "the annotation goes, the pod stays"
+    assert is_current(requested(""), service())

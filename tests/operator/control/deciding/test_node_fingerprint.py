@@ -2,7 +2,7 @@
 
 import pytest
 
-from ballast_operator.control.deciding.node_fingerprint import fingerprint
+from ballast_operator.control.deciding.node_match import fingerprint
 
 NODE = {
     "metadata": {"uid": "n", "labels": {"a": "b"}, "resourceVersion": "1"},

@@ -18,7 +18,7 @@ LOADING = conditions(("False", "Loading"))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         ([], LOADING, []),
         (LOADING, conditions(("False", "NotReady")), []),
@@ -33,8 +33,8 @@ LOADING = conditions(("False", "Loading"))
         (LOADING, conditions(("False", "ConfigInvalid")), [("Warning", "ConfigInvalid")]),
     ],
 )
-def test_ready_becomes_an_event_when_it_changes(before, after, told):
-    assert [(event.kind, event.reason) for event in events_between(before, after)] == told
+def test_ready_becomes_an_event_when_it_changes(before, after, reported):
+    assert [(event.kind, event.reason) for event in events_between(before, after)] == reported
 
 
 def test_pinning_is_an_event_of_its_own_unless_ready_requires_it():

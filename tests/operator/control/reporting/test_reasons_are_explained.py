@@ -24,7 +24,7 @@ PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
 
 
 FINDINGS = ("findings", "progress_findings", "numa_findings", "exit_reasons", "pull_findings")
-CACHES = ("cached_findings", "cache_copies", "cache_status")
+CACHES = ("cache_copies", "cache_status")
 STATES_OF_COPIES = {"Present", "Removing", "Failed", "Waiting"}
 
 

@@ -26,7 +26,7 @@ from ballast.model.switched_off import SwitchedOff
 from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
-from support.models.gguf_files import R1_SPEC
+from support.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3

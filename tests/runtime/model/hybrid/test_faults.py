@@ -124,6 +124,6 @@ def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
 
 
 def test_a_gpu_that_is_not_there_ends_the_start_as_a_configuration_error():
-    code, said = ended("--port", "0", "--device", "cuda:15", module=SERVE)
+    code, message = ended("--port", "0", "--device", "cuda:15", module=SERVE)
     assert code == 2
-    assert said[-1].startswith("ballast: device=cuda:15: ")
+    assert message[-1].startswith("ballast: device=cuda:15: ")

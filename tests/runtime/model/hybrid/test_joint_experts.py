@@ -23,7 +23,7 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sum
 from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
-from support.models.gguf_files import R1_SPEC
+from support.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 96, 8, 3, 3

@@ -13,7 +13,9 @@ from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.float_hybrid import float_linear, load_hybrid
-from support.models.gguf_files import GLM52_SPEC, R1_SPEC, common_types, write_hollow_model
+from support.models.gguf_files import common_types, write_hollow_model
+from support.models.specs.deepseek import R1_SPEC
+from support.models.specs.glm import GLM52_SPEC
 from support.models.written import MakeTiny
 
 NUM_ROUTED = len(R1_SPEC.routed_layers)

@@ -28,7 +28,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from support.models.changed_spec import changed
 from support.models.float_experts import FloatExperts
-from support.models.gguf_files import R1_SPEC
+from support.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]

@@ -17,7 +17,12 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed, experts_of
-from support.models.gguf_files import DOTS_SPEC, GLM_SPEC, HUNYUAN_SPEC, MINIMAX_SPEC, QWEN3_SPEC, write_model
+from support.models.gguf_files import write_model
+from support.models.specs.dots import DOTS_SPEC
+from support.models.specs.glm import GLM_SPEC
+from support.models.specs.hunyuan import HUNYUAN_SPEC
+from support.models.specs.minimax import MINIMAX_SPEC
+from support.models.specs.qwen3 import QWEN3_SPEC
 
 
 def grouped(spec: ModelSpec) -> GroupedSpec:

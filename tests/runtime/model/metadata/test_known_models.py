@@ -20,7 +20,8 @@ from ballast.model.rope import inverse_frequencies
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import R1_SPEC, V3_SPEC, write_hollow_model, write_model
+from support.models.gguf_files import write_hollow_model, write_model
+from support.models.specs.deepseek import R1_SPEC, V3_SPEC
 
 YARN = R1_SPEC.rope.yarn
 assert YARN is not None

@@ -21,8 +21,9 @@ from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM_SPEC, write_model
-from support.models.step_specs import STEP_SPEC
+from support.models.gguf_files import write_model
+from support.models.specs.glm import GLM_SPEC
+from support.models.specs.step import STEP_SPEC
 
 PADDED = {"block_count": 9, "nextn_predict_layers": 3}
 NEXTN = {

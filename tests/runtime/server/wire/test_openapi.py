@@ -79,10 +79,10 @@ def test_the_description_of_a_tool_is_as_strict_as_the_server(server, path, fiel
     body = {"model": "alphabet", "messages": [{"role": "user", "content": "a"}]}
     for value, is_right in ((good, True), (bad, False)):
         tool = {"type": "function", "function": {"name": "f", field: value}}
-        asked = {**body, "tools": [tool], "stream": False}
-        assert validator.is_valid(asked) is is_right
+        sent = {**body, "tools": [tool], "stream": False}
+        assert validator.is_valid(sent) is is_right
         # The server has no template for tools: it names them once they are right.
-        message = httpx.post(server.url + path, json=asked, timeout=60).text
+        message = httpx.post(server.url + path, json=sent, timeout=60).text
         assert (f"function.{field}" in message) is not is_right
 
 
@@ -118,8 +118,8 @@ def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds
     assert whole.status_code == 200
     for kind in kinds:
         kind.model_validate_json(whole.content, strict=True)
-    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    stream = httpx.post(server.url + path, json=asked, timeout=60)
+    sent = body | {"stream": True, "stream_options": {"include_usage": True}}
+    stream = httpx.post(server.url + path, json=sent, timeout=60)
     frames = stream.text.removesuffix("data: [DONE]\n\n").strip().split("\n\n")
     assert len(frames) > 4
     for frame in frames:

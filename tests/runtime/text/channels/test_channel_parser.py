@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ballast.families.marks import Mark
 from ballast.text.channels.count import ChannelReasoningCount
 from ballast.text.channels.parser import ChannelParser
-from ballast.text.channels.tracker import LONGEST_HEADER, ChannelTracker, Place
+from ballast.text.channels.tracker import LONGEST_HEADER, ChannelTracker, Section
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.reply_parts import Message
 from ballast.text.think_tags import ThinkTags
@@ -27,12 +27,12 @@ THOUGHT = f"{C}analysis{M}Hm.{E}{S}assistant"
 def parse(
     pieces: list[str],
     *,
-    place: Place = Place.HEADER,
+    section: Section = Section.HEADER,
     functions: frozenset[str] | None = FUNCTIONS,
     tags: ThinkTags | None = None,
     is_cut: bool = False,
 ) -> tuple[str, str, list[tuple[str, str]]]:
-    parser, message = ChannelParser(place, functions, tags=tags, new_id=lambda: "call_x"), Message()
+    parser, message = ChannelParser(section, functions, tags=tags, new_id=lambda: "call_x"), Message()
     for piece in pieces:
         message.take(parser.push(piece))
     message.take(parser.finish(is_cut=is_cut))
@@ -137,8 +137,8 @@ def test_a_reply_that_is_cut_short_shows_no_half_header_and_no_empty_call() -> N
 
 
 def test_a_reply_may_begin_within_a_message() -> None:
-    assert parse([f"Hm.{E}{S}assistant{C}final{M}Four."], place=Place.REASONING) == ("Hm.", "Four.", [])
-    assert parse(["Four."], place=Place.CONTENT) == ("", "Four.", [])
+    assert parse([f"Hm.{E}{S}assistant{C}final{M}Four."], section=Section.REASONING) == ("Hm.", "Four.", [])
+    assert parse(["Four."], section=Section.CONTENT) == ("", "Four.", [])
 
 
 def test_reasoning_stays_in_the_content_between_its_tags_if_it_is_not_split() -> None:

@@ -17,7 +17,9 @@ from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.weights.gguf import open_gguf
 from support.models.changed_spec import changed
-from support.models.gguf_files import QWEN3_30B_SPEC, R1_SPEC, V32_671B_SPEC, common_types
+from support.models.gguf_files import common_types
+from support.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from support.models.specs.qwen3 import QWEN3_30B_SPEC
 
 V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 

@@ -12,7 +12,7 @@ from ballast.config.options import OPTIONS
 from ballast.server.http.middleware import IGNORED_FIELDS_HEADER
 from support.manifests import objects_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAID = [answer for fact in facts() for answer in (*fact.say, *fact.say_zh)]
 DEFAULTS = {opt.name: opt.default for opt in OPTIONS}
 COMMANDS = _parser()[1].choices

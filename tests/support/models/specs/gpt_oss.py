@@ -10,7 +10,7 @@ from ballast.model.layers.grouped import OUTPUT_BIAS, QKV_BIAS, SINKS, GroupedSp
 from ballast.model.layers.positions import YarnSpec
 from ballast.model.spec import ModelSpec
 from support.models.changed_spec import changed
-from support.models.gguf_files import QWEN3_SPEC
+from support.models.specs.qwen3 import QWEN3_SPEC
 
 
 def with_windows(spec: ModelSpec, *windows: int | None) -> ModelSpec:

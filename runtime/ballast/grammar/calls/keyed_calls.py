@@ -7,10 +7,10 @@ from json import dumps
 from typing import Any
 
 from ballast.families.marks import Mark
-from ballast.grammar.functions import Function, functions_of
+from ballast.grammar.calls.functions import Function, functions_of
+from ballast.grammar.calls.string_terminals import ANY_TEXT
+from ballast.grammar.calls.text_values import TextValue, bare_terminals
 from ballast.grammar.source import quoted
-from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import TextValue, bare_terminals
 
 
 def keyed_calls(
@@ -28,7 +28,8 @@ def keyed_calls(
         yield from function.lines
         for each in function.pairs:
             terminals = bare_terminals(each.value, function.parameters.types_of(each.key))
-            yield f"{each.rule}: {pair(quoted(each.key), ' | '.join(_ways(each.value, each.rule, len(terminals))))}"
+            values = " | ".join(_alternatives(each.value, each.rule, len(terminals)))
+            yield f"{each.rule}: {pair(quoted(each.key), values)}"
             yield from terminals_of(terminals, each.rule)
         yield from other_key(function)
         other = pair(f"OTHER_{function.number}", "TEXT")
@@ -58,7 +59,7 @@ def listed(value: TextValue) -> list[str]:
     return [quoted(each) for each in value.texts] + [quoted(dumps(each, ensure_ascii=False)) for each in value.choices]
 
 
-def _ways(value: TextValue, rule: str, num_terminals: int) -> list[str]:
+def _alternatives(value: TextValue, rule: str, num_terminals: int) -> list[str]:
     if value.is_any_text:
         return ["TEXT"]
     return [*listed(value), *(f"{rule.upper()}_{n}" for n in range(num_terminals)), *value.json]

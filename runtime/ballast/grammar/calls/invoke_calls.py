@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ballast.errors import RequestError, shown
-from ballast.grammar.functions import functions_of
-from ballast.grammar.keyed_calls import listed, other_key
+from ballast.grammar.calls.functions import functions_of
+from ballast.grammar.calls.keyed_calls import listed, other_key
+from ballast.grammar.calls.string_terminals import ANY_TEXT
+from ballast.grammar.calls.text_values import bare_terminals
 from ballast.grammar.source import quoted
-from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import bare_terminals
 from ballast.text.calls.invoke_calls import INVOKE, Spelling
 from ballast.text.calls.tags import BLANK, LONGEST_KEY
 

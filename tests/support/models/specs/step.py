@@ -12,7 +12,7 @@ from ballast.model.layers.grouped import GATE, QK_NORM, GroupedSpec
 from ballast.model.layers.layer import LayerSpec
 from ballast.model.spec import ModelSpec
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM_SPEC
+from support.models.specs.glm import GLM_SPEC
 
 
 def _step(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ballast.errors import RequestError
+from ballast.grammar.calls.text_values import TextValue, text_value
 from ballast.grammar.json_rules import JsonRules
 from ballast.grammar.key_order import KeyOrder
-from ballast.grammar.text_values import TextValue, text_value
 from ballast.text.calls.argument_values import resolved
 from ballast.text.calls.parameters import MAX_TRACKED, Parameters
 

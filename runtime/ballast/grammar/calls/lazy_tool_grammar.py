@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.families.marks import Mark
+from ballast.grammar.calls.dsml_calls import BEFORE_TAGS
 from ballast.grammar.constraint import Grammar, GrammarState
-from ballast.grammar.dsml_calls import BEFORE_TAGS
 from ballast.text.tokenizer import Tokenizer
 
 

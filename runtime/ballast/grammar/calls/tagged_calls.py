@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ballast.errors import RequestError, shown
-from ballast.grammar.functions import Function, Pair, functions_of
-from ballast.grammar.keyed_calls import WORD, listed
+from ballast.grammar.calls.functions import Function, Pair, functions_of
+from ballast.grammar.calls.keyed_calls import WORD, listed
+from ballast.grammar.calls.string_terminals import ANY_TEXT
+from ballast.grammar.calls.text_values import bare_terminals
 from ballast.grammar.source import quoted
-from ballast.grammar.string_terminals import ANY_TEXT
-from ballast.grammar.text_values import bare_terminals
 from ballast.text.calls.tags import BEFORE_NEXT, BLANK, ENDS_VALUE, LONGEST_KEY, is_key
 
 
@@ -36,8 +36,8 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
     n, order = function.number, function.order
     tags, text, unclosed = f"tags_{n}", f"text_{n}", f"unclosed_{n}"
     ways = [f'("</function>" BLANK?)? {order.all_given}']
-    unclosed_ways = [f"NEWLINE? {order.all_given}", f'"\\n</function>" BLANK? {order.all_given}']
-    text_ways = [f"text_end BLANK? {tags}{order.same}", f"TEXT {order.all_given}"]
+    if_unclosed = [f"NEWLINE? {order.all_given}", f'"\\n</function>" BLANK? {order.all_given}']
+    after_text = [f"text_end BLANK? {tags}{order.same}", f"TEXT {order.all_given}"]
     for pair in function.pairs:
         if not is_key(pair.key):
             if has_unheld_keys:
@@ -55,8 +55,8 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
         if pair.key in order.tracked:
             yield f"next_{pair.rule}[lazy]: NEXT_{pair.rule.upper()}"
             yield f"NEXT_{pair.rule.upper()}: BEFORE_NEXT {quoted(f'<parameter={pair.key}>')}"
-            text_ways.append(f"next_{pair.rule} {after}")
-            unclosed_ways.append(f"{quoted(f'{chr(10)}<parameter={pair.key}>')} {after}")
+            after_text.append(f"next_{pair.rule} {after}")
+            if_unclosed.append(f"{quoted(f'{chr(10)}<parameter={pair.key}>')} {after}")
         if pair.value.is_any_text:
             continue
         yield f"{pair.rule}{order.same}: {' | '.join(_values(pair, function, len(terminals)))}"
@@ -70,13 +70,13 @@ def _inner(function: Function, param: str, *, has_unheld_keys: bool) -> Iterator
         if function.parameters.takes_others:
             yield f"next_other_{n}[lazy]: NEXT_OTHER_{n}"
             yield f"NEXT_OTHER_{n}: BEFORE_NEXT OTHER_{n}"
-            text_ways.append(f"next_other_{n} {text}{order.same}")
+            after_text.append(f"next_other_{n} {text}{order.same}")
             yield f'UNCLOSED_OTHER_{n}: "\\n" OTHER_{n}'
-            unclosed_ways.append(f"UNCLOSED_OTHER_{n} {text}{order.same}")
-    yield f"{text}{order.same}: {' | '.join(text_ways)}"
+            if_unclosed.append(f"UNCLOSED_OTHER_{n} {text}{order.same}")
+    yield f"{text}{order.same}: {' | '.join(after_text)}"
     yield f"{tags}{order.same}: {' | '.join(ways)}"
     if any(not pair.value.is_any_text for pair in function.pairs):
-        yield f"{unclosed}{order.same}: {' | '.join(unclosed_ways)}"
+        yield f"{unclosed}{order.same}: {' | '.join(if_unclosed)}"
 
 
 def _values(pair: Pair, function: Function, num_terminals: int) -> Iterator[str]:

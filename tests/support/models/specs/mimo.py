@@ -10,7 +10,7 @@ from ballast.model.layers.grouped import SINKS, GroupedSpec
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.spec import ModelSpec
 from support.models.changed_spec import changed
-from support.models.gguf_files import GLM_SPEC
+from support.models.specs.glm import GLM_SPEC
 
 
 def with_full_layers(spec: ModelSpec, full: Collection[int], window: int) -> ModelSpec:

@@ -11,10 +11,10 @@ from typing import Any
 
 from ballast.errors import RequestError, shown
 from ballast.families.marks import Mark
-from ballast.grammar.functions import functions_of
-from ballast.grammar.keyed_calls import other_key, terminals_of
+from ballast.grammar.calls.functions import functions_of
+from ballast.grammar.calls.keyed_calls import other_key, terminals_of
+from ballast.grammar.calls.string_terminals import ANY_TEXT
 from ballast.grammar.source import quoted
-from ballast.grammar.string_terminals import ANY_TEXT
 from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"

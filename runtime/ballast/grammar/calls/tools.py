@@ -21,13 +21,13 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import FINAL_CHANNEL, CallStyle
 from ballast.families.marks import Mark
+from ballast.grammar.calls.dsml_calls import BEFORE_TAGS, dsml_calls
+from ballast.grammar.calls.invoke_calls import invoke_calls
+from ballast.grammar.calls.keyed_calls import keyed_calls
+from ballast.grammar.calls.tagged_calls import tagged_calls
 from ballast.grammar.channels.calls import channel_call, channel_frame
-from ballast.grammar.dsml_calls import BEFORE_TAGS, dsml_calls
-from ballast.grammar.invoke_calls import invoke_calls
 from ballast.grammar.json_rules import JsonRules, common_rules
-from ballast.grammar.keyed_calls import keyed_calls
 from ballast.grammar.source import Source, json_schema, lark, quoted
-from ballast.grammar.tagged_calls import tagged_calls
 from ballast.text.calls.invoke_calls import FUNCTION, INVOKE
 from ballast.text.tokenizer import Tokenizer
 
@@ -99,8 +99,8 @@ def tool_calls(
         if form == "channels":
             lines += channel_call(f"call_{n}", function["name"], arguments)
             continue
-        ways = _ways(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
-        lines.append(f"call_{n}: {' | '.join(ways)}")
+        alternatives = _alternatives(function["name"], rules.get(Mark.SEPARATOR, ""), arguments, form)
+        lines.append(f"call_{n}: {' | '.join(alternatives)}")
     return lark("\n".join(lines), param)
 
 
@@ -137,7 +137,7 @@ def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: 
     ]
 
 
-def _ways(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:
+def _alternatives(name: str, separator: str, arguments: str, form: CallStyle) -> Iterator[str]:
     """The ways to write a call between its marks."""
     if form == "json":
         head = quoted(f'{{"name": {quoted(name)}, "arguments": ')

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast.errors import RequestError
+from ballast.grammar.calls.string_terminals import HELD, terminal
 from ballast.grammar.json_rules import ANNOTATIONS, JsonRules
-from ballast.grammar.string_terminals import HELD, terminal
 from ballast.text.calls.argument_values import STRING, resolved, type_names
 
 _DEEPEST = 16

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tools.benchmarks import page, records
 from tools.benchmarks.__main__ import ROOT, main
-from tools.benchmarks.asked import COMPARED, PAGES
 from tools.benchmarks.chart import grouped_bars
 from tools.benchmarks.page import BEGIN, END, files, with_speed
 from tools.benchmarks.question import Column, Highlight, Page, Question, Row
+from tools.benchmarks.questions import COMPARED, PAGES
 
 SPEED = Question(
     name="speed",

@@ -13,7 +13,7 @@ from typing import Any
 from ballast.tiny import write_tiny_model
 from support.peer_build import build_options
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("Ballast", "llama.cpp")
 BATCHED_BENCH = """#!/bin/sh
 [ "$1" != --version ] || { echo "version: 0.1 (build 7)"; exit; }

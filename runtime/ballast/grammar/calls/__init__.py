@@ -1,0 +1,1 @@
+"""Grammars of tool calls, in each format that a model writes."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ballast.engine.limits import Limits
 from ballast.engine.request import FinishReason, Output, SamplingParams
 from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.families.registry import FAMILIES
 from ballast.generation.choice import Choice, Piece
 from ballast.generation.request_builder import RequestBuilder
 from ballast.library.params import SamplingParams as LibraryParams
@@ -284,6 +285,14 @@ def test_a_requests_own_template_is_rendered_where_requests_are_trusted_with_one
     with pytest.raises(RequestError, match="--trust_request_chat_template"):
         wary.chat(chat(chat_template=REVERSED))
     assert wary.chat(chat(chat_template=TEMPLATE)).prompts[0].ids == (0, *letters("hi")), "the model's own"
+
+
+def test_a_requests_own_template_has_the_tags_of_the_models_family():
+    marks = tuple(FAMILIES["gpt_oss"].reply.spellings.values())
+    on_channels = load_text(None, byte_metadata(user_defined=marks), "bytes.gguf")
+    builder = RequestBuilder(on_channels, LIMITS, force_think=True, trust_templates=True)
+    ids = builder.chat(chat(chat_template=REVERSED)).prompts[0].ids
+    assert on_channels.tokenizer.decode(ids, skip_control=False).endswith("<|channel|>analysis<|message|>")
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,9 @@ class HfRope(BaseModel):
     attention_factor: Annotated[Scale, Field(gt=0)] | None = None
 
     @property
-    def is_yarn(self) -> bool:
-        return (self.type or self.rope_type) == "yarn"
+    def kind(self) -> str | None:
+        """How positions are scaled."""
+        return self.type or self.rope_type
 
 
 class HfHeads(BaseModel):
@@ -111,14 +112,17 @@ class HfConfig(BaseModel):
     @property
     def yarn(self) -> HfRope | None:
         """The settings of YaRN; None when it has none."""
-        rope = self.rope_scaling or self.rope_parameters
-        return rope if rope is not None and rope.is_yarn else None
+        rope = self._rope
+        return rope if rope is not None and rope.kind == "yarn" else None
 
     @property
     def has_factors(self) -> bool:
         """Whether frequencies are divided by factors, which files have as a tensor."""
-        rope = self.rope_scaling
-        return rope is not None and (rope.rope_type or rope.type) == "llama3"
+        return self._rope is not None and self._rope.kind == "llama3"
+
+    @property
+    def _rope(self) -> HfRope | None:
+        return self.rope_scaling or self.rope_parameters
 
     @property
     def theta(self) -> float | None:

@@ -420,6 +420,7 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": "true"}]}, "messages.1.prefix"),
         ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": 0}]}, "messages.1.prefix"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
+        ({"chat_template_kwargs": {"strftime_now": "x"}}, "chat_template_kwargs.strftime_now"),
         ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
         ({"thinking": {"type": "perhaps"}}, "thinking"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),

@@ -113,7 +113,7 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
             _check_scale(gguf, name, expected)
         _check_bias(gguf.tensors[name], expected)
         if name in not_taken:
-            problem = "is not used, because the first layer of its kind has none; expected it in all of these layers, or in none"
+            problem = "is not used, because the first layer of its kind has none; expected it in all of them or none"
             raise ModelError(gguf.tensors[name].file, problem, tensor=name)
     extra = [name for name in extra if name not in scales]
     if extra:

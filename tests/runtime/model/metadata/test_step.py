@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.grouped import GATE, QK_NORM, GroupedSpec
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.metadata import HfConfig, read_config, read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
@@ -146,6 +147,16 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
     read_spec(file_of(tmp_path), HfConfig.model_validate(same))
     with pytest.raises(ModelError, match=message):
         read_spec(file_of(tmp_path), HfConfig.model_validate(same | config))
+
+
+@pytest.mark.parametrize(
+    ("theta", "message"),
+    [("x", r"rope_theta\.0=x: input should be a valid number"), ([5e6, None], r"rope_theta\.1=None: input should be")],
+)
+def test_a_senseless_base_in_config_json_is_named(tmp_path: Path, theta: object, message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"rope_theta": theta}))
+    with pytest.raises(ModelError, match=rf"config\.json: {message}"):
+        read_config(tmp_path)
 
 
 def test_a_file_without_the_factors_that_config_json_names_is_refused(tmp_path: Path) -> None:

@@ -478,6 +478,7 @@ def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
         (f"{C}<function=", FUNCTIONS),
         (f"{C}<function=f><", FUNCTIONS),
         (f"{C}<function=f><parameter=", FUNCTIONS),
+        (f"{C}<function=f><parameter=", TAGGED),
         (f'{C}<invoke name="', INVOKED),
         (f"{C}{F}<parameter name='", INVOKED),
     ],

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ballast.tiny import weights, write_tiny_model
-
-NUM_TENSORS = 128
-"""More than a tiny model has."""
+from ballast.tiny.model import rows_for, write_model
+from ballast.tiny.shape import PRESETS
+from ballast.tiny.tokenizer import make_tokenizer
 
 # Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[1] / "support/servers/one_authority.pem")
@@ -24,14 +24,17 @@ def noise(tmp_path_factory):
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
     """Writes each tiny model once; tests only read them."""
+
     # Drawing numbers takes a third of the time, and a model in other types has those of the one before.
-    drawn = functools.lru_cache(NUM_TENSORS)(weights._normal)
+    @functools.lru_cache(1)
+    def drawn(arch):
+        shape = PRESETS[arch]
+        tokenizer = make_tokenizer(shape.family)
+        num_tokens = tokenizer.num_tokens
+        return shape, tokenizer, list(weights.tensors(shape, num_tokens, rows_for(num_tokens), seed=0))
 
     @functools.cache
-    def write(**arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(weights, "_normal", drawn)
-            return write_tiny_model(tmp_path_factory.mktemp("written"), **arguments)
+    def write(arch, mla, quant):
+        return write_model(tmp_path_factory.mktemp("written"), *drawn(arch), mla=mla, quant=quant)
 
-    defaults = {"arch": "v3", "mla": "split", "quant": "q4_k"}
-    return lambda **arguments: write(**defaults | arguments)
+    return lambda arch="v3", mla="split", quant="q4_k": write(arch, mla, quant)

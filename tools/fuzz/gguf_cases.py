@@ -15,11 +15,15 @@ from gguf import GGUFReader, GGUFValueType
 from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import ROPE_FACTORS
 from support.models.changed_spec import changed
 from support.models.gguf_files import write_model
 from support.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
 from support.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
+from support.models.specs.gpt_oss import GPT_OSS_SPEC
+from support.models.specs.mimo import MIMO_SPEC
 from support.models.specs.qwen3 import QWEN3_SPEC
+from support.models.specs.step import STEP_SPEC
 from support.models.vocabulary import byte_metadata
 
 _ALIGNMENT = 32
@@ -69,8 +73,8 @@ class Content:
 
 
 def seed_specs() -> tuple[ModelSpec, ...]:
-    """Every architecture, both layouts, both gating functions, with and without YaRN, fused experts; each a few
-    kilobytes."""
+    """Every kind of attention, both layouts, both gating functions, with and without YaRN, fused experts, layers that
+    differ; each a few kilobytes."""
     small: dict[str, Any] = {"num_layers": 2, "hidden": 32, "vocab_size": 288}
     dense: dict[str, Any] = {"dense_width": 32}
     latent: dict[str, Any] = {"kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16}
@@ -78,7 +82,8 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     lite = changed(V2_LITE_SPEC, **small, **dense, **latent)
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
-    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse
+    windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC)]
+    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed
 
 
 @cache
@@ -104,11 +109,17 @@ def write_seed(spec: ModelSpec, **keys: Any) -> bytes:
     return _write(spec, keys)
 
 
-def _write(spec: ModelSpec, keys: dict[str, Any] | None = None, **tensors: Any) -> bytes:
+def _write(
+    spec: ModelSpec,
+    keys: dict[str, Any] | None = None,
+    shapes: dict[str, tuple[int, ...] | None] | None = None,
+    **tensors: Any,
+) -> bytes:
     vocabulary = byte_metadata(merges=((b"a", b"b"), (b"ab", b"c")), num_unused=4)
     metadata = {**vocabulary, "tokenizer.chat_template": _TEMPLATE, **(keys or {})}
+    shapes = {ROPE_FACTORS: None, **(shapes or {})}  # factors of zero would be refused
     with TemporaryDirectory() as folder:
-        return write_model(Path(folder) / "m.gguf", spec, metadata=metadata, **tensors).read_bytes()
+        return write_model(Path(folder) / "m.gguf", spec, metadata=metadata, shapes=shapes, **tensors).read_bytes()
 
 
 def make_case(rng: random.Random) -> bytes:
@@ -178,6 +189,13 @@ _MORE_KEYS = (
     "deepseek2.attention.temperature_scale",
     "deepseek2.rope.scaling.yarn_attn_factor",
     "deepseek2.rope.scaling.yarn_log_multiplier",
+    "gpt-oss.attention.sliding_window_pattern",
+    "gpt-oss.attention.key_length_swa",
+    "gpt-oss.rope.scaling.yarn_beta_fast",
+    "step35.attention.value_length_swa",
+    "step35.rope.dimension_count_swa",
+    "mimo2.attention.key_length_swa",
+    "mimo2.expert_gating_func",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",
 )

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
             print("\n".join(bump(root, chosen.version)))
             return 0
         return _build(root, chosen.parts or list(PARTS))
-    except (MissingArtifactError, VersionError) as error:
+    except (MissingArtifactError, VersionError, subprocess.TimeoutExpired) as error:
         return _refused([str(error)])
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd))

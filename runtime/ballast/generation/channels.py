@@ -13,7 +13,7 @@ from ballast.grammar.channels.lazy_calls import LazyChannelCalls
 from ballast.grammar.channels.prefix import channel_grammar
 from ballast.grammar.constraint import Grammar
 from ballast.grammar.token_rules import ChannelThinkingBudget, NoWords
-from ballast.text.marks import ChannelRules, Layout, Start, channel_start, marks_of
+from ballast.text.marks import ChannelRules, Layout, Start, channel_start, ids_of_marks, marks_of
 from ballast.text.think_tags import tags_of
 from ballast.text.tokenizer import Tokenizer
 from ballast.wire.openai.request import ChatCompletionRequest, GenerationRequest
@@ -48,17 +48,15 @@ def last_message(
 
 def channel_rules(body: GenerationRequest, tokenizer: Tokenizer, start: Start) -> Iterator[tuple[str, Constraint]]:
     """The rules about reasoning, by their field: none at all if thinking is off, and at most its budget."""
-    ids = [tokenizer.id_of(tokenizer.reply.spellings[mark]) for mark in (Mark.CHANNEL, Mark.MESSAGE, Mark.END)]
-    known = [token_id for token_id in ids if token_id is not None]
-    if not isinstance(body, ChatCompletionRequest) or start is Start.CONTENT or len(known) < len(ids):
+    if not isinstance(body, ChatCompletionRequest) or start is Start.CONTENT:
         return
-    channel, message, end = known
-    header = (channel, *tokenizer.encode(REASONING_CHANNEL, parse_special=False), message)
+    ids = ids_of_marks(tokenizer)
+    header = (ids[Mark.CHANNEL], *tokenizer.encode(REASONING_CHANNEL, parse_special=False), ids[Mark.MESSAGE])
     if thinking_enabled(body) is False:
         yield "thinking", NoWords([header[:2]], tokenizer.vocab_size)
     elif body.thinking_budget is not None:
         inside = start is Start.REASONING
         yield (
             "thinking_token_budget",
-            ChannelThinkingBudget(body.thinking_budget, header, end, inside, tokenizer.vocab_size),
+            ChannelThinkingBudget(body.thinking_budget, header, ids[Mark.END], inside, tokenizer.vocab_size),
         )

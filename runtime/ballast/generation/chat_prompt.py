@@ -13,7 +13,7 @@ from ballast.wire.openai.thinking import ThinkingSwitch
 from ballast.wire.parsing import refuse
 
 _OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
-_SPECIALS = frozenset({"bos_token", "eos_token"})
+_SPECIALS = frozenset({"bos_token", "eos_token", "raise_exception", "strftime_now"})
 _SWITCHES = ("thinking", "enable_thinking")
 
 

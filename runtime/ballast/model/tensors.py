@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.errors import ModelError
+from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.tensor import Tensor, matrix, norm, vector
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
@@ -105,14 +106,26 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
             raise ModelError(info.file, f"expected shape {tensor.shape}, found {info.shape}", tensor=name)
         _check_type(info, tensor)
     extra = [name for name in gguf.tensors if name not in expected]
+    not_taken = set(_not_taken(spec))
     scales = {scale_name(name) for name in expected if name.endswith(".weight")} | {scale_name(OUTPUT)}
     for name in extra:
         if name in scales:
             _check_scale(gguf, name, expected)
         _check_bias(gguf.tensors[name], expected)
+        if name in not_taken:
+            problem = "is not used, because the first layer of its kind has none; expected it in all of them or none"
+            raise ModelError(gguf.tensors[name].file, problem, tensor=name)
     extra = [name for name in extra if name not in scales]
     if extra:
         log.info("%s: %d tensors are not used, starting with %s", gguf.path, len(extra), extra[0])
+
+
+def _not_taken(spec: ModelSpec) -> Iterator[str]:
+    """The tensors of options that layers do not have."""
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mixer, GroupedSpec):
+            taken = layer.mixer.tensors(spec.hidden)
+            yield from (f"blk.{index}.{each.name}" for each in layer.mixer.declared(spec.hidden) if each not in taken)
 
 
 def scale_name(matrix: str) -> str:

@@ -11,6 +11,7 @@ import tokenizers
 
 from ballast.documents.small_file import DocumentError
 from ballast.errors import ConfigError, ModelError, RequestError, shown
+from ballast.families.family import Release
 from ballast.families.registry import RELEASES, is_own, release_of, source_of, templates_for, without_template
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.fim import FimTokens, fim_tokens
@@ -156,13 +157,20 @@ def _make_template(
     release = RELEASES[name][1] if name in RELEASES else release_of(source)
     if release is not None and release.name != name and not is_own(source):
         name = f"{release.name}, which corrects the one in {name}"
+    if release is not None:
+        source = source_of(release)
+    return template_for(tokenizer, source, name, release=release, today=today), name
+
+
+def template_for(
+    tokenizer: Tokenizer, source: str, name: str, *, release: Release | None = None, today: str | None = None
+) -> ChatTemplate:
+    """The template `source` for the replies of this tokenizer's family. Raises as `ChatTemplate` does."""
     bos_token, eos_token = (
         "" if token_id is None else tokenizer.decode([token_id], skip_control=False)
         for token_id in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    if release is not None:
-        source = source_of(release)
-    template = ChatTemplate(
+    return ChatTemplate(
         source,
         bos_token=bos_token,
         eos_token=eos_token,
@@ -173,7 +181,6 @@ def _make_template(
         tags=tags_of(tokenizer.reply),
         today=today,
     )
-    return template, name
 
 
 def _chosen_template(choice: str) -> tuple[str, str]:

@@ -60,6 +60,11 @@ def marks_of(tokenizer: Tokenizer, spellings: Mapping[Mark, str]) -> dict[int, M
     return {} if None in ids else {token_id: mark for token_id, mark in ids.items() if token_id is not None}
 
 
+def ids_of_marks(tokenizer: Tokenizer) -> dict[Mark, int]:
+    """Mark → token id for all marks of replies; empty unless the vocabulary has every one of them."""
+    return {mark: token_id for token_id, mark in marks_of(tokenizer, tokenizer.reply.spellings).items()}
+
+
 def start_of(prompt_ids: Iterable[int], marks: Mapping[int, Mark], ends: frozenset[int], *, thinks: bool) -> Start:
     """What a reply to the prompt begins with.
 

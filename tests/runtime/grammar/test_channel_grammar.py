@@ -100,6 +100,7 @@ def test_a_forced_call_may_be_written_in_every_form_and_after_reasoning(call: st
         (f"{C}commentary to=python{M}x", "<|channel|>commentary to="),
         (f"{C}commentary to=functions.g{M}", "<|channel|>commentary to=functions."),
         (f"{C}commentary to=functions.f{M}" + '{"a":3', '<|channel|>commentary to=functions.f<|message|>{"a":'),
+        (f" to=functions.f{C}analysis{M}", " to=functions.f<|channel|>"),
         (f"{THOUGHT}{THOUGHT}{CALL}", None),
     ],
 )

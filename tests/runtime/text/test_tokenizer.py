@@ -15,6 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import Qwen2Tokenizer
 
 from ballast.errors import ModelError, RequestError
+from ballast.families.registry import FAMILIES
 from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
@@ -377,6 +378,13 @@ def test_a_splitter_that_gives_up_is_a_refusal_and_the_tokenizer_lives_on():
 def test_added_tokens_have_bounds(user_defined: Sequence[str], message: str) -> None:
     with pytest.raises(ModelError, match=rf"bytes\.gguf: {message}"):
         byte_tokenizer(user_defined=user_defined)
+
+
+@pytest.mark.parametrize("missing", FAMILIES["gpt_oss"].reply.spellings.values())
+def test_replies_are_on_channels_if_the_vocabulary_has_all_marks(missing: str) -> None:
+    marks = FAMILIES["gpt_oss"].reply.spellings.values()
+    assert byte_tokenizer(user_defined=tuple(marks)).reply.has_channels
+    assert not byte_tokenizer(user_defined=[mark for mark in marks if mark != missing]).reply.has_channels
 
 
 def test_a_vocabulary_that_would_lose_text_is_refused() -> None:

@@ -9,6 +9,14 @@ from __future__ import annotations
 from ballast.families.family import Family, Release, ReplyForm
 from ballast.families.marks import Mark
 
+_SPELLINGS = {
+    Mark.START: "<|start|>",
+    Mark.CHANNEL: "<|channel|>",
+    Mark.CONSTRAIN: "<|constrain|>",
+    Mark.MESSAGE: "<|message|>",
+    Mark.END: "<|end|>",
+}
+
 FAMILY = Family(
     name="gpt_oss",
     served="gpt-oss-20b, gpt-oss-120b",
@@ -16,17 +24,8 @@ FAMILY = Family(
     models=(),
     releases=(Release("gpt-oss", "gpt-oss.jinja", has_switch=True, object_arguments=True),),
     published={"665cc3253ec1d792": "gpt-oss"},
-    reply=ReplyForm(
-        spellings={
-            Mark.START: "<|start|>",
-            Mark.CHANNEL: "<|channel|>",
-            Mark.CONSTRAIN: "<|constrain|>",
-            Mark.MESSAGE: "<|message|>",
-            Mark.END: "<|end|>",
-        },
-        read_style="channels",
-    ),
-    vocabulary=("<|channel|>", "<|constrain|>"),
+    reply=ReplyForm(spellings=_SPELLINGS, read_style="channels"),
+    vocabulary=tuple(_SPELLINGS.values()),  # replies on channels need them all
     without_template="gpt-oss",
     ends=("<|return|>", "<|call|>"),
     never_ends=("<|end|>",),

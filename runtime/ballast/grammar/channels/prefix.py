@@ -12,7 +12,7 @@ from ballast.families.family import FINAL_CHANNEL, REASONING_CHANNEL
 from ballast.families.marks import Mark
 from ballast.grammar.constraint import Grammar, GrammarState
 from ballast.grammar.token_rules import bits_of
-from ballast.text.marks import Start
+from ballast.text.marks import Start, ids_of_marks
 from ballast.text.tokenizer import Tokenizer
 
 
@@ -102,15 +102,13 @@ def channel_grammar(
     a message with its header. Inside an answer it is `grammar` itself."""
     if start is Start.CONTENT:
         return grammar
-    ids = {mark: tokenizer.id_of(text) for mark, text in tokenizer.reply.spellings.items()}
-    channel, message, next_begin, end = (
-        each for mark in (Mark.CHANNEL, Mark.MESSAGE, Mark.START, Mark.END) if (each := ids[mark]) is not None
-    )
-    banned = tokenizer.eos_ids | {channel, message, next_begin, *((c,) if (c := ids[Mark.CONSTRAIN]) else ())}
+    ids = ids_of_marks(tokenizer)
+    channel, message, end = ids[Mark.CHANNEL], ids[Mark.MESSAGE], ids[Mark.END]
+    banned = tokenizer.eos_ids | (set(ids.values()) - {end})
     return ChannelGrammar(
         grammar,
         (channel, *_plain(REASONING_CHANNEL, tokenizer), message) if may_reason else (),
-        (end, next_begin, *_plain("assistant", tokenizer)),
+        (end, ids[Mark.START], *_plain("assistant", tokenizer)),
         ~bits_of(banned, tokenizer.vocab_size),
         (channel, *_plain(FINAL_CHANNEL, tokenizer), message) if is_answer else (),
         begins_inside=start is Start.REASONING,

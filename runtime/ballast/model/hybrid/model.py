@@ -377,11 +377,6 @@ class HybridModel(Runner):
         return self._pinned.num_bytes
 
     @property
-    def streams_from_tokens(self) -> int | None:
-        """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
-        return None if self.streamed is None else self.streamed.from_tokens
-
-    @property
     def long_steps_pay(self) -> bool:
         """Whether the device computes all experts of a long step."""
         return self.streamed is not None or not self._experts.has_host

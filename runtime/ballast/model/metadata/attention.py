@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from ballast.families.family import Dimensions
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec, YarnSpec
@@ -152,7 +152,8 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
     by_heads = max(1, widths.hidden // widths.num_heads)
     for layer, window in enumerate(windows):
         if heads[layer] % kv_heads[layer]:
-            raise keys.refuse(f"{heads[layer]} heads share {kv_heads[layer]} of the cache; expected equal groups")
+            problem = f"{heads[layer]} heads share {kv_heads[layer]} of the cache; expected equal groups"
+            raise keys.refuse(f"{keys.full('attention.head_count')}, layer {layer}: {problem}")
         head_dim = keys.whole(_own(keys, window, "attention.key_length"), default=by_heads)
         mixer = GroupedSpec(
             num_heads=heads[layer],
@@ -179,7 +180,7 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
     dim = keys.whole(key, default=head_dim)
     if dim > head_dim or dim % 2:
         raise keys.refuse(
-            f"heads of {head_dim} with {dim} rotated dimensions; "
+            f"{keys.full(key)}: heads of {head_dim} with {dim} rotated dimensions; "
             "expected an even number of rotated dimensions, at most the head's"
         )
     if window is not None:
@@ -198,8 +199,11 @@ def _theta(keys: Keys, window: int | None, theta: float) -> float:
 
 
 def _fuses_qkv(keys: Keys, layer: int) -> bool:
-    """Whether the matrices of a layer's queries, keys and values are one tensor."""
-    return keys.has_tensor(f"blk.{layer}.attn_qkv.weight") and not keys.has_tensor(f"blk.{layer}.attn_q.weight")
+    """Whether the matrices of a layer's queries, keys and values are one tensor, which has no biases."""
+    if QKV_BIAS in keys.architecture.needed_options or not keys.has_tensor(f"blk.{layer}.attn_qkv.weight"):
+        return False
+    separate = ("attn_q.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias")
+    return not any(keys.has_tensor(f"blk.{layer}.{name}") for name in separate)
 
 
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:

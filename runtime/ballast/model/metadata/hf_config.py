@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ballast.documents.json_document import read_json
 from ballast.documents.small_file import DocumentError
@@ -14,6 +14,8 @@ from ballast.model.metadata.keys import LARGEST
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Number = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Numbers = Annotated[list[Number], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+"""A list, or a number without one."""
 Scale = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 _CONFIG = ConfigDict(strict=True, frozen=True, extra="ignore")
@@ -36,8 +38,9 @@ class HfRope(BaseModel):
     attention_factor: Annotated[Scale, Field(gt=0)] | None = None
 
     @property
-    def is_yarn(self) -> bool:
-        return (self.type or self.rope_type) == "yarn"
+    def kind(self) -> str | None:
+        """How positions are scaled."""
+        return self.type or self.rope_type
 
 
 class HfHeads(BaseModel):
@@ -90,7 +93,7 @@ class HfConfig(BaseModel):
     norm_topk_prob: bool | None = None
     routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
     rms_norm_eps: Number | None = None
-    rope_theta: Number | list[Number] | None = None
+    rope_theta: Numbers | None = None
     """One for all layers, or of each layer."""
     swa_rope_theta: Number | None = None
     rope_scaling: HfRope | None = None
@@ -111,22 +114,23 @@ class HfConfig(BaseModel):
     @property
     def yarn(self) -> HfRope | None:
         """The settings of YaRN; None when it has none."""
-        rope = self.rope_scaling or self.rope_parameters
-        return rope if rope is not None and rope.is_yarn else None
+        rope = self._rope
+        return rope if rope is not None and rope.kind == "yarn" else None
 
     @property
     def has_factors(self) -> bool:
         """Whether frequencies are divided by factors, which files have as a tensor."""
-        rope = self.rope_scaling
-        return rope is not None and (rope.rope_type or rope.type) == "llama3"
+        return self._rope is not None and self._rope.kind == "llama3"
+
+    @property
+    def _rope(self) -> HfRope | None:
+        return self.rope_scaling or self.rope_parameters
 
     @property
     def theta(self) -> float | None:
         """The base of the rotation's frequencies, in the first layer."""
-        if isinstance(self.rope_theta, list):
-            return self.rope_theta[0] if self.rope_theta else None
         in_rope = None if self.rope_parameters is None else self.rope_parameters.rope_theta
-        return self.rope_theta or in_rope
+        return (self.rope_theta[0] if self.rope_theta else None) or in_rope
 
     @property
     def num_windowed_heads(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ballast.errors import shown
 from ballast.model.layers.positions import YarnSpec
 from ballast.model.metadata.hf_config import HfRope
 from ballast.model.metadata.keys import Keys, is_number
@@ -93,7 +94,7 @@ def _number(
     value = settings.value(key, config_key, configured)
     if not is_number(value) or not above < value <= most:
         raise settings.keys.refuse(
-            f"{settings.keys.full(key)}, or {config_key} of config.json, is {value}; expected a number above "
+            f"{settings.keys.full(key)}, or {config_key} of config.json, is {shown(value)}; expected a number above "
             f"{above:g} and at most {most:g}"
         )
     return float(value)

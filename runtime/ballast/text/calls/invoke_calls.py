@@ -21,10 +21,14 @@ from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.calls.spelled_tags import SpelledTags
-from ballast.text.calls.tags import BLANK, LONGEST_KEY, beginnings, is_in_string
+from ballast.text.calls.tags import BLANK, LONGEST_KEY, MOST_BLANK, beginnings, is_in_string
 from ballast.text.reply_parts import Part, new_call_id
 
 _LONGEST_BEGUN = 96
+_LONGEST_TAG = 1024
+"""More than any tag of calls and values has, so that text after a `<` is not searched again and again."""
+_NAME_CHARS = "{0,512}"
+_SPACE = rf"[ \t]{{0,{MOST_BLANK}}}"
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,14 @@ class Spelling:
         return len(text) if found is None else found.start()
 
 
-INVOKE = Spelling("invoke", ' name="', '">', r"""[ \t]+name[ \t]*=[ \t]*(?:"([^"\n<>]*)"|'([^'\n<>]*)')[ \t]*>""")
+INVOKE = Spelling(
+    "invoke",
+    ' name="',
+    '">',
+    rf"""[ \t]{_SPACE}name{_SPACE}={_SPACE}(?:"([^"\n<>]{_NAME_CHARS})"|'([^'\n<>]{_NAME_CHARS})'){_SPACE}>""",
+)
 """MiniMax-M2's."""
-FUNCTION = Spelling("function", "=", ">", r"=([^\n<>]*)>")
+FUNCTION = Spelling("function", "=", ">", rf"=([^\n<>]{_NAME_CHARS})>")
 """MiMo-V2's."""
 
 
@@ -211,7 +220,7 @@ class InvokeCalls(SpelledTags):
 
 def _last_tag(text: str) -> int:
     """The index from which `text` may be part of a tag that is not complete: a tag has one `<`."""
-    begun = text.rfind("<")
+    begun = text.rfind("<", max(0, len(text) - _LONGEST_TAG))
     return len(text) if begun < 0 else begun
 
 

@@ -22,7 +22,7 @@ _FUNCTION = re.compile(r"\s*<function=([^<>\n]*)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]*)>")
 _OPENS_VALUE = "<parameter="
 _LONGEST_HEAD = 4096
-"""Characters of a call in which its name is looked for before it has ended."""
+"""Characters of a call in which its name, or of a value in which its key, is looked for."""
 _AFTER_NAME = rf"\s{{0,64}}(?:{beginnings('<parameter=')}|{beginnings('</function>')})\Z"
 _UNOPENED = re.compile(
     r"<function=(?P<name>[^<>\n]{1,256})>(?:\s{0,64}(?P<more><parameter=|</function>)|" + _AFTER_NAME + ")"
@@ -115,7 +115,9 @@ class TaggedCalls(SpelledTags):
             return None
         self._stray += self._text[:at].strip()
         self._text = self._text[at:]
-        found = _PARAMETER.match(self._text)
+        if self._text.find(">", 0, _LONGEST_HEAD) < 0:
+            return None
+        found = _PARAMETER.match(self._text, 0, _LONGEST_HEAD)
         return None if found is None else self._begin_value(found[1].strip(), self._text[found.end() :])
 
     def _begin_value(self, key: str, rest: str) -> list[Part]:

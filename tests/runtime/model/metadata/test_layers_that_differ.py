@@ -141,6 +141,13 @@ def test_senseless_layers_are_refused(tmp_path: Path, metadata: dict[str, Any], 
         read_spec(file_of(tmp_path, metadata))
 
 
+@pytest.mark.parametrize("name", ["attn_q", "attn_k", "attn_v", "attn_qkv"])
+def test_biases_of_fused_queries_keys_and_values_are_refused(tmp_path: Path, name: str) -> None:
+    gguf = file_of(tmp_path, shapes={f"blk.1.{name}.bias": (8,)})
+    with pytest.raises(ModelError, match=r"blk\.1\.attn_q"):
+        check_tensors(gguf, read_spec(gguf))
+
+
 @pytest.mark.parametrize(
     "name", ["blk.1.attn_sinks.weight", "blk.2.attn_sinks.weight", "blk.3.attn_qkv.weight", "blk.1.exp_probs_b.bias"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.grouped import GATE, QK_NORM, GroupedSpec
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.metadata import HfConfig, read_config, read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
@@ -104,7 +105,10 @@ def test_gates_norms_factors_and_limits_are_optional(tmp_path: Path) -> None:
         ({"attention.sliding_window_pattern": 4}, "pattern=4; expected true or false for each of 6 layers"),
         ({"attention.head_count": [4, 8]}, "head_count=.*expected a whole number, at least 1, for each of 6 layers"),
         ({"attention.head_count": [4, 8, 8, 0, 4, 8]}, "expected a whole number, at least 1, for each of 6 layers"),
-        ({"attention.head_count": [4, 8, 8, 7, 4, 8]}, "7 heads share 2 of the cache; expected equal groups"),
+        (
+            {"attention.head_count": [4, 8, 8, 7, 4, 8]},
+            r"step35\.attention\.head_count, layer 3: 7 heads share 2 of the cache; expected equal groups",
+        ),
         ({"swiglu_clamp_exp": [1.0]}, "swiglu_clamp_exp=.*expected a number, at least 0, for each of 6 layers"),
         ({"swiglu_clamp_shexp": [-1.0] * 6}, "swiglu_clamp_shexp=.*expected a number, at least 0"),
         ({"rope.freq_base_swa": 0.5}, r"rope\.freq_base_swa=0\.5; expected a number above 1"),
@@ -114,6 +118,14 @@ def test_gates_norms_factors_and_limits_are_optional(tmp_path: Path) -> None:
 def test_senseless_layers_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read_spec(file_of(tmp_path, metadata))
+
+
+@pytest.mark.parametrize("names", [["attn_gate"], ["attn_q_norm", "attn_k_norm"]])
+def test_tensors_that_only_later_layers_of_a_kind_have_are_refused(tmp_path: Path, names: list[str]) -> None:
+    gguf = file_of(tmp_path, shapes={f"blk.{layer}.{name}.weight": None for layer in (1, 2) for name in names})
+    message = rf"blk\.3\.{names[0]}\.weight: is not used, because the first layer of its kind has none"
+    with pytest.raises(ModelError, match=message):
+        check_tensors(gguf, read_spec(gguf))
 
 
 def test_a_gate_of_another_shape_is_refused(tmp_path: Path) -> None:
@@ -138,11 +150,22 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
         read_spec(file_of(tmp_path), HfConfig.model_validate(same | config))
 
 
+@pytest.mark.parametrize(
+    ("theta", "message"),
+    [("x", r"rope_theta\.0=x: input should be a valid number"), ([5e6, None], r"rope_theta\.1=None: input should be")],
+)
+def test_a_senseless_base_in_config_json_is_named(tmp_path: Path, theta: object, message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"rope_theta": theta}))
+    with pytest.raises(ModelError, match=rf"config\.json: {message}"):
+        read_config(tmp_path)
+
+
 def test_a_file_without_the_factors_that_config_json_names_is_refused(tmp_path: Path) -> None:
-    config = HfConfig.model_validate({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}})
-    read_spec(file_of(tmp_path), config)
-    with pytest.raises(ModelError, match=r"config\.json divides frequencies .* no rope_freqs\.weight"):
-        read_spec(file_of(tmp_path, shapes={"rope_freqs.weight": None}), config)
+    for key in ("rope_scaling", "rope_parameters"):
+        config = HfConfig.model_validate({key: {"rope_type": "llama3", "factor": 2.0}})
+        read_spec(file_of(tmp_path), config)
+        with pytest.raises(ModelError, match=r"config\.json divides frequencies .* no rope_freqs\.weight"):
+            read_spec(file_of(tmp_path, shapes={"rope_freqs.weight": None}), config)
 
 
 def test_factors_that_are_not_above_zero_are_refused(tmp_path: Path) -> None:

@@ -121,6 +121,12 @@ def test_a_file_without_one_of_its_biases_or_sinks_is_refused(tmp_path: Path, na
         check_tensors(gguf, read_spec(gguf))
 
 
+def test_fused_queries_keys_and_values_are_refused_where_biases_are_needed(tmp_path: Path) -> None:
+    gguf = file_of(tmp_path, shapes={"blk.0.attn_q.weight": None, "blk.0.attn_qkv.weight": (256, 64)})
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight: is missing"):
+        check_tensors(gguf, read_spec(gguf))
+
+
 def test_biases_of_experts_are_read_as_f32_alone(tmp_path: Path) -> None:
     gguf = file_of(tmp_path, types={"blk.1.ffn_up_exps.bias": GgmlType.F16})
     with pytest.raises(ModelError, match=r"ffn_up_exps\.bias.*type F16 cannot be read; expected F32"):

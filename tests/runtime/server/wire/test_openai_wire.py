@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ballast.engine.limits import Limits
 from ballast.engine.request import FinishReason, Output, SamplingParams
 from ballast.errors import CapacityError, EngineDeadError, RequestError
+from ballast.families.registry import FAMILIES
 from ballast.generation.choice import Choice, Piece
 from ballast.generation.request_builder import RequestBuilder
 from ballast.library.params import SamplingParams as LibraryParams
@@ -286,6 +287,14 @@ def test_a_requests_own_template_is_rendered_where_requests_are_trusted_with_one
     assert wary.chat(chat(chat_template=TEMPLATE)).prompts[0].ids == (0, *letters("hi")), "the model's own"
 
 
+def test_a_requests_own_template_has_the_tags_of_the_models_family():
+    marks = tuple(FAMILIES["gpt_oss"].reply.spellings.values())
+    on_channels = load_text(None, byte_metadata(user_defined=marks), "bytes.gguf")
+    builder = RequestBuilder(on_channels, LIMITS, force_think=True, trust_templates=True)
+    ids = builder.chat(chat(chat_template=REVERSED)).prompts[0].ids
+    assert on_channels.tokenizer.decode(ids, skip_control=False).endswith("<|channel|>analysis<|message|>")
+
+
 @pytest.fixture(scope="module")
 def v31():
     return load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3.1")
@@ -411,6 +420,7 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": "true"}]}, "messages.1.prefix"),
         ({"messages": [CONTINUED[0], {**CONTINUED[1], "prefix": 0}]}, "messages.1.prefix"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
+        ({"chat_template_kwargs": {"strftime_now": "x"}}, "chat_template_kwargs.strftime_now"),
         ({"chat_template_kwargs": {"eos_token": ""}}, "chat_template_kwargs.eos_token"),
         ({"thinking": {"type": "perhaps"}}, "thinking"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),

@@ -472,6 +472,25 @@ def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
     assert parse([begin, *(["abc <"] * 50_000), END_C], InvokeCalls) == parse([f"{begin}{text}{END_C}"], InvokeCalls)
 
 
+@pytest.mark.parametrize(
+    ("begin", "read"),
+    [
+        (f"{C}<function=", FUNCTIONS),
+        (f"{C}<function=f><", FUNCTIONS),
+        (f"{C}<function=f><parameter=", FUNCTIONS),
+        (f"{C}<function=f><parameter=", TAGGED),
+        (f'{C}<invoke name="', INVOKED),
+        (f"{C}{F}<parameter name='", INVOKED),
+    ],
+)
+def test_a_tag_that_never_ends_is_text_in_linear_time(begin: str, read: ReadCalls) -> None:
+    """Quadratic time would be minutes."""
+    text = "a" * 50_000
+    message = parse([begin, *text, ">", END_C], read)
+    assert message == parse([f"{begin}{text}>{END_C}"], read)
+    assert message.content == f"{begin[begin.rindex('<') :]}{text}>"
+
+
 def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (BEGIN, *" " * 1000):

@@ -19,6 +19,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.weights.gguf import open_gguf
+from support.models.cpu_backend import copied
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.written import MakeTiny
 
@@ -122,7 +123,7 @@ def test_the_input_of_a_decode_step_has_a_row_for_each_token() -> None:
     scheduler.propose(0, np.array([5, 6], np.int32))
     batch = Batch.from_plan(scheduler.plan())
     assert batch.is_decode
-    inputs = DecodeInputs(4, 4, 8, torch.device("cpu"))
+    inputs = DecodeInputs(4, 4, 8, torch.device("cpu"), copied)
     inputs.send_tables(batch)
     step = inputs.of_size(4).step
     assert step.positions.tolist() == [14, 15, 16, 46]

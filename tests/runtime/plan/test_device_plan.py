@@ -48,6 +48,7 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.plain_routing import Router
+from support.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
 from support.models.written import MakeTiny

@@ -15,6 +15,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
@@ -30,6 +31,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.plain_routing import Router, divide
 from support.kernels.torch_pointwise import TorchPointwise
+from support.models.cpu_hand_off import cpu_hand_off
+from support.models.cpu_platform import CpuPlatform as CpuPlatform
 from support.models.float_experts import FloatExperts
 
 
@@ -40,18 +43,25 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
 
 
+def copied(host: torch.Tensor, out: torch.Tensor) -> None:
+    """A `SmallCopy`."""
+    out.copy_(host)
+
+
 class CpuBackend:
     """Implements `Backend`. Without experts given in the options, none are read from host memory."""
 
     compiles = False
     captures_graphs = False
     make_linear = staticmethod(float_linear)
+    hand_off = staticmethod(cpu_hand_off)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.divide: Divide = divide
         self.make_experts: MakeExperts = FloatExperts
         self.make_sums: MakeSums = sums_of_calls(FloatExperts)
+        self.small_copy: SmallCopy = copied
 
     def prepare(self) -> None:
         """See `Backend`."""
@@ -113,6 +123,10 @@ class CpuBackend:
         self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
     ) -> None:
         """See `Backend`."""
+
+    def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
+        """See `Backend`."""
+        return queue
 
     def give_back_memory(self) -> None:
         """See `Backend`."""

@@ -32,13 +32,13 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layer import AttentionLayer
 from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.hybrid.pieces import Pieces, drained
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.streams import new_stream
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
@@ -119,6 +119,7 @@ class HybridModel(Runner):
         self._kv = parts.kv
         self._inputs = inputs
         self._device = device
+        self._platform = platform_of(device)
         self._attention = parts.attention
         self._prefill_attention = parts.prefill_attention
         self._late = parts.late
@@ -127,22 +128,22 @@ class HybridModel(Runner):
         self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
         # What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
         # stream.
-        self._decode_stream = new_stream(device, priority=-1)
+        self._decode_stream = self._platform.new_stream(priority=-1)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
         # The decode lane's step that is queued: what computes its experts, where its logits arrive, and which of their
         # rows to return.
         self._at_work = divided
         self._pending = torch.empty(0)
-        self._queued: Event = _DoneEvent()
+        self._queued = self._event()
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
-        self._num_saturated = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._num_saturated = torch.zeros((), dtype=torch.int64, pin_memory=self._platform.pins)
         self._has_saturated = False
         shape = (inputs.max_batch_size, weights.num_sampled_ids)
-        self._host_logits = torch.empty(shape, pin_memory=device.type == "cuda")
+        self._host_logits = torch.empty(shape, pin_memory=self._platform.pins)
         self._host_rows, self._host_prefill_rows = (  # of either lane
-            torch.empty((max_step_tokens, spec.hidden), pin_memory=device.type == "cuda") for _ in range(2)
+            torch.empty((max_step_tokens, spec.hidden), pin_memory=self._platform.pins) for _ in range(2)
         )
 
     @torch.inference_mode()
@@ -219,7 +220,7 @@ class HybridModel(Runner):
         """See `Runner`. On a GPU, one call queues the whole step. Raises EngineDeadError when its memory is
         full."""
         self._wanted_rows = slice(None)
-        with self._explained_when_full(), torch.cuda.stream(self._decode_stream):
+        with self._explained_when_full(), self._platform.on(self._decode_stream):
             self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
             if batch.is_decode and batch.token_ids.size <= self._inputs.max_batch_size:
                 self._pending = self._decode(batch, is_staged=is_staged)
@@ -232,7 +233,7 @@ class HybridModel(Runner):
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
         """See `Runner`. The next step's tables are queued behind the step that runs."""
-        with torch.cuda.stream(self._decode_stream):
+        with self._platform.on(self._decode_stream):
             self._inputs.send_tables(batch)
             self._attention.prepare(self._inputs.of_size(batch.token_ids.size).step)
 
@@ -246,7 +247,7 @@ class HybridModel(Runner):
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """See `Runner`."""
-        with torch.cuda.stream(self._decode_stream):
+        with self._platform.on(self._decode_stream):
             self._num_saturated.copy_(self._pointwise.num_saturated, non_blocking=True)
             self._at_work.finish(alive)
             self._wait()
@@ -325,7 +326,8 @@ class HybridModel(Runner):
 
     def _event(self) -> Event:
         """After what is queued on the current stream so far."""
-        return torch.cuda.current_stream().record_event() if self._device.type == "cuda" else _DoneEvent()
+        event: Event = self._platform.current_stream().record_event()
+        return event
 
     @contextmanager
     def _explained_when_full(self) -> Iterator[None]:
@@ -474,7 +476,7 @@ class HybridModel(Runner):
     def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
         """Run a decode step of padding, which reads and writes the null block only. `layers`: as of `_pieces`."""
         self._wait_for_device()
-        with torch.cuda.stream(self._decode_stream):
+        with self._platform.on(self._decode_stream):
             self._inputs.send_padding(batch_size)
             self._attention.prepare(self._inputs.of_size(batch_size).step)
             experts.begin(batch_size)
@@ -484,12 +486,10 @@ class HybridModel(Runner):
 
     def _wait(self) -> None:
         """For the current stream."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
+        self._platform.current_stream().synchronize()
 
     def _wait_for_device(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._platform.synchronize()
 
     def _pieces(
         self,
@@ -535,10 +535,3 @@ class HybridModel(Runner):
         for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
             out[begin:end] = self._mlp(weights, x[begin:end])
         return out
-
-
-class _DoneEvent:
-    """For a device without a queue: what is asked for is done."""
-
-    def query(self) -> bool:
-        return True

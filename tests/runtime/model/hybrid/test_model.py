@@ -56,6 +56,7 @@ from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
 from support.generate import generate
 from support.kernels.attention_cases import attention_case
+from support.models.cpu_backend import copied
 from support.models.float_experts import FloatExperts
 from support.models.float_hybrid import float_linear, load_hybrid
 from support.models.random_blocks import dequantized
@@ -789,7 +790,7 @@ def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: p
 
 
 def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_left() -> None:
-    inputs = DecodeInputs(3, 4, 8, CPU)
+    inputs = DecodeInputs(3, 4, 8, CPU, copied)
     pair = inputs.of_size(2)
     batch = Batch(
         token_ids=i32(7, 7),

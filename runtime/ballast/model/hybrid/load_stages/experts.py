@@ -65,7 +65,7 @@ def divide_experts(state: LoadState, report: Report) -> None:
         state.on_host,
         state.packing.pool,
         options.max_step_tokens,
-        device,
+        state.backend.hand_off(),
         pin_thread=options.pin_thread,
     )
     state.experts = DividedExperts(
@@ -102,13 +102,20 @@ def measure_share(state: LoadState, report: Report) -> None:
     def best_share() -> float:
         in_these = [state.in_host[index] for index in measured]
         few_host = HostExperts(
-            state.spec, in_these, state.packing.pool, MOST_TOKENS, state.device, pin_thread=options.pin_thread
+            state.spec,
+            in_these,
+            state.packing.pool,
+            MOST_TOKENS,
+            state.backend.hand_off(),
+            pin_thread=options.pin_thread,
         )
         few = DividedExperts(
             few_host, [state.by_layer[index] for index in measured], state.backend.divide, state.device
         )
         these = [state.routed_weights[index] for index in measured]
-        return measured_share(few, these, state.spec.hidden, options.max_batch_size, state.device)
+        return measured_share(
+            few, these, state.spec.hidden, options.max_batch_size, state.device, state.backend.replay_of
+        )
 
     with state.times.phase("measured"):
         share = state.measurements.take("pcie_share", state.pinned.num_bytes, best_share, float, kept_share)

@@ -22,7 +22,9 @@ def allocate(state: LoadState, report: Report) -> None:
     options = state.options
     state.kv = DeviceKvPool(state.spec.planes, options.num_blocks, options.block_tokens, options.kv_dtype, state.device)
     max_blocks = -(-state.num_positions // options.block_tokens)
-    state.inputs = DecodeInputs(options.max_batch_size, max_blocks, state.spec.hidden, state.device)
+    state.inputs = DecodeInputs(
+        options.max_batch_size, max_blocks, state.spec.hidden, state.device, state.backend.small_copy
+    )
 
 
 def assemble(state: LoadState, report: Report) -> None:

@@ -94,7 +94,7 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
     if rounds_attention:
-        for layer in (hybrid._attention, hybrid._prefill_attention):
+        for layer in (hybrid.device.attention, hybrid.device.prefill_attention):
             plain = layer._kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)

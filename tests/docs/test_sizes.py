@@ -14,7 +14,6 @@ MAX_CLASS = 300
 MAX_FUNCTION = 60
 
 TOO_LONG = {
-    "runtime/ballast/model/hybrid/model.py",
     "runtime/ballast/model/hybrid/model.py HybridModel",
 }
 """Files, classes and functions that are still too long. Only shorten this list."""

@@ -71,12 +71,12 @@ class ForcedRouting:
 
 def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None:
     layers, index = [], 0
-    for layer in model._weights.layers:
+    for layer in model.layers.weights.layers:
         if layer.routed is not None:
             layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
             index += 1
         layers.append(layer)
-    model._weights = replace(model._weights, layers=tuple(layers))
+    model.layers.weights = replace(model.layers.weights, layers=tuple(layers))
 
 
 def _scores(rule: RoutingSpec, logits: torch.Tensor) -> torch.Tensor:

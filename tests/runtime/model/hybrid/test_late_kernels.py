@@ -194,7 +194,7 @@ def prefill_lane(model: HybridModel) -> None:
 def test_the_next_prompt_uses_kernels_that_are_compiled(model: HybridModel, run: Callable[[HybridModel], None]) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     run(model)
     model.abandon_prefill()
     assert used == []
@@ -208,7 +208,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
     used: list[int] = []
     compiler = Compiler()
     prefill_lane(model)
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     compiler.end()
     decode_lane(model)
     assert used == []
@@ -222,7 +222,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
 def test_an_idle_model_uses_kernels_that_are_compiled(model: HybridModel) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     assert not model.use_spare_time()
     prefill_lane(model)
     compiler.end()

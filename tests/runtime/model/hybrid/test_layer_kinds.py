@@ -70,7 +70,7 @@ def test_warm_up_goes_through_these_layers_alone(written: MakeTiny) -> None:
     )
     file = written(arch="glm5", quant="q4_k").gguf
     hybrid = load_hybrid(file, torch.device("cpu"), settings, make_linear=float_linear)
-    caches = hybrid._kv.layers
+    caches = hybrid.device.kv.layers
     assert [layer.index_keys is not None for layer in caches] == [True, True, True, False, False, True]
     hybrid.warm_up([1, 40], hybrid._experts._host.idle(), [0, 3])
     assert [bool(layer.rows.any()) for layer in caches] == [True, False, False, True, False, False]

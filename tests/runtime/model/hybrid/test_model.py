@@ -245,7 +245,7 @@ def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monke
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
     name = "blk.0.indexer.proj"
     whole = dequantized(tensors[f"{name}.weight"], GGMLQuantizationType.NVFP4) * tensors[f"{name}.scale"]
-    indexer = hybrid._weights.layers[0].attention.indexer
+    indexer = hybrid.layers.weights.layers[0].attention.indexer
     found = indexer.head_weights(torch.eye(whole.shape[1])).T
     np.testing.assert_allclose(found.numpy(), whole, rtol=1e-6)
 
@@ -342,7 +342,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(writt
 def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
     file = written(arch="v3", quant="q4_k").gguf
     wrong = load(file, CPU, LONG, make_linear=float_linear)
-    biases = [layer.routed.choose._bias for layer in wrong._weights.layers if layer.routed is not None]
+    biases = [layer.routed.choose._bias for layer in wrong.layers.weights.layers if layer.routed is not None]
     biases[1][3] += 0.05
     pair = LedPair(file, wrong, LONG)
     run_long_prompts(pair, LONG)
@@ -355,7 +355,7 @@ def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
 ) -> None:
     hybrid = load(written(arch="v3", quant="f32").gguf, CPU, make_linear=float_linear)
     assert hybrid.device_counts.saturated_numbers == 0
-    hybrid._weights.layers[0].attention.kv_a_norm[:2] = 1e6
+    hybrid.layers.weights.layers[0].attention.kv_a_norm[:2] = 1e6
     batch = padding(3, SETTINGS.block_tokens)
     caplog.clear()
     for step in (1, 2):
@@ -420,7 +420,7 @@ def test_the_share_is_measured_on_the_loaded_model(written: MakeTiny, caplog: py
     [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
     assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
     assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
-    assert vars(record)["layers"] == sum(layer.routed is not None for layer in hybrid._weights.layers)
+    assert vars(record)["layers"] == sum(layer.routed is not None for layer in hybrid.layers.weights.layers)
 
 
 def test_a_later_start_takes_the_share_of_an_earlier_one(
@@ -517,7 +517,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(written: MakeTin
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid._kv.layers)))
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.device.kv.layers)))
     written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0

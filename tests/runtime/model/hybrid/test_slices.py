@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.model.hybrid import model
+from ballast.model.hybrid import forward_pass
 from ballast.model.hybrid.layers import latent_attention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
@@ -78,13 +78,14 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
 
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """Of each step, and the cache afterwards."""
-    hybrid._attention = hybrid._prefill_attention  # short prompts, too, are cut as long ones are
-    kind = hybrid._attention._kind
+    device = hybrid.device
+    device.attention = device.prefill_attention  # short prompts, too, are cut as long ones are
+    kind = device.attention._kind
     if isinstance(kind, LatentAttention) and kind._expanded is not None:
         kind._expanded._piece_keys = sizes.long_tokens
     else:
         sizes = replace(sizes, long_from=None)
-    hybrid._attention.slices = sizes
+    device.attention.slices = sizes
     for kept in hybrid.kv_tensors:
         kept.zero_()
     logits = [hybrid.forward(batch, lambda: None).copy() for batch in batches]
@@ -103,7 +104,7 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     second = later(second, [30, 2, 1, 17, 18, 20], first)
     expected, cached = logits_of(hybrid, WHOLE, first, second)
     for sizes, products in zip(SIZES, (10_000, 11, 7, 10_000), strict=True):
-        for module in (latent_attention, model):
+        for module in (latent_attention, forward_pass):
             monkeypatch.setattr(module, "PRODUCT_TOKENS", products)
         found, caches = logits_of(hybrid, sizes, first, second)
         for ours, whole in zip([*found, *caches], [*expected, *cached], strict=True):

@@ -240,7 +240,7 @@ def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
         file, CPU, SETTINGS, make_linear=float_linear, make_experts=FloatExperts, gpu_experts=everything
     )
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
-    for name, layer in (("decode", model._attention), ("prefill", model._prefill_attention)):
+    for name, layer in (("decode", model.device.attention), ("prefill", model.device.prefill_attention)):
 
         def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
             prepared[name] += 1

@@ -105,11 +105,6 @@ class DividedExperts:
         return self._host.bytes_read
 
     @property
-    def num_gpu_experts(self) -> int:
-        """Experts in the device's memory, over all layers."""
-        return sum(layer.num_gpu_experts for layer in self._layers)
-
-    @property
     def pcie_bytes_read(self) -> int:
         """Bytes of experts' weights in host memory that the device has read; the last step may be missing."""
         counts = self._num_across_seen.tolist()

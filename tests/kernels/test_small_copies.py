@@ -11,19 +11,16 @@ from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import BLOCK_WORDS, SmallCopy, carried
 from ballast.model.hybrid.startup.parallel_compile import parallel_compile
 from support.kernels.interpreted import interpreted
-from support.models.cpu_backend import copied
 
 LARGE_BYTES = 256 << 20
 
 
-@pytest.fixture(params=["plain", "interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[SmallCopy, torch.device]:
     """A way to copy, and where to."""
     if request.param == "interpreter":
         return carried(interpreted(small_copy_kernels, monkeypatch)), torch.device("cpu")
-    if request.param == "cuda":
-        return carried(small_copy_kernels), torch.device("cuda:0")
-    return copied, torch.device("cpu")
+    return carried(small_copy_kernels), torch.device("cuda:0")
 
 
 @pytest.mark.parametrize("count", [1, 3, BLOCK_WORDS, BLOCK_WORDS + 1, 5 * BLOCK_WORDS - 1])

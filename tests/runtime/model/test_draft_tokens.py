@@ -20,7 +20,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.weights.gguf import open_gguf
 from support.models.cpu_backend import copied
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -50,7 +50,7 @@ def cpu_runner(isa: str) -> Callable[[Path], Runner]:
 
 def hybrid_runner(file: Path) -> Runner:
     device = torch.device("cpu")
-    return load_hybrid(file, device, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32)
+    return load_hybrid(file, device, SETTINGS, kv_dtype=torch.float32)
 
 
 RUNNERS = {"cpu": cpu_runner(kernels.usable_isas()[0]), "reference": cpu_runner("reference"), "hybrid": hybrid_runner}

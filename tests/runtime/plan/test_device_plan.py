@@ -27,7 +27,7 @@ from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
@@ -51,6 +51,7 @@ from support.kernels.plain_routing import Router
 from support.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
 from support.models.changed_spec import changed
 from support.models.gguf_files import QWEN3_235B_SPEC, R1_SPEC, V32_671B_SPEC, common_types, write_hollow_model
+from support.models.sums_of_calls import sums_of_calls
 from support.models.written import MakeTiny
 
 GIB = 1 << 30

@@ -24,7 +24,7 @@ from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoi
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
-from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
@@ -34,6 +34,7 @@ from support.kernels.torch_pointwise import TorchPointwise
 from support.models.cpu_hand_off import cpu_hand_off
 from support.models.cpu_platform import CpuPlatform as CpuPlatform
 from support.models.float_experts import FloatExperts
+from support.models.sums_of_calls import sums_of_calls
 
 
 def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
@@ -49,18 +50,21 @@ def copied(host: torch.Tensor, out: torch.Tensor) -> None:
 
 
 class CpuBackend:
-    """Implements `Backend`. Without experts given in the options, none are read from host memory."""
+    """Implements `Backend`."""
 
     compiles = False
     captures_graphs = False
     make_linear = staticmethod(float_linear)
     hand_off = staticmethod(cpu_hand_off)
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, make_experts: MakeExperts | None = None) -> None:
+        """`make_experts` makes experts that decode steps read from host memory as well, as a GPU reads them over PCIe;
+        None: they read none."""
         self.device = device
+        self._reads_host = make_experts is not None
         self.divide: Divide = divide
-        self.make_experts: MakeExperts = FloatExperts
-        self.make_sums: MakeSums = sums_of_calls(FloatExperts)
+        self.make_experts: MakeExperts = make_experts or FloatExperts
+        self.make_sums: MakeSums = sums_of_calls(self.make_experts)
         self.small_copy: SmallCopy = copied
 
     def prepare(self) -> None:
@@ -94,7 +98,7 @@ class CpuBackend:
 
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """See `Backend`."""
-        return False
+        return self._reads_host
 
     def warmup_sizes(self, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
         """See `Backend`."""
@@ -108,7 +112,6 @@ class CpuBackend:
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:

@@ -113,7 +113,6 @@ class Backend(Protocol):
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:

@@ -130,13 +130,12 @@ class CudaBackend:
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> Iterator[KernelsAhead]:
         """See `Backend`."""
         with CompileAhead(self._use_device) as compiling:
-            yield KernelsAhead(compiling, spec, pool, make_experts, most_tokens, expert_sizes, self.device)
+            yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, expert_sizes, self.device)
 
     def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
         """See `Backend`."""

@@ -32,7 +32,7 @@ from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 from support.tiers import until_written
 
@@ -155,7 +155,7 @@ MakeCore = Callable[..., EngineCore]
 
 def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: Any) -> HybridModel:
     torch.set_num_threads(1)
-    on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
+    on_cpu: dict[str, Any] = {"make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
     file = written(arch=arch, mla="split", quant=quant).gguf
     return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))

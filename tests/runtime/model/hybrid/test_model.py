@@ -58,7 +58,7 @@ from support.generate import generate
 from support.kernels.attention_cases import attention_case
 from support.models.cpu_backend import copied
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.random_blocks import dequantized
 from support.models.written import MakeTiny
 from support.oracles.divergence import divergences, log_probabilities
@@ -159,14 +159,14 @@ def as_served(file: Path, device: str, **settings: object) -> Runner:
 
 
 def pair_on_cpu(file: Path) -> Pair:
-    return Pair(as_served(file, "cpu"), load(file, CPU, make_linear=float_linear, kv_dtype=torch.float32))
+    return Pair(as_served(file, "cpu"), load(file, CPU, kv_dtype=torch.float32))
 
 
 class LedPair(Pair):
     """A model in float32 and one that is not, whose choices of experts, and of positions, the first follows."""
 
     def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
-        follower = load(file, CPU, settings, make_linear=float_linear, kv_dtype=torch.float32)
+        follower = load(file, CPU, settings, kv_dtype=torch.float32)
         self.routing = ForcedRouting(forced_by, follower, settings.prefill_chunk_size)
         is_sparse = bool(forced_by._spec.choices)
         self.positions = ForcedPositions(forced_by, follower, settings.prefill_chunk_size) if is_sparse else None
@@ -241,7 +241,7 @@ def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monke
         },
     )
     file = write_tiny_model(tmp_path, arch="v32", quant="nvfp4").gguf
-    hybrid = load(file, CPU, make_linear=float_linear)
+    hybrid = load(file, CPU)
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
     name = "blk.0.indexer.proj"
     whole = dequantized(tensors[f"{name}.weight"], GGMLQuantizationType.NVFP4) * tensors[f"{name}.scale"]
@@ -298,7 +298,6 @@ def test_logits_agree_however_experts_are_divided(
     hybrid = load(
         file,
         CPU,
-        make_linear=float_linear,
         kv_dtype=torch.float32,
         make_experts=FloatExperts,
         stream_from_tokens=stream_from_tokens,
@@ -320,7 +319,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties(written: MakeTiny)
     differing = total = 0
     for arch in ("v2lite", "v2", "v3", "k2"):
         file = written(arch=arch, quant="q4_k").gguf
-        pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
+        pair = LedPair(file, load(file, CPU, LONG), LONG)
         run_long_prompts(pair, LONG)
         pair.check()
         differing += pair.routing.num_differing
@@ -332,7 +331,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties(written: MakeTiny)
 @pytest.mark.parametrize("arch", SPARSE)
 def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
-    pair = LedPair(file, load(file, CPU, LONG, make_linear=float_linear), LONG)
+    pair = LedPair(file, load(file, CPU, LONG), LONG)
     run_long_prompts(pair, LONG)
     pair.check()
     assert pair.positions is not None
@@ -341,7 +340,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(writt
 
 def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
     file = written(arch="v3", quant="q4_k").gguf
-    wrong = load(file, CPU, LONG, make_linear=float_linear)
+    wrong = load(file, CPU, LONG)
     biases = [layer.routed.choose._bias for layer in wrong.layers.weights.layers if layer.routed is not None]
     biases[1][3] += 0.05
     pair = LedPair(file, wrong, LONG)
@@ -353,7 +352,7 @@ def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
 def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
     written: MakeTiny, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hybrid = load(written(arch="v3", quant="f32").gguf, CPU, make_linear=float_linear)
+    hybrid = load(written(arch="v3", quant="f32").gguf, CPU)
     assert hybrid.device_counts.saturated_numbers == 0
     hybrid.layers.weights.layers[0].attention.kv_a_norm[:2] = 1e6
     batch = padding(3, SETTINGS.block_tokens)
@@ -382,9 +381,7 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_compute
             return super().take(index, experts)
 
     monkeypatch.setattr(weights, "WholeLayers", Watched)
-    hybrid = load(
-        file, CPU, make_linear=float_linear, kv_dtype=torch.float32, make_experts=make, gpu_experts=gpu_experts
-    )
+    hybrid = load(file, CPU, kv_dtype=torch.float32, make_experts=make, gpu_experts=gpu_experts)
     gc.collect()
     is_gone = [experts() is None for experts in seen]
     assert is_gone == [is_right, *[False] * (len(gpu_experts) - 1)]
@@ -416,7 +413,7 @@ def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(
 def test_the_share_is_measured_on_the_loaded_model(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     file = written(arch="v3", mla="split", quant="f32").gguf
-    hybrid = load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
+    hybrid = load(file, CPU, make_experts=FloatExperts, pcie_share=None)
     [record] = [record for record in caplog.records if record.message == "PCIe share measured"]
     assert hybrid.device_counts.pcie_share == vars(record)["share"] in (0.0, *SHARES)
     assert len(vars(record)["ms_with"]) == 2, "for one request and for four"
@@ -430,7 +427,7 @@ def test_a_later_start_takes_the_share_of_an_earlier_one(
 
     def start() -> Start:
         record = Start(Measurements(tmp_path, {}))
-        options = {"make_linear": float_linear, "make_experts": FloatExperts, "pcie_share": None, "start": record}
+        options = {"make_experts": FloatExperts, "pcie_share": None, "start": record}
         assert load(file, CPU, **options).device_counts.pcie_share == SHARES[1]
         return record
 
@@ -460,7 +457,7 @@ def test_what_fails_while_the_share_is_measured_ends_the_start(
     monkeypatch.setattr(HostExperts, "submit", refused)
     file = written(arch="v3", mla="split", quant="f32").gguf
     with pytest.raises(EngineDeadError, match="801"):
-        load(file, CPU, make_linear=float_linear, make_experts=FloatExperts, pcie_share=None)
+        load(file, CPU, make_experts=FloatExperts, pcie_share=None)
 
 
 @pytest.mark.gpu
@@ -585,7 +582,7 @@ def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(
     written: MakeTiny, arch: str, device: str
 ) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    model = load(file, GPU) if device == "cuda" else load(file, CPU, make_linear=float_linear)
+    model = load(file, GPU) if device == "cuda" else load(file, CPU)
     assert model.is_asynchronous
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))

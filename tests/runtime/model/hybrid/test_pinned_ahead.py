@@ -24,7 +24,7 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from support.cluster.waiting import wait_for
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -194,7 +194,6 @@ def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: 
             torch.device("cpu"),
             SETTINGS,
             ahead=ahead,
-            make_linear=float_linear,
             make_experts=FloatExperts,
             pcie_share=None,
         )

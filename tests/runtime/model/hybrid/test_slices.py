@@ -21,7 +21,7 @@ from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch=arch, quant="f32").gguf
-    hybrid = load_hybrid(file, CPU, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32, slices=WHOLE)
+    hybrid = load_hybrid(file, CPU, SETTINGS, kv_dtype=torch.float32, slices=WHOLE)
     first = batch_of([(0, 30), (0, 3), (0, 1), (0, 45), (0, 18), (0, 20)])
     # Each goes on where it ended, or where a part of it did: from the cache of the step before.
     second = batch_of([(0, 52), (0, 3), (0, 5), (0, 45), (0, 38), (0, 21)])

@@ -17,7 +17,6 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.start import start_streaming
-from ballast.model.hybrid.streaming.streamed_experts import sums_of_calls
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -50,12 +49,9 @@ def self_check(state: LoadState) -> SelfCheck:
 def divide_experts(state: LoadState, report: Report) -> None:
     """Divide each layer's experts between the CPU and the device."""
     options, device = state.options, state.device
-    make_experts = options.make_experts or state.backend.make_experts
-    is_readable = options.pcie_share != 0 and (
-        state.backend.reads_host(state.pinned) or options.make_experts is not None
-    )
+    is_readable = options.pcie_share != 0 and state.backend.reads_host(state.pinned)
     placed = [
-        place_experts(layer, state.whole.left_of(index), make_experts, device, is_readable=is_readable)
+        place_experts(layer, state.whole.left_of(index), state.backend.make_experts, device, is_readable=is_readable)
         for index, layer in state.in_host.items()
     ]
     right = self_check(state)(placed, state.on_host)
@@ -82,7 +78,7 @@ def stream_experts(state: LoadState, report: Report) -> None:
         state.packing.pool,
         state.pinned,
         state.device,
-        state.backend.make_sums if options.make_experts is None else sums_of_calls(options.make_experts),
+        state.backend.make_sums,
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=state.expert_sizes,

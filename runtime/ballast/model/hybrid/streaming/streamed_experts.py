@@ -49,26 +49,6 @@ MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
 Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
-class SumsOfCalls:
-    """`LayerSums` of experts that are made and called chunk by chunk."""
-
-    def __init__(self, make_experts: MakeExperts, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """See `MakeSums`."""
-        self.total = torch.zeros_like(x)
-        self._make_experts = make_experts
-        self._given = x, ids, weights
-
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """See `LayerSums`."""
-        x, ids, weights = self._given
-        self.total += self._make_experts(gate, up, down)(x, ids - first, weights)
-
-
-def sums_of_calls(make_experts: MakeExperts) -> MakeSums:
-    """`MakeSums` for experts of any kind."""
-    return lambda x, ids, weights, num_experts: SumsOfCalls(make_experts, x, ids, weights)
-
-
 class StreamedExperts:
     """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of
     `from_tokens` tokens and more."""

@@ -12,6 +12,7 @@ import torch
 
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.vram import VramLimit, why_full
+from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool, LayerCache
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.device_wait import Event
@@ -21,6 +22,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layer import AttentionLayer
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.step import Step
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,10 @@ class Device:
     def attention_for(self, *, is_prefill: bool) -> AttentionLayer[Any]:
         """Attention of long prompts, or of other steps."""
         return self.prefill_attention if is_prefill else self.attention
+
+    def prepared(self, batch: Batch, *, is_prefill: bool) -> Step:
+        """The batch's tables on the device, cut and planned for `attention_for(is_prefill=is_prefill)`."""
+        return self.attention_for(is_prefill=is_prefill).prepared(batch, self.torch_device)
 
     def decoding(self) -> AbstractContextManager[object]:
         """A context in which work is queued on `decode_stream`."""

@@ -5,7 +5,6 @@ Shapes: T tokens, D hidden.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,14 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts
+from ballast.model.hybrid.decode_steps import DecodeSteps
 from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.forward_pass import ForwardPass
 from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.hybrid.pieces import Pieces, drained
 from ballast.model.hybrid.prefill_pass import PrefillPass
@@ -35,11 +36,6 @@ from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.model.transformer import ALIVE_EVERY_S
-
-log = logging.getLogger(__name__)
-
-EMBEDDED_AT_ONCE = 2048
-"""Tokens of a prompt that are embedded at a time: a few milliseconds of some threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,6 @@ class HybridModel(Runner):
         self.vocabulary = spec.vocab_size
         self._spec = spec
         self._off = off
-        self._embedding = Embedding(weights.embedding)
         self._experts = divided
         self._pinned = experts.pinned
         self.pool: kernels.ThreadPool = experts.pool
@@ -89,7 +84,6 @@ class HybridModel(Runner):
         """Whether a joint step of the decode lane has begun, whose logits have not been asked for."""
         self.devices = tuple(devices)
         self.layers = ForwardPass(spec, weights, self.devices)
-        self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
         # The decode lane's step that is queued: what computes its experts, where its logits arrive, and which of their
@@ -99,10 +93,10 @@ class HybridModel(Runner):
         self._queued = self.device.event()
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
-        shape, is_pinned = (self.device.inputs.max_batch_size, weights.num_sampled_ids), self.device.platform.pins
-        self._host_logits = torch.empty(shape, pin_memory=is_pinned)
-        self._host_rows, self._host_prefill_rows = (  # of either lane
-            torch.empty((max_step_tokens, spec.hidden), pin_memory=is_pinned) for _ in range(2)
+        self._decode_steps = DecodeSteps(self.device, self.layers, divided)
+        embedding = Embedding(weights.embedding)
+        self._rows, self._prefill_rows = (  # of either lane
+            EmbeddedRows(embedding, max_step_tokens, spec.hidden, self.device.platform) for _ in range(2)
         )
 
     @property
@@ -118,26 +112,24 @@ class HybridModel(Runner):
         `warmup_sizes`: tokens of a prompt's step, and requests of a decode step. `host` stands in for the CPU's
         experts. `layers`: the ascending layers that steps go through."""
         idle = self._experts.over(host)
-        self._warm_up = host, layers
         longest = max(warmup_sizes)
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self.device.torch_device)
             batch = padding(num_tokens, self.device.kv.block_tokens)
             if num_tokens < longest:  # whose logits may be too many for the memory that is left
                 batch = replace(batch, sampled=np.arange(num_tokens))
-            step = self._prepared(batch, is_prefill=True)
+            step = self.device.prepared(batch, is_prefill=True)
             idle.begin(num_tokens)
             drained(self.layers.pieces(rows, step, idle, is_prefill=True, layers=layers))
-            self._wait_for_devices()
+            self.device.platform.synchronize()
         most = self.device.inputs.max_batch_size
-        for batch_size in sorted({most, *(count for count in warmup_sizes if count < most)}):
-            self._run_padding(batch_size, idle, layers)
+        self._decode_steps.warm_up(sorted({most, *(count for count in warmup_sizes if count < most)}), host, layers)
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None], *, finishes_later: bool = False) -> None:
         """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1.
         `finishes_later`: leave rare batch sizes to `use_spare_time`. Raises as `DecodeGraphs.capture` does."""
-        self.device.capture(self._run_before_capture, self._queue_for_capture, report, finishes_later=finishes_later)
+        self._decode_steps.capture(report, finishes_later=finishes_later)
 
     @torch.inference_mode()
     def use_spare_time(self) -> bool:
@@ -145,8 +137,7 @@ class HybridModel(Runner):
         if self._prefill_pass is not None:
             return False
         self._use_compiled()
-        graphs = self.device.graphs
-        return graphs is not None and graphs.capture_next(self._run_before_capture, self._queue_for_capture)
+        return self._decode_steps.capture_next()
 
     def set_prefill_attention(self, attention: AttentionLayer[Any]) -> None:
         """Compute long prompts by `attention` from the next one on. No pass of the prefill lane may be in flight."""
@@ -178,7 +169,10 @@ class HybridModel(Runner):
         with self.device.explained_when_full(), self.device.decoding():
             self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
             if batch.is_decode and batch.token_ids.size <= self.device.inputs.max_batch_size:
-                self._pending = self._decode(batch, is_staged=is_staged)
+                if not is_staged:
+                    self.stage(batch)
+                self._at_work = self._experts
+                self._pending = self._decode_steps.queue(batch)
                 if batch.sampled.size < batch.token_ids.size:
                     self._wanted_rows = batch.sampled
             else:
@@ -188,10 +182,7 @@ class HybridModel(Runner):
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
         """See `Runner`. The next step's tables are queued behind the step that runs."""
-        device = self.device
-        with device.decoding():
-            device.inputs.send_tables(batch)
-            device.attention.prepare(device.inputs.of_size(batch.token_ids.size).step)
+        self._decode_steps.stage(batch)
 
     def is_done(self, timeout_s: float) -> bool:
         """See `Runner`."""
@@ -238,7 +229,7 @@ class HybridModel(Runner):
         assert self.can_begin_prefill, "a joint step is in flight"
         with self.device.explained_when_full():
             self._use_compiled()
-            step = self._prepared(batch, is_prefill=True)
+            step = self.device.prepared(batch, is_prefill=True)
             self._num_streamed_steps += self.streamed is not None
             self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), self.device.event)
 
@@ -318,11 +309,6 @@ class HybridModel(Runner):
         return self._pinned.num_bytes
 
     @property
-    def streams_from_tokens(self) -> int | None:
-        """Fewest tokens of a step whose experts are streamed through the device; None: they never are."""
-        return None if self.streamed is None else self.streamed.from_tokens
-
-    @property
     def long_steps_pay(self) -> bool:
         """Whether the device computes all experts of a long step."""
         return self.streamed is not None or not self._experts.has_host
@@ -346,92 +332,32 @@ class HybridModel(Runner):
             self._use_compiled()
         self._at_work = self._experts_for(batch.token_ids.size)
         is_long = self._at_work is self._long_step_experts and not self._has_prefill_lane
-        step = self._prepared(batch, is_prefill=is_long)
-        embedded = self._embedded(batch)
+        step = self.device.prepared(batch, is_prefill=is_long)
+        embedded = self._rows.whole(batch.token_ids)
         self._at_work.begin(len(embedded))
-        last_report_s = time.monotonic()
-
-        def report() -> None:
-            nonlocal last_report_s
-            if time.monotonic() - last_report_s >= ALIVE_EVERY_S:
-                alive()
-                last_report_s = time.monotonic()
-
-        return drained(self.layers.pieces(embedded, step, self._at_work, is_prefill=is_long), report)
+        pieces = self.layers.pieces(embedded, step, self._at_work, is_prefill=is_long)
+        return drained(pieces, _now_and_then(alive))
 
     def _prefill_pieces(self, batch: Batch, step: Step) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens too are embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
-        num_tokens = batch.token_ids.size
-        experts.begin(num_tokens)
-        rows = self._host_prefill_rows[:num_tokens]
-        embedded = torch.empty_like(rows, device=self.device.torch_device)
-        for begin in range(0, num_tokens, EMBEDDED_AT_ONCE):
-            piece = slice(begin, begin + EMBEDDED_AT_ONCE)
-            self._embedding.read(batch.token_ids[piece], rows[piece].numpy())
-            embedded[piece].copy_(rows[piece], non_blocking=True)
-            yield
+        experts.begin(batch.token_ids.size)
+        embedded = yield from self._prefill_rows.pieces(batch.token_ids)
         return (yield from self.layers.pieces(embedded, step, experts, is_prefill=True))
-
-    def _embedded(self, batch: Batch) -> torch.Tensor:
-        """The batch's embedded tokens on the device, float32 [T, D]; to be queued before gigabytes of streamed experts,
-        which share the bus."""
-        rows = self._host_rows[: batch.token_ids.size]
-        self._embedding.read(batch.token_ids, rows.numpy())
-        return rows.to(self.device.torch_device, non_blocking=True, copy=True)
-
-    def _decode(self, batch: Batch, *, is_staged: bool) -> torch.Tensor:
-        """Queue a step whose tokens are requests of their own; the logits in host memory, once the step has run."""
-        size = batch.token_ids.size
-        if not is_staged:
-            self.stage(batch)
-        device = self.device
-        kernels.embed(self.layers.weights.embedding, batch.token_ids, device.inputs.host_rows(size))
-        device.inputs.send_rows(size)
-        self._at_work = self._experts
-        self._experts.begin(size)
-        if device.graphs is not None and device.graphs.holds(size):
-            device.graphs.replay(size)
-        else:
-            self._queue_decode(size, self._experts)
-        return self._host_logits[:size]
-
-    def _queue_decode(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
-        """Queue a decode step, from its input in fixed memory to logits in host memory. `layers`: `ForwardPass`'s."""
-        given = self.device.inputs.of_size(batch_size)
-        logits = drained(self.layers.pieces(given.embedded, given.step, experts, is_prefill=False, layers=layers))
-        self._host_logits[:batch_size].copy_(logits, non_blocking=True)
-
-    def _run_before_capture(self, batch_size: int) -> None:
-        experts, layers = self._experts, None
-        if self._warm_up is not None:  # one layer of each kind launches all kernels, and nothing waits for the CPU
-            host, layers = self._warm_up
-            experts = self._experts.over(host)
-        self._run_padding(batch_size, experts, layers)
-
-    def _queue_for_capture(self, batch_size: int) -> None:
-        self._queue_decode(batch_size, self._experts)
-
-    def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
-        """Run a decode step of padding, which reads and writes the null block only. `layers`: as of `ForwardPass`."""
-        self._wait_for_devices()
-        device = self.device
-        with device.decoding():
-            device.inputs.send_padding(batch_size)
-            device.attention.prepare(device.inputs.of_size(batch_size).step)
-            experts.begin(batch_size)
-            self._queue_decode(batch_size, experts, layers)
-            experts.finish(lambda: None)
-            device.wait()
-
-    def _prepared(self, batch: Batch, *, is_prefill: bool) -> Step:
-        """The batch's tables on the device, cut and planned."""
-        return self.device.attention_for(is_prefill=is_prefill).prepared(batch, self.device.torch_device)
 
     def _use_compiled(self) -> None:
         for device in self.devices:
             device.late.use_compiled()
 
-    def _wait_for_devices(self) -> None:
-        for device in self.devices:
-            device.platform.synchronize()
+
+def _now_and_then(alive: Callable[[], None]) -> Callable[[], None]:
+    """Calls `alive` if ALIVE_EVERY_S have passed since it was called last."""
+    last_s = time.monotonic()
+
+    def report() -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= ALIVE_EVERY_S:
+            alive()
+            last_s = time.monotonic()
+
+    return report

@@ -604,10 +604,10 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
     assert hybrid.pinned_bytes > 0
-    assert hybrid.streams_from_tokens == 2
+    assert hybrid.streamed is not None
+    assert hybrid.streamed.from_tokens == 2
     run_requests(pair)
     run_long_prompts(pair, SETTINGS)
-    assert hybrid.streamed is not None
     assert hybrid.streamed.bytes_read > 0
     pair.check()
 

@@ -41,7 +41,7 @@ from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
 from support.bench_record import bench_record
 from support.generate import generate
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.oracles.divergence import divergences, log_probabilities
 from support.oracles.forced_routing import ForcedRouting
 
@@ -92,9 +92,9 @@ class RoundedAttention:
 
 
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
-    hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, kv_dtype=dtype)
+    hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=dtype)
     if rounds_attention:
-        for layer in (hybrid._attention, hybrid._prefill_attention):
+        for layer in (hybrid.device.attention, hybrid.device.prefill_attention):
             plain = layer._kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)

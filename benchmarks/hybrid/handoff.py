@@ -19,6 +19,7 @@ from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
+from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
 from support.bench_record import bench_record
@@ -51,7 +52,7 @@ def measure(batch: int, options: argparse.Namespace) -> None:
     pool = kernels.ThreadPool(options.threads)
     one = small_experts(pool, options.hidden)
     spec = spec_of(options.hidden)
-    experts = HostExperts(spec, [one] * options.layers, pool, batch, device)
+    experts = HostExperts(spec, [one] * options.layers, pool, batch, backend_of(device).hand_off())
     x = torch.randn(batch, options.hidden, device=device)
     ids = torch.full((batch, EXPERTS), -1, dtype=torch.int32, device=device)
     weights = torch.ones(batch, EXPERTS, device=device)

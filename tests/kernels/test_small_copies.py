@@ -8,20 +8,19 @@ import pytest
 import torch
 
 from ballast.model.hybrid.copies import small_copy_kernels
-from ballast.model.hybrid.copies.small_copies import BLOCK_WORDS, SmallCopy, carried, small_copy
+from ballast.model.hybrid.copies.small_copies import BLOCK_WORDS, SmallCopy, carried
 from ballast.model.hybrid.startup.parallel_compile import parallel_compile
 from support.kernels.interpreted import interpreted
 
 LARGE_BYTES = 256 << 20
 
 
-@pytest.fixture(params=["plain", "interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[SmallCopy, torch.device]:
     """A way to copy, and where to."""
     if request.param == "interpreter":
         return carried(interpreted(small_copy_kernels, monkeypatch)), torch.device("cpu")
-    device = torch.device("cuda:0" if request.param == "cuda" else "cpu")
-    return small_copy(device), device
+    return carried(small_copy_kernels), torch.device("cuda:0")
 
 
 @pytest.mark.parametrize("count", [1, 3, BLOCK_WORDS, BLOCK_WORDS + 1, 5 * BLOCK_WORDS - 1])
@@ -55,7 +54,7 @@ def test_a_copy_is_made_where_launches_only_compile(way: tuple[SmallCopy, torch.
 @pytest.mark.gpu
 def test_a_small_copy_waits_for_no_large_ones_of_another_stream() -> None:
     device = torch.device("cuda:0")
-    copy, aside = small_copy(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
+    copy, aside = carried(small_copy_kernels), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
     large, small = torch.empty(LARGE_BYTES, dtype=torch.uint8).pin_memory(), torch.arange(64).int().pin_memory()
     target, out = torch.empty_like(large, device=device), torch.zeros(64, dtype=torch.int32, device=device)
     copy(small, out)  # compiled

@@ -27,7 +27,7 @@ from ballast.tiny.shape import PRESETS
 from ballast.tiny.tokenizer import make_tokenizer
 from ballast.weights.gguf import open_gguf
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 
 NUM_REQUESTS = 16
 LEAST_RATIO = 0.8
@@ -70,7 +70,6 @@ def hybrid(file: Path) -> HybridModel:
         file,
         torch.device("cpu"),
         SETTINGS,
-        make_linear=float_linear,
         make_experts=FloatExperts,
         kv_dtype=torch.float32,
         stream_from_tokens=0,

@@ -19,7 +19,8 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.weights.gguf import open_gguf
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.cpu_backend import copied
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -49,7 +50,7 @@ def cpu_runner(isa: str) -> Callable[[Path], Runner]:
 
 def hybrid_runner(file: Path) -> Runner:
     device = torch.device("cpu")
-    return load_hybrid(file, device, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32)
+    return load_hybrid(file, device, SETTINGS, kv_dtype=torch.float32)
 
 
 RUNNERS = {"cpu": cpu_runner(kernels.usable_isas()[0]), "reference": cpu_runner("reference"), "hybrid": hybrid_runner}
@@ -122,7 +123,7 @@ def test_the_input_of_a_decode_step_has_a_row_for_each_token() -> None:
     scheduler.propose(0, np.array([5, 6], np.int32))
     batch = Batch.from_plan(scheduler.plan())
     assert batch.is_decode
-    inputs = DecodeInputs(4, 4, 8, torch.device("cpu"))
+    inputs = DecodeInputs(4, 4, 8, torch.device("cpu"), copied)
     inputs.send_tables(batch)
     step = inputs.of_size(4).step
     assert step.positions.tolist() == [14, 15, 16, 46]

@@ -27,7 +27,7 @@ from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
@@ -48,10 +48,12 @@ from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.kernels.plain_routing import Router
+from support.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
 from support.models.changed_spec import changed
 from support.models.gguf_files import common_types, write_hollow_model
 from support.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
 from support.models.specs.qwen3 import QWEN3_235B_SPEC
+from support.models.sums_of_calls import sums_of_calls
 from support.models.written import MakeTiny
 
 GIB = 1 << 30

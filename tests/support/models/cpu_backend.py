@@ -15,6 +15,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
@@ -23,14 +24,17 @@ from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoi
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
-from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.plain_routing import Router, divide
 from support.kernels.torch_pointwise import TorchPointwise
+from support.models.cpu_hand_off import cpu_hand_off
+from support.models.cpu_platform import CpuPlatform as CpuPlatform
 from support.models.float_experts import FloatExperts
+from support.models.sums_of_calls import sums_of_calls
 
 
 def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
@@ -40,18 +44,28 @@ def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed:
     return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
 
 
+def copied(host: torch.Tensor, out: torch.Tensor) -> None:
+    """A `SmallCopy`."""
+    out.copy_(host)
+
+
 class CpuBackend:
-    """Implements `Backend`. Without experts given in the options, none are read from host memory."""
+    """Implements `Backend`."""
 
     compiles = False
     captures_graphs = False
     make_linear = staticmethod(float_linear)
+    hand_off = staticmethod(cpu_hand_off)
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, make_experts: MakeExperts | None = None) -> None:
+        """`make_experts` makes experts that decode steps read from host memory as well, as a GPU reads them over PCIe;
+        None: they read none."""
         self.device = device
+        self._reads_host = make_experts is not None
         self.divide: Divide = divide
-        self.make_experts: MakeExperts = FloatExperts
-        self.make_sums: MakeSums = sums_of_calls(FloatExperts)
+        self.make_experts: MakeExperts = make_experts or FloatExperts
+        self.make_sums: MakeSums = sums_of_calls(self.make_experts)
+        self.small_copy: SmallCopy = copied
 
     def prepare(self) -> None:
         """See `Backend`."""
@@ -84,7 +98,7 @@ class CpuBackend:
 
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """See `Backend`."""
-        return False
+        return self._reads_host
 
     def warmup_sizes(self, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
         """See `Backend`."""
@@ -98,7 +112,6 @@ class CpuBackend:
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:
@@ -113,6 +126,10 @@ class CpuBackend:
         self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
     ) -> None:
         """See `Backend`."""
+
+    def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
+        """See `Backend`."""
+        return queue
 
     def give_back_memory(self) -> None:
         """See `Backend`."""

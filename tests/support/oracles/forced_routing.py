@@ -37,8 +37,10 @@ class ForcedRouting:
         """Of them, those that it has made otherwise, for no near tie explains the leader's."""
         spec = leader._spec
         shape = len(spec.routed_layers), most_tokens
-        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader._device)
-        self._chosen = torch.zeros((*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader._device)
+        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.device.torch_device)
+        self._chosen = torch.zeros(
+            (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.device.torch_device
+        )
         _rechoose(leader, self._noted)
         _rechoose(follower, self._forced)
 
@@ -71,12 +73,12 @@ class ForcedRouting:
 
 def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None:
     layers, index = [], 0
-    for layer in model._weights.layers:
+    for layer in model.layers.weights.layers:
         if layer.routed is not None:
             layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
             index += 1
         layers.append(layer)
-    model._weights = replace(model._weights, layers=tuple(layers))
+    model.layers.weights = replace(model.layers.weights, layers=tuple(layers))
 
 
 def _scores(rule: RoutingSpec, logits: torch.Tensor) -> torch.Tensor:

@@ -195,9 +195,9 @@ def _load_hybrid(
 
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-    from ballast.model.hybrid.copies.pinned_memory import memory_beside
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import HybridOptions
+    from ballast.model.hybrid.platforms.platform_of import platform_of
 
     if settings.vram is not None:
         enforce(settings.device, settings.vram)
@@ -217,7 +217,8 @@ def _load_hybrid(
         start=start,
     )
     use_device = partial(torch.cuda.set_device, options.device)
-    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, memory_beside(options.device), use_device) as ahead:
+    take = platform_of(options.device).host_memory()
+    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)

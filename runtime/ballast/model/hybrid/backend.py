@@ -15,8 +15,10 @@ from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedK
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
+from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.sparse.choice import PositionChoice
@@ -67,6 +69,8 @@ class Backend(Protocol):
     make_experts: MakeExperts
     make_sums: MakeSums
 
+    small_copy: SmallCopy
+
     def prepare(self) -> None:
         """Find the compilers and their caches."""
 
@@ -93,6 +97,9 @@ class Backend(Protocol):
     def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         """See `MakeLinear`."""
 
+    def hand_off(self) -> HandOff:
+        """The way to the CPU's experts and back. Raises EngineDeadError if the driver cannot signal."""
+
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """Whether the device can compute experts from host memory."""
 
@@ -106,7 +113,6 @@ class Backend(Protocol):
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:
@@ -119,6 +125,9 @@ class Backend(Protocol):
         self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
     ) -> None:
         """Choose the kernel of each dense layer for each number of tokens."""
+
+    def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
+        """Queues again what `queue` queues on the current stream; captured as a graph where the device has graphs."""
 
     def give_back_memory(self) -> None:
         """Release unused device memory."""

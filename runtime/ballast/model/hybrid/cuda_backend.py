@@ -15,21 +15,27 @@ from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
 from ballast.host.startup.kernel_cache import keep_compiled_kernels_in
 from ballast.host.startup.measurements import Measurements
+from ballast.host.stream_signals import StreamSignals
 from ballast.model.hybrid.attention.attention import largest_query
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes
 from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
 from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-from ballast.model.hybrid.copies.registrar import CudaRegistrar
+from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
 from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide
 from ballast.model.hybrid.experts.routing import Choose
+from ballast.model.hybrid.graphs.capture import captured
+from ballast.model.hybrid.handoff import transport, transport_kernels
+from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.panels.autotune import autotune, replay_seconds
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.sparse.choice import PositionChoice
@@ -59,6 +65,7 @@ class CudaBackend:
         self.divide: Divide = fused_divide
         self.make_experts: MakeExperts = ExpertPanels
         self.make_sums: MakeSums = ExpertSums
+        self.small_copy: SmallCopy = carried(small_copy_kernels)
         self._use_device()
 
     def prepare(self) -> None:
@@ -97,6 +104,11 @@ class CudaBackend:
         """See `Backend`."""
         return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=self.device)
 
+    def hand_off(self) -> HandOff:
+        """See `Backend`."""
+        send, fetch = transport.carried(self.device, transport_kernels)
+        return HandOff(StreamSignals(), send, fetch, pins=True)
+
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """See `Backend`."""
         return bool(pinned.num_bytes)
@@ -118,13 +130,12 @@ class CudaBackend:
         self,
         spec: ModelSpec,
         pool: kernels.ThreadPool,
-        make_experts: MakeExperts,
         most_tokens: int,
         expert_sizes: Sequence[int],
     ) -> Iterator[KernelsAhead]:
         """See `Backend`."""
         with CompileAhead(self._use_device) as compiling:
-            yield KernelsAhead(compiling, spec, pool, make_experts, most_tokens, expert_sizes, self.device)
+            yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, expert_sizes, self.device)
 
     def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
         """See `Backend`."""
@@ -137,6 +148,12 @@ class CudaBackend:
         tuned = [linear for linear in linears if isinstance(linear, PanelLinear)]
         compiled_first = partial(self.parallel_compile, lambda _: None)
         autotune(tuned, most_tokens, self.device, replay_seconds, compiled_first, off, measurements)
+
+    def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
+        """See `Backend`."""
+        with captured() as graph:
+            queue()
+        return graph.replay
 
     def give_back_memory(self) -> None:
         """See `Backend`."""

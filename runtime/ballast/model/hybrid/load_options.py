@@ -8,10 +8,8 @@ import torch
 
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
-from ballast.model.hybrid.linear import MakeLinear
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
 from ballast.moe.gpu_experts import GpuExperts
 
 
@@ -56,8 +54,3 @@ class HybridOptions:
     slices: SliceSizes | None = None
     """How long steps are cut for attention, without long slices where no kernels are for them; None: as
     `slice_sizes_of` says."""
-    make_linear: MakeLinear | None = None
-    """Makes dense layers; None: packed ones, which take a device that Triton compiles for."""
-    make_experts: MakeExperts | None = None
-    """Makes the experts that the device computes; None: packed ones, as above. Given for a CPU, they are read from host
-    memory in decode steps as well, as a GPU reads them over PCIe."""

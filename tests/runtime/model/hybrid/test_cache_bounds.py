@@ -16,7 +16,7 @@ from ballast.model.hybrid.pointwise.pointwise import HeadWeights
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from support.kernels.torch_pointwise import TorchPointwise
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.random_blocks import dequantized
 from support.models.written import MakeTiny
 
@@ -96,7 +96,7 @@ def test_the_scale_of_a_whole_matrix_counts(written: MakeTiny, monkeypatch) -> N
         largest_kept, "largest_product", lambda norm, rows, bias: (seen.append(rows), bound(norm, rows, bias))[1]
     )
     file = written(arch="v2lite", quant="nvfp4").gguf
-    load_hybrid(file, CPU, SETTINGS, make_linear=float_linear)
+    load_hybrid(file, CPU, SETTINGS)
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(file).tensors}
     name = "blk.0.attn_kv_a_mqa"
     whole = dequantized(tensors[f"{name}.weight"], GGMLQuantizationType.NVFP4) * tensors[f"{name}.scale"]
@@ -108,7 +108,7 @@ def test_a_start_tells_how_large_keys_can_be(written: MakeTiny, monkeypatch, cap
     if key is not None:
         monkeypatch.setattr(largest_kept, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)
-    load_hybrid(written(arch="k2", quant="q4_k").gguf, CPU, SETTINGS, make_linear=float_linear)
+    load_hybrid(written(arch="k2", quant="q4_k").gguf, CPU, SETTINGS)
     [record] = [record for record in caplog.records if "the cache" in record.message]
     assert record.levelname == level
     assert vars(record)["largest_key"] > 0

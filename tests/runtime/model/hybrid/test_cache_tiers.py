@@ -22,8 +22,8 @@ from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
-from ballast.model.hybrid.copies.pinned_memory import memory_beside
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.tiers import host_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
@@ -32,7 +32,7 @@ from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
 from support.generate import Generated, generate
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 from support.tiers import until_written
 
@@ -64,7 +64,7 @@ def cache(device: torch.device) -> list[torch.Tensor]:
 def test_blocks_come_back_as_they_were(device: torch.device) -> None:
     layers = cache(device)
     before = [layer.clone() for layer in layers]
-    blocks = DeviceBlocks(layers, BLOCK_TOKENS, memory_beside(device))
+    blocks = DeviceBlocks(layers, BLOCK_TOKENS, platform_of(device).host_memory())
     assert blocks.block_bytes == BLOCK_TOKENS * sum(WIDTHS) * 2
     memory = blocks.new_memory(NUM_BLOCKS)
     order = random.Random(5).sample(range(1, NUM_BLOCKS), 2 * COPIED_AT_ONCE + 3)
@@ -91,7 +91,7 @@ class Slow:
 
 
 def test_a_step_waits_for_the_copies_of_what_it_writes_to_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, memory_beside(torch.device("cpu")))
+    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, platform_of(torch.device("cpu")).host_memory())
     memory = blocks.new_memory(4)
     slow = Slow()
     monkeypatch.setattr(blocks, "_event", lambda: slow)
@@ -111,7 +111,7 @@ def test_a_start_goes_on_without_host_memory_that_is_refused(
     def refuse(*_: object) -> None:
         raise MemoryError("1 GiB of host memory were refused")
 
-    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, memory_beside(torch.device("cpu")))
+    blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, platform_of(torch.device("cpu")).host_memory())
     monkeypatch.setattr(blocks, "new_memory", refuse)
     gguf = open_gguf(written().gguf)
     assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=1 << 30)) is None
@@ -127,7 +127,7 @@ def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    blocks = DeviceBlocks(cache(device), BLOCK_TOKENS, memory_beside(device))
+    blocks = DeviceBlocks(cache(device), BLOCK_TOKENS, platform_of(device).host_memory())
     monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
     piece_blocks = (1 << 20) // blocks.block_bytes
     give, given = blocks.new_memory, []
@@ -155,7 +155,7 @@ MakeCore = Callable[..., EngineCore]
 
 def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: Any) -> HybridModel:
     torch.set_num_threads(1)
-    on_cpu: dict[str, Any] = {"make_linear": float_linear, "make_experts": FloatExperts, "kv_dtype": torch.float32}
+    on_cpu: dict[str, Any] = {"make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
     file = written(arch=arch, mla="split", quant=quant).gguf
     return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
@@ -184,7 +184,7 @@ def make_core(on_cpu: HybridModel, tmp_path: Path) -> Iterator[MakeCore]:
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
     blocks, news = (
-        DeviceBlocks(model.kv_tensors, BLOCK_TOKENS, memory_beside(model.kv_tensors[0].device)),
+        DeviceBlocks(model.kv_tensors, BLOCK_TOKENS, platform_of(model.kv_tensors[0].device).host_memory()),
         threading.Event(),
     )
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []

@@ -25,6 +25,7 @@ from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
 from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
+from support.models.cpu_hand_off import cpu_hand_off
 from support.models.float_experts import FloatExperts
 from support.models.specs.deepseek import R1_SPEC
 
@@ -63,7 +64,7 @@ class Setting:
             for experts, ids in zip(self.layers, gpu_experts, strict=True)
         ]
         on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]
-        host = HostExperts(SPEC, on_host, pool, 64, CPU)
+        host = HostExperts(SPEC, on_host, pool, 64, cpu_hand_off())
         self.pool = pool
         self.experts = DividedExperts(host, on_device, divide, CPU)
         self.experts.set_pcie_share(share)

@@ -7,8 +7,8 @@ import torch
 
 from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.handoff import signals
-from ballast.model.hybrid.handoff.signals import HostSignals
+from support.models import cpu_hand_off
+from support.models.cpu_hand_off import HostSignals
 
 
 def test_a_word_that_is_never_raised_is_an_error():
@@ -24,7 +24,7 @@ def test_a_pause_of_the_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
         turns.append(1)
         words[0] = len(turns) == 5
 
-    monkeypatch.setattr(signals.time, "sleep", turn)
+    monkeypatch.setattr(cpu_hand_off.time, "sleep", turn)
     monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: system_s[0]))
     HostSignals(25.0).await_word(words, 0)
     assert words[0] == 0

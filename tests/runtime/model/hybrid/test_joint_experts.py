@@ -19,11 +19,13 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, sums_of_calls
+from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from support.kernels.plain_routing import divide
 from support.models.changed_spec import changed
+from support.models.cpu_hand_off import cpu_hand_off
 from support.models.float_experts import FloatExperts
 from support.models.specs.deepseek import R1_SPEC
+from support.models.sums_of_calls import sums_of_calls
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 96, 8, 3, 3
@@ -75,7 +77,7 @@ class Setting:
         monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 2 * panels_of(self.layers[0])[0].expert_bytes)
         monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
         monkeypatch.setattr(chunks, "NUM_BUFFERS", 3)
-        self.host = HostExperts(SPEC, on_host, self.pool, 64, CPU)
+        self.host = HostExperts(SPEC, on_host, self.pool, 64, cpu_hand_off())
         self.streamed = StreamedExperts([panels_of(layer) for layer in on_host], sums_of_calls(FloatExperts), CPU)
         self.joint = JointExperts(self.host, self.streamed, JointSplit([(1, fraction)], 1, 64))
         divided = DividedExperts(self.host, placed, divide, CPU)

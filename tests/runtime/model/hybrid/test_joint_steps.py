@@ -20,7 +20,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.tiny import write_tiny_model
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(
@@ -56,7 +56,6 @@ def load(file: Path, *, joint: JointSplit | None = JOINT, stream_from_tokens: in
         file,
         CPU,
         SETTINGS,
-        make_linear=float_linear,
         make_experts=FloatExperts,
         kv_dtype=torch.float32,
         stream_from_tokens=stream_from_tokens,

@@ -21,7 +21,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.tiny import write_tiny_model
 from support.models.cpu_backend import CpuBackend
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -144,9 +144,7 @@ def test_a_start_without_memory_for_kernels_and_a_lost_device_are_errors(error: 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
     file = write_tiny_model(tmp_path_factory.mktemp("model"), arch="v3", mla="split", quant="f32").gguf
-    return load_hybrid(
-        file, torch.device("cpu"), SETTINGS, make_linear=float_linear, make_experts=FloatExperts, stream_from_tokens=12
-    )
+    return load_hybrid(file, torch.device("cpu"), SETTINGS, make_experts=FloatExperts, stream_from_tokens=12)
 
 
 @pytest.mark.parametrize(("finishes_later", "late"), [(True, ["some"]), (False, [])])
@@ -163,7 +161,7 @@ def test_a_start_records_the_kernels_that_it_began_without(
 
     monkeypatch.setattr(CpuBackend, "late_attention", lambda *_: Compiling())
     file = written(arch="v3", mla="split", quant="f32").gguf
-    model = load_hybrid(file, torch.device("cpu"), SETTINGS, make_linear=float_linear, finishes_later=finishes_later)
+    model = load_hybrid(file, torch.device("cpu"), SETTINGS, finishes_later=finishes_later)
     compiler.end()
     assert model.start.missing == [*late, "streamed_experts"]
 
@@ -194,7 +192,7 @@ def prefill_lane(model: HybridModel) -> None:
 def test_the_next_prompt_uses_kernels_that_are_compiled(model: HybridModel, run: Callable[[HybridModel], None]) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     run(model)
     model.abandon_prefill()
     assert used == []
@@ -208,7 +206,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
     used: list[int] = []
     compiler = Compiler()
     prefill_lane(model)
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     compiler.end()
     decode_lane(model)
     assert used == []
@@ -222,7 +220,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
 def test_an_idle_model_uses_kernels_that_are_compiled(model: HybridModel) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model._late.add(compiler.compiled, lambda: used.append(1))
+    model.device.late.add(compiler.compiled, lambda: used.append(1))
     assert not model.use_spare_time()
     prefill_lane(model)
     compiler.end()

@@ -12,7 +12,7 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.gguf_files import common_types, write_hollow_model
 from support.models.specs.deepseek import R1_SPEC
 from support.models.specs.glm import GLM52_SPEC
@@ -71,8 +71,8 @@ def test_warm_up_goes_through_these_layers_alone(written: MakeTiny) -> None:
         cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=40, max_queue=1
     )
     file = written(arch="glm5", quant="q4_k").gguf
-    hybrid = load_hybrid(file, torch.device("cpu"), settings, make_linear=float_linear)
-    caches = hybrid._kv.layers
+    hybrid = load_hybrid(file, torch.device("cpu"), settings)
+    caches = hybrid.device.kv.layers
     assert [layer.index_keys is not None for layer in caches] == [True, True, True, False, False, True]
     hybrid.warm_up([1, 40], hybrid._experts._host.idle(), [0, 3])
     assert [bool(layer.rows.any()) for layer in caches] == [True, False, False, True, False, False]

@@ -15,14 +15,16 @@ import torch
 from ballast.engine.startup.build import EngineSettings
 from ballast.host import machine
 from ballast.host.machine import Memory
-from ballast.model.hybrid.copies import pinned_memory
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-from ballast.model.hybrid.copies.pinned_memory import Bytes, memory_beside, take_pinned
+from ballast.model.hybrid.platforms import pinned_memory
+from ballast.model.hybrid.platforms.interface import Bytes
+from ballast.model.hybrid.platforms.pinned_memory import take_pinned
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from support.cluster.waiting import wait_for
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -192,7 +194,6 @@ def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: 
             torch.device("cpu"),
             SETTINGS,
             ahead=ahead,
-            make_linear=float_linear,
             make_experts=FloatExperts,
             pcie_share=None,
         )
@@ -204,7 +205,7 @@ def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: 
 @pytest.mark.gpu
 def test_the_tier_finds_it_ahead_and_a_gpu_copies_it() -> None:
     rows = torch.arange(64 * 8192, device="cuda").to(torch.uint8).view(64, 8192)
-    with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES, memory_beside(rows.device)) as ahead:
+    with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES, platform_of(rows.device).host_memory()) as ahead:
         cache = DeviceBlocks([rows], 16, ahead.take)
         tier = HostTier(cache, 2 * PIECE_BYTES)
     assert tier.num_blocks * tier.block_bytes == 2 * PIECE_BYTES

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
+from ballast.model.hybrid.streaming.prefetch import Prefetch
+from support.models.cpu_platform import HostStream
 
 Event = tuple["LateStream", int]
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.model.hybrid import model
+from ballast.model.hybrid import forward_pass
 from ballast.model.hybrid.layers import latent_attention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
@@ -78,13 +78,14 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
 
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """Of each step, and the cache afterwards."""
-    hybrid._attention = hybrid._prefill_attention  # short prompts, too, are cut as long ones are
-    kind = hybrid._attention._kind
+    device = hybrid.device
+    device.attention = device.prefill_attention  # short prompts, too, are cut as long ones are
+    kind = device.attention._kind
     if isinstance(kind, LatentAttention) and kind._expanded is not None:
         kind._expanded._piece_keys = sizes.long_tokens
     else:
         sizes = replace(sizes, long_from=None)
-    hybrid._attention.slices = sizes
+    device.attention.slices = sizes
     for kept in hybrid.kv_tensors:
         kept.zero_()
     logits = [hybrid.forward(batch, lambda: None).copy() for batch in batches]
@@ -96,14 +97,14 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch=arch, quant="f32").gguf
-    hybrid = load_hybrid(file, CPU, SETTINGS, make_linear=float_linear, kv_dtype=torch.float32, slices=WHOLE)
+    hybrid = load_hybrid(file, CPU, SETTINGS, kv_dtype=torch.float32, slices=WHOLE)
     first = batch_of([(0, 30), (0, 3), (0, 1), (0, 45), (0, 18), (0, 20)])
     # Each goes on where it ended, or where a part of it did: from the cache of the step before.
     second = batch_of([(0, 52), (0, 3), (0, 5), (0, 45), (0, 38), (0, 21)])
     second = later(second, [30, 2, 1, 17, 18, 20], first)
     expected, cached = logits_of(hybrid, WHOLE, first, second)
     for sizes, products in zip(SIZES, (10_000, 11, 7, 10_000), strict=True):
-        for module in (latent_attention, model):
+        for module in (latent_attention, forward_pass):
             monkeypatch.setattr(module, "PRODUCT_TOKENS", products)
         found, caches = logits_of(hybrid, sizes, first, second)
         for ours, whole in zip([*found, *caches], [*expected, *cached], strict=True):

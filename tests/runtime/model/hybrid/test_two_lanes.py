@@ -27,7 +27,7 @@ from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import float_linear, load_hybrid
+from support.models.float_hybrid import load_hybrid
 from support.models.written import MakeTiny
 
 CPU = torch.device("cpu")
@@ -52,7 +52,6 @@ def model(request: pytest.FixtureRequest, written: MakeTiny) -> HybridModel:
         file,
         CPU,
         SETTINGS,
-        make_linear=float_linear,
         make_experts=FloatExperts,
         kv_dtype=torch.float32,
         stream_from_tokens=PREFILL_FROM,
@@ -236,11 +235,9 @@ def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
     file = written(arch="v3", mla="split", quant="f32").gguf
     spec = read_spec(open_gguf(file), None)
     everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
-    model = load_hybrid(
-        file, CPU, SETTINGS, make_linear=float_linear, make_experts=FloatExperts, gpu_experts=everything
-    )
+    model = load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, gpu_experts=everything)
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
-    for name, layer in (("decode", model._attention), ("prefill", model._prefill_attention)):
+    for name, layer in (("decode", model.device.attention), ("prefill", model.device.prefill_attention)):
 
         def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
             prepared[name] += 1

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from ballast.model.hybrid.attention.sizes import LatentSizes
-from ballast.model.hybrid.copies.small_copies import small_copy
+from ballast.model.hybrid.copies import small_copy_kernels
+from ballast.model.hybrid.copies.small_copies import carried
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
-from ballast.model.hybrid.streams import new_stream
 
 RANK, ROPE_DIM = 512, 64
 """The latents that flashinfer has kernels for."""
@@ -51,8 +52,9 @@ class FlashinferAttention:
         partial_bytes = 2 * processors * _TILE_ROWS * (RANK * _HALF_BYTES + _FLOAT_BYTES) + (1 << 10)
         workspace = torch.empty(partial_bytes, dtype=torch.uint8, device=device)
         self._sizes = sizes
-        self._copy = small_copy(device)
-        self._aside = new_stream(device)
+        self._platform = platform_of(device)
+        self._copy = carried(small_copy_kernels)
+        self._aside = self._platform.new_stream()
         self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
         self._wrappers: list[Any] = []
@@ -77,7 +79,7 @@ class FlashinferAttention:
         # The table of blocks is the list of pages as it lies, each request's at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
         wrapper = self._wrappers[requests.place]
-        with torch.cuda.stream(self._aside), planning_into(wrapper, self._unread):
+        with self._platform.on(self._aside), planning_into(wrapper, self._unread):
             wrapper.plan(
                 qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
                 kv_indptr=torch.from_numpy(first_pages).pin_memory(),

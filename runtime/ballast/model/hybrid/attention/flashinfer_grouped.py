@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.flashinfer import WORKSPACE_BYTES, planning_into
 from ballast.model.hybrid.attention.sizes import GroupedSizes
-from ballast.model.hybrid.copies.small_copies import small_copy
+from ballast.model.hybrid.copies import small_copy_kernels
+from ballast.model.hybrid.copies.small_copies import carried
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
-from ballast.model.hybrid.streams import new_stream
 
 HEAD_DIMS = (64, 128, 256)
 """Supported widths of flashinfer's kernels, if keys and values have the same width."""
@@ -58,8 +59,9 @@ class FlashinferGrouped:
 
         workspace = torch.empty(_FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._sizes = sizes
-        self._copy = small_copy(device)
-        self._aside = new_stream(device)
+        self._platform = platform_of(device)
+        self._copy = carried(small_copy_kernels)
+        self._aside = self._platform.new_stream()
         self._unread = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._make_wrapper: Callable[[], Any] = lambda: flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace)
         self._wrappers: list[Any] = []
@@ -82,7 +84,7 @@ class FlashinferGrouped:
         wrapper, max_blocks = self._wrappers[requests.place], requests.blocks.shape[1]
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(max_blocks)
         host_lens = torch.from_numpy(requests.host_lens.copy()).pin_memory()
-        with torch.cuda.stream(self._aside), planning_into(wrapper, self._unread):
+        with self._platform.on(self._aside), planning_into(wrapper, self._unread):
             wrapper.plan(
                 qo_indptr=torch.from_numpy(requests.host_begins).pin_memory(),
                 paged_kv_indptr=torch.from_numpy(first_pages).pin_memory(),

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import torch
 
-from ballast.model.hybrid.copies.pinned_memory import Bytes, Take
 from ballast.model.hybrid.device_wait import Event, wait_for
-from ballast.model.hybrid.streams import new_stream
+from ballast.model.hybrid.platforms.interface import Bytes, Take
+from ballast.model.hybrid.platforms.platform_of import platform_of
 
 COPIED_AT_ONCE = 16
 """Number of blocks that are gathered on the device before sending, and scattered after arrival."""
@@ -36,11 +36,12 @@ class DeviceBlocks:
         self._sizes = [tensor.shape[1] for tensor in self._tensors]
         self._gathered = torch.empty((COPIED_AT_ONCE, sum(self._sizes)), dtype=first.dtype, device=self._device)
         self.block_bytes = self._gathered[0].numel() * first.element_size()
-        on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
+        self._platform = platform_of(self._device)
         widths = [tensor.shape[1] for tensor in tensors]
         kept = f"{len(widths)} layers of {widths[0]}" if len(set(widths)) == 1 else f"rows of {widths}"
+        on = self._platform.name
         self.layout = f"{first.dtype} {block_tokens} tokens, {kept}, computed on {on} by torch {torch.__version__}"
-        self._stream = new_stream(self._device)
+        self._stream = self._platform.new_stream()
         # Tiers copy in on threads of their own.
         self._lock = threading.Lock()
         self._going_out: deque[tuple[Event, frozenset[int]]] = deque()
@@ -52,7 +53,7 @@ class DeviceBlocks:
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
         """See CacheBlocks."""
-        with self._lock, torch.cuda.stream(self._stream):
+        with self._lock, self._platform.on(self._stream):
             for ids, memory in zip(self._parts(blocks), _parts(to), strict=True):
                 gathered = self._gathered[: len(memory)]
                 for tensor, own in self._own(gathered):
@@ -66,7 +67,7 @@ class DeviceBlocks:
     @torch.inference_mode()
     def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Event:
         """See CacheBlocks."""
-        with self._lock, torch.cuda.stream(self._stream):
+        with self._lock, self._platform.on(self._stream):
             for ids, memory in zip(self._parts(blocks), _parts(sources), strict=True):
                 gathered = self._gathered[: len(memory)]
                 for block, row in zip(gathered, memory, strict=True):
@@ -89,21 +90,12 @@ class DeviceBlocks:
     def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
         """The numbers of COPIED_AT_ONCE blocks at a time, on the device."""
         for part in _parts(blocks):
-            ids = torch.tensor(part, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+            ids = torch.tensor(part, dtype=torch.int64, pin_memory=self._platform.pins)
             yield ids.to(self._device, non_blocking=True)
 
     def _event(self) -> Event:
-        return _DONE if self._stream is None else self._stream.record_event()
-
-
-class _Done:
-    """For a device without a queue: started copies are complete."""
-
-    def query(self) -> bool:
-        return True
-
-
-_DONE = _Done()
+        event: Event = self._stream.record_event()
+        return event
 
 
 def _parts(several: Sequence[Each]) -> Iterator[Sequence[Each]]:

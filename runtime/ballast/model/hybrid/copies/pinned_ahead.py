@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ballast.model.hybrid.copies.pinned_memory import Bytes, Take
+from ballast.model.hybrid.platforms.interface import Bytes, Take
 
 log = logging.getLogger(__name__)
 

@@ -20,15 +20,6 @@ type on the device, in the order of the current stream. Their bytes are whole wo
 change until the copy has run."""
 
 
-def small_copy(device: torch.device) -> SmallCopy:
-    """The copy function for `device`."""
-    if device.type != "cuda":
-        return _copied
-    from ballast.model.hybrid.copies import small_copy_kernels  # here alone: a CPU needs no Triton
-
-    return carried(small_copy_kernels)
-
-
 def carried(kernels: ModuleType) -> SmallCopy:
     """Copies by a GPU's kernel (`small_copy_kernels`)."""
 
@@ -41,7 +32,3 @@ def carried(kernels: ModuleType) -> SmallCopy:
         kernels.copy_words.run(source, target, num_words, grid=grid, warmup=False, BLOCK=BLOCK_WORDS)
 
     return carry
-
-
-def _copied(host: torch.Tensor, out: torch.Tensor) -> None:
-    out.copy_(host)

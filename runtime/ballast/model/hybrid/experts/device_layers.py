@@ -11,6 +11,7 @@ from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import Kind, kind_of
 from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, panels_of
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pieces
 from ballast.moe.gpu_experts import GpuExperts
@@ -49,8 +50,7 @@ class WholeLayers:
             self._is_right[kind] = self._try_out([placed], [experts])[0].is_whole
         if self._is_right[kind]:
             self.placed[index] = placed
-            if self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()  # the source of the copies is freed next
+            platform_of(self._device).current_stream().synchronize()  # the source of the copies is freed next
         return self._is_right[kind]
 
     def left_of(self, index: int) -> Sequence[int]:

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 
 
@@ -70,7 +71,7 @@ class DividedExperts:
         self._share_now = 0.0
         self._share = torch.zeros((), device=device)
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
-        self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=platform_of(device).pins)
         self._terms: list[torch.Tensor] = []
 
     def over(self, host: RoutedLayers) -> DividedExperts:
@@ -102,11 +103,6 @@ class DividedExperts:
     def host_bytes_read(self) -> int:
         """Bytes of experts' weights that `host` has read so far."""
         return self._host.bytes_read
-
-    @property
-    def num_gpu_experts(self) -> int:
-        """Experts in the device's memory, over all layers."""
-        return sum(layer.num_gpu_experts for layer in self._layers)
 
     @property
     def pcie_bytes_read(self) -> int:

@@ -19,6 +19,7 @@ from ballast.model.hybrid.panels.matmul import (
     split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 
 _COMBINE_BLOCK = 1024
@@ -100,7 +101,7 @@ def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
     block = num_tokens if num_tokens <= MAX_GEMV_TOKENS else grouped_gemm_block(num_tokens)
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
     flat = ids.reshape(-1)
-    if ids.is_cuda and num_tokens <= block and num_pairs <= FEW_PAIRS:
+    if platform_of(ids.device).has_fast_launches and num_tokens <= block and num_pairs <= FEW_PAIRS:
         return Groups(*fused_groups(ids, num_experts), num_used, block)
     keys = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
     keys, order = keys.sort(stable=True)

@@ -15,6 +15,7 @@ from ballast.model.hybrid.experts import grouped_int_gemm_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 
 MOST_TOKENS = 128
 """Most tokens for which experts are multiplied so."""
@@ -115,7 +116,7 @@ def group_and_split(
 def new_rows(like: torch.Tensor, num_rows: int, cols: int) -> SplitRows:
     groups = cols // GROUP_COLS
     return SplitRows(
-        like.new_empty((num_rows, groups, _TERM_NUMBERS), dtype=torch.bfloat16 if like.is_cuda else torch.float32),
+        like.new_empty((num_rows, groups, _TERM_NUMBERS), dtype=platform_of(like.device).term_dtype),
         like.new_empty((num_rows, groups, 2)),
     )
 

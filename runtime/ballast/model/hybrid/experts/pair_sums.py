@@ -3,14 +3,13 @@ tokens."""
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
-from ballast.model.hybrid.panels.matmul import has_large_memory, split_bf16
+from ballast.model.hybrid.panels.matmul import split_bf16
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import even_bounds
 
 FEWEST_PAIRS = 256
@@ -75,13 +74,14 @@ class PairSums:
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices `can_decode`. Never waits for the device."""
-        programs = _num_processors(self._sums.device)
+        platform = platform_of(self._sums.device)
+        programs = platform.num_processors
         padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
         num_rows = 2 * gate.rows
         tile = {
             "BLOCK": _BLOCK,
             "ROWS": _ROWS,
-            "COLS": 64 if has_large_memory(self._sums.device) else 32,
+            "COLS": 64 if platform.has_large_memory else 32,
             "num_warps": 8,
             "num_stages": 3,
         }
@@ -154,8 +154,3 @@ def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, r
 
 def _padded(cols: int) -> int:
     return -(-cols // _STEP_COLS) * _STEP_COLS
-
-
-@functools.cache
-def _num_processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3

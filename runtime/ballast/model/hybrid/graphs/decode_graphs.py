@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,8 +31,8 @@ graph takes a tenth of a second."""
 class DecodeGraphs:
     """The graphs of one model. They share one pool of device memory, so only one may run at a time."""
 
-    def __init__(self, stream: torch.cuda.Stream | None) -> None:
-        """They are captured on `stream`, and have its priority."""
+    def __init__(self, stream: Any) -> None:
+        """They are captured on `stream`, a torch.cuda.Stream, and have its priority; None: the lowest."""
         self._stream = stream
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool: _POOL_HANDLE | None = None

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
-from ballast.model.hybrid.copies.small_copies import small_copy
+from ballast.model.hybrid.copies.small_copies import SmallCopy
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
 
 _COLUMNS = 3
@@ -36,18 +37,20 @@ class DecodeInput:
 class DecodeInputs:
     """The inputs of every batch size up to a limit; they share their memory."""
 
-    def __init__(self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device) -> None:
+    def __init__(
+        self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device, copy: SmallCopy
+    ) -> None:
         """No step has more than `max_batch_size` tokens, and no request more than `max_blocks` blocks."""
-        is_pinned = device.type == "cuda"
+        platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
         capacity = self._used(max_batch_size)
-        self._host_table = torch.zeros(capacity, dtype=torch.int32, pin_memory=is_pinned)
+        self._host_table = torch.zeros(capacity, dtype=torch.int32, pin_memory=platform.pins)
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
-        self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=is_pinned)
+        self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=platform.pins)
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
-        self._copy = small_copy(device)
-        self._sent = torch.Event(device) if is_pinned else None
+        self._copy = copy
+        self._sent = platform.event()
         self._order = torch.arange(max_batch_size, device=device)
         self._host_begins = np.arange(max_batch_size + 1, dtype=np.int32)
         self._begins = torch.from_numpy(self._host_begins).to(device)
@@ -66,8 +69,7 @@ class DecodeInputs:
         """Queue the copy of the embedded tokens; the step itself comes next. `host_rows` must not change until that
         step has ended."""
         self._copy(self._host_embedded[:batch_size], self._embedded[:batch_size])
-        if self._sent is not None:
-            self._sent.record()
+        self._sent.record()
 
     def send_tables(self, batch: Batch) -> None:
         """Queue the copy of a batch's tables, behind a step that may be running. A request has a row for each of its
@@ -94,8 +96,7 @@ class DecodeInputs:
 
     def _wait_until_sent(self) -> None:
         """Wait for the last copies: they read pinned memory when their turn comes in the device's queue."""
-        if self._sent is not None:
-            self._sent.synchronize()
+        self._sent.synchronize()
 
     def _send(self, batch_size: int) -> None:
         used = self._used(batch_size)

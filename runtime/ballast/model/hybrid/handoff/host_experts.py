@@ -13,10 +13,9 @@ import torch
 
 from ballast._core import kernels
 from ballast._core.handoff import ExpertWorker
-from ballast.host.stream_signals import StreamSignals
+from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.handoff.idle import IdleExperts
-from ballast.model.hybrid.handoff.signals import HostSignals, Signals
-from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send, carried, copied
+from ballast.model.hybrid.handoff.transport import Mailbox
 from ballast.model.spec import ModelSpec
 from ballast.model.transformer import ALIVE_EVERY_S
 
@@ -35,22 +34,21 @@ class HostExperts:
         layers: Sequence[kernels.Experts],
         pool: kernels.ThreadPool,
         max_tokens: int,
-        device: torch.device,
+        hand_off: HandOff,
         *,
         pin_thread: bool = False,
     ) -> None:
         """Steps have at most `max_tokens` tokens. `pin_thread`: the worker becomes the pool's first thread, pinned."""
-        has_queue = device.type == "cuda"
         self._mailbox = Mailbox(
-            torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
-            torch.empty((max_tokens, spec.routing.num_experts_used), dtype=torch.int32, pin_memory=has_queue),
-            torch.empty((max_tokens, spec.routing.num_experts_used), pin_memory=has_queue),
-            torch.empty((max_tokens, spec.hidden), pin_memory=has_queue),
+            torch.empty((max_tokens, spec.hidden), pin_memory=hand_off.pins),
+            torch.empty((max_tokens, spec.routing.num_experts_used), dtype=torch.int32, pin_memory=hand_off.pins),
+            torch.empty((max_tokens, spec.routing.num_experts_used), pin_memory=hand_off.pins),
+            torch.empty((max_tokens, spec.hidden), pin_memory=hand_off.pins),
         )
-        self._send, self._fetch = _transport(device)
-        self._submitted = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
-        self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=has_queue)
-        self._signals: Signals = StreamSignals() if has_queue else HostSignals(LIMIT_S)
+        self._send, self._fetch = hand_off.send, hand_off.fetch
+        self._submitted = torch.zeros(len(layers), dtype=torch.int32, pin_memory=hand_off.pins)
+        self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=hand_off.pins)
+        self._signals = hand_off.signals
         self._num_tokens = 0
         self._worker = ExpertWorker(
             pool,
@@ -107,11 +105,3 @@ class HostExperts:
         if not is_done:
             self._signals.check()
         return is_done
-
-
-def _transport(device: torch.device) -> tuple[Send, Fetch]:
-    if device.type != "cuda":
-        return copied()
-    from ballast.model.hybrid.handoff import transport_kernels  # here alone: a CPU needs no Triton
-
-    return carried(device, transport_kernels)

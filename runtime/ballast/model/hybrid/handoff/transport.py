@@ -25,16 +25,6 @@ Fetch = Callable[[Mailbox, int], torch.Tensor]
 """The results of T tokens on the device, float32 [T, D]."""
 
 
-def copied() -> tuple[Send, Fetch]:
-    """Transport by copies, for a model whose device is the CPU."""
-
-    def send(mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        for place, values in ((mailbox.inputs, x), (mailbox.ids, ids), (mailbox.weights, weights)):
-            place[: len(x)].copy_(values)
-
-    return send, lambda mailbox, num_tokens: mailbox.results[:num_tokens].clone()
-
-
 def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
     """Transport by a GPU's kernels (`transport_kernels`), which reach pinned memory: one launch each way."""
 

@@ -17,7 +17,6 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.start import start_streaming
-from ballast.model.hybrid.streaming.streamed_experts import sums_of_calls
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -50,12 +49,9 @@ def self_check(state: LoadState) -> SelfCheck:
 def divide_experts(state: LoadState, report: Report) -> None:
     """Divide each layer's experts between the CPU and the device."""
     options, device = state.options, state.device
-    make_experts = options.make_experts or state.backend.make_experts
-    is_readable = options.pcie_share != 0 and (
-        state.backend.reads_host(state.pinned) or options.make_experts is not None
-    )
+    is_readable = options.pcie_share != 0 and state.backend.reads_host(state.pinned)
     placed = [
-        place_experts(layer, state.whole.left_of(index), make_experts, device, is_readable=is_readable)
+        place_experts(layer, state.whole.left_of(index), state.backend.make_experts, device, is_readable=is_readable)
         for index, layer in state.in_host.items()
     ]
     right = self_check(state)(placed, state.on_host)
@@ -65,7 +61,7 @@ def divide_experts(state: LoadState, report: Report) -> None:
         state.on_host,
         state.packing.pool,
         options.max_step_tokens,
-        device,
+        state.backend.hand_off(),
         pin_thread=options.pin_thread,
     )
     state.experts = DividedExperts(
@@ -82,7 +78,7 @@ def stream_experts(state: LoadState, report: Report) -> None:
         state.packing.pool,
         state.pinned,
         state.device,
-        state.backend.make_sums if options.make_experts is None else sums_of_calls(options.make_experts),
+        state.backend.make_sums,
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=state.expert_sizes,
@@ -102,13 +98,20 @@ def measure_share(state: LoadState, report: Report) -> None:
     def best_share() -> float:
         in_these = [state.in_host[index] for index in measured]
         few_host = HostExperts(
-            state.spec, in_these, state.packing.pool, MOST_TOKENS, state.device, pin_thread=options.pin_thread
+            state.spec,
+            in_these,
+            state.packing.pool,
+            MOST_TOKENS,
+            state.backend.hand_off(),
+            pin_thread=options.pin_thread,
         )
         few = DividedExperts(
             few_host, [state.by_layer[index] for index in measured], state.backend.divide, state.device
         )
         these = [state.routed_weights[index] for index in measured]
-        return measured_share(few, these, state.spec.hidden, options.max_batch_size, state.device)
+        return measured_share(
+            few, these, state.spec.hidden, options.max_batch_size, state.device, state.backend.replay_of
+        )
 
     with state.times.phase("measured"):
         share = state.measurements.take("pcie_share", state.pinned.num_bytes, best_share, float, kept_share)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
-from ballast.model.hybrid.model import DeviceParts, HybridModel, RoutedExperts
+from ballast.model.hybrid.model import HybridModel, RoutedExperts
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED
@@ -22,7 +24,9 @@ def allocate(state: LoadState, report: Report) -> None:
     options = state.options
     state.kv = DeviceKvPool(state.spec.planes, options.num_blocks, options.block_tokens, options.kv_dtype, state.device)
     max_blocks = -(-state.num_positions // options.block_tokens)
-    state.inputs = DecodeInputs(options.max_batch_size, max_blocks, state.spec.hidden, state.device)
+    state.inputs = DecodeInputs(
+        options.max_batch_size, max_blocks, state.spec.hidden, state.device, state.backend.small_copy
+    )
 
 
 def assemble(state: LoadState, report: Report) -> None:
@@ -33,12 +37,19 @@ def assemble(state: LoadState, report: Report) -> None:
         joint = JointExperts(state.host, streamed, streamed.joint_split)
     routed = RoutedExperts(state.experts, streamed, joint, state.pinned, state.packing.pool)
     prefill_attention = state.make_prefill_attention(state.expanded)
-    parts = DeviceParts(
-        state.device, state.attention, prefill_attention, state.pointwise, state.kv, state.inputs, state.late
+    device = Device(
+        platform=platform_of(state.device),
+        layers=range(state.spec.num_layers),
+        vram=options.vram,
+        kv=state.kv,
+        resident=state.by_layer,
+        inputs=state.inputs,
+        attention=state.attention,
+        prefill_attention=prefill_attention,
+        pointwise=state.pointwise,
+        late=state.late,
     )
-    state.model = HybridModel(
-        state.spec, state.weights, routed, parts, options.max_step_tokens, options.vram, state.off
-    )
+    state.model = HybridModel(state.spec, state.weights, routed, [device], options.max_step_tokens, state.off)
     with state.times.phase("kernels"):
         state.late.use_compiled(waits=not options.finishes_later)
     if state.late.waiting:

@@ -25,15 +25,12 @@ _LOADED = 0.9 / 0.93
 def load_weights(state: LoadState, report: Report) -> None:
     """Load all weights. Experts in host memory are pinned, and kernels compiled, while others are loaded."""
     options, device, backend = state.options, state.device, state.backend
-    make_experts = options.make_experts or backend.make_experts
-    state.whole = WholeLayers(options.gpu_experts, make_experts, device, self_check(state))
+    state.whole = WholeLayers(options.gpu_experts, backend.make_experts, device, self_check(state))
     state.linears = []
     state.pinned = PinnedMemory()
     with (
         backend.pinning(state.ahead) as pinning,
-        backend.early_kernels(
-            state.spec, state.packing.pool, make_experts, options.max_step_tokens, state.expert_sizes
-        ) as early,
+        backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, state.expert_sizes) as early,
     ):
 
         def note(linear: Linear) -> None:
@@ -56,7 +53,7 @@ def load_weights(state: LoadState, report: Report) -> None:
                 state.spec,
                 options.num_sampled_ids,
                 state.packing,
-                _noted(options.make_linear or backend.make_linear, note),
+                _noted(backend.make_linear, note),
                 backend.router,
                 device,
                 lambda done: report(_LOADED * done),

@@ -15,6 +15,7 @@ from ballast.model.hybrid.panels import int_gemm_kernels
 from ballast.model.hybrid.panels.layout import GROUP_COLS, LAYOUTS, SUPER_GROUPS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 
 MOST_TILES = 5
 """Most tiles of tokens, those of MIN_CUBLAS_TOKENS - 1 tokens."""
@@ -84,9 +85,7 @@ def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmIn
     subs = LAYOUTS[kind].subs_per_group
     num_supers = -(-cols // (SUPER_GROUPS * GROUP_COLS))
     blocks = -(-num_rows // num_heads // 8)
-    terms = x.new_empty(
-        (num_rows, num_supers * SUPER_GROUPS, _TERM_NUMBERS), dtype=torch.bfloat16 if x.is_cuda else torch.float32
-    )
+    terms = x.new_empty((num_rows, num_supers * SUPER_GROUPS, _TERM_NUMBERS), dtype=platform_of(x.device).term_dtype)
     totals = x.new_empty((num_supers * SUPER_GROUPS * subs, num_heads, blocks * 8))
     int_gemm_kernels.split_columns[num_rows, num_supers](
         x, terms, totals, cols, num_heads, num_supers, blocks, SUBS=subs, num_warps=1

@@ -6,7 +6,6 @@ The sizes were chosen by measurement (benchmarks/hybrid/panel_linear.py); they a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.power_of_two import padded
 
 MAX_GEMV_TOKENS = 4
@@ -111,7 +111,7 @@ def dequant_gemm(
         block,
         is_grouped=groups is not None,
         has_gate=gate is not None,
-        has_large_memory=has_large_memory(out.device),
+        has_large_memory=platform_of(out.device).has_large_memory,
     )
     num_tiles = len(groups.tiles) if groups else -(-num_tokens // block)
     num_slots = 1 if groups else stack.num_experts
@@ -161,10 +161,10 @@ def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> No
 
 
 def _float32_product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
-    if left.is_cuda:
-        torch.mm(left, right, out_dtype=torch.float32, out=out)
-    else:
+    if left.dtype == torch.float32:
         torch.mm(left, right, out=out)
+    else:
+        torch.mm(left, right, out_dtype=torch.float32, out=out)
 
 
 def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
@@ -172,7 +172,7 @@ def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
     third part upper ones again, in the order in which kernels for weights of `kind` take them."""
     step = gemm_step_cols(kind)
     num_steps = -(-x.shape[1] // step)
-    terms = x.new_empty((len(x), parts, num_steps * step), dtype=torch.bfloat16 if x.is_cuda else torch.float32)
+    terms = x.new_empty((len(x), parts, num_steps * step), dtype=platform_of(x.device).term_dtype)
     lines = 0 if kind in FLOAT_TYPES else step // 8
     if len(x):
         bf16_split_kernels.split_bf16[len(x), num_steps](
@@ -251,11 +251,3 @@ def _sizes(stack: PanelStack) -> tuple[int, ...]:
     if stack.ggml_type in FLOAT_TYPES:
         return (*sizes, stack.panel_bytes // stack.views[0].element_size())
     return (*sizes, stack.panel_bytes // 4, LAYOUTS[stack.ggml_type].scale_bytes(stack.cols) // 4)
-
-
-@cache
-def has_large_memory(device: torch.device) -> bool:
-    """Whether a program on the device may use 200 KiB of shared memory."""
-    if device.type != "cuda":
-        return False
-    return torch.cuda.get_device_capability(device) in {(9, 0), (10, 0), (10, 3)}

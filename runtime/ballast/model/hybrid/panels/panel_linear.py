@@ -18,6 +18,7 @@ from ballast.model.hybrid.panels.matmul import (
     split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
+from ballast.model.hybrid.platforms.platform_of import platform_of
 
 TUNED_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of tokens that are tuned; a number between two of them uses the kernel of the larger one."""
@@ -95,4 +96,4 @@ def _tried(num_tokens: int) -> int:
 
 def _lane(x: torch.Tensor) -> int:
     """Which counters the current stream uses."""
-    return int(x.is_cuda and torch.cuda.current_stream(x.device) != torch.cuda.default_stream(x.device))
+    return int(not platform_of(x.device).is_on_default_stream())

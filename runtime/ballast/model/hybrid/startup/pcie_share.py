@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
-from ballast.model.hybrid.graphs.capture import captured
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.weights import RoutedWeights
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,17 @@ def layers_to_measure(layers: Sequence[int]) -> list[int]:
 
 
 def measured_share(
-    experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, max_batch_size: int, device: torch.device
+    experts: DividedExperts,
+    layers: Sequence[RoutedWeights],
+    hidden: int,
+    max_batch_size: int,
+    device: torch.device,
+    replay_of: Callable[[Step], Step],
 ) -> float:
     """The best share for decode steps of random tokens through `layers`, which are all that `experts` has. Raises what
-    fails: it would fail in a decode step too, since the kernels have been warmed up."""
+    fails: it would fail in a decode step too, since the kernels have been warmed up. `replay_of`: as of `Backend`."""
     batch_sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
-    times = [_times(experts, layers, hidden, size, device) for size in batch_sizes]
+    times = [_times(experts, layers, hidden, size, device, replay_of) for size in batch_sizes]
     relative = {share: statistics.mean(of_size[share] / of_size[0.0] for of_size in times) for share in times[0]}
     share = best_share(relative)
     log.info(
@@ -73,7 +78,12 @@ def best_share(times: Mapping[float, float]) -> float:
 
 @torch.inference_mode()
 def _times(
-    experts: DividedExperts, layers: Sequence[RoutedWeights], hidden: int, batch_size: int, device: torch.device
+    experts: DividedExperts,
+    layers: Sequence[RoutedWeights],
+    hidden: int,
+    batch_size: int,
+    device: torch.device,
+    replay_of: Callable[[Step], Step],
 ) -> dict[float, float]:
     """Seconds of the layers, by share."""
     x = torch.randn(batch_size, hidden, generator=torch.Generator().manual_seed(batch_size)).to(device)
@@ -87,14 +97,13 @@ def _times(
         experts.begin(batch_size)
         queue()
         experts.finish(lambda: None)
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        platform_of(device).current_stream().synchronize()
 
     steps: dict[float, Step] = {}
     for shares in ((0.0,), SHARES):
         experts.set_pcie_share(shares[0])
         run(queue)
-        steps |= dict.fromkeys(shares, _replay_of(queue) if device.type == "cuda" else queue)
+        steps |= dict.fromkeys(shares, replay_of(queue))
     seconds: dict[float, list[float]] = {share: [] for share in steps}
     for _ in range(_REPEATS):  # in turns, since a machine's memory is not equally fast all the time
         for share, step in steps.items():
@@ -103,9 +112,3 @@ def _times(
             run(step)
             seconds[share].append(time.perf_counter() - begin)
     return {share: statistics.median(found) for share, found in seconds.items()}
-
-
-def _replay_of(queue: Step) -> Step:
-    with captured() as graph:
-        queue()
-    return graph.replay

@@ -20,8 +20,8 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels, numa
-from ballast.model.hybrid.copies.registrar import Registrar
 from ballast.model.hybrid.panels.stack import scales_on
+from ballast.model.hybrid.platforms.registrar import Registrar
 
 log = logging.getLogger(__name__)
 

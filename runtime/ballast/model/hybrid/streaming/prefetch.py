@@ -7,27 +7,9 @@ The streams of copies and of computation are synchronised by events; the calling
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-
-class Stream(Protocol):
-    """The part of torch.cuda.Stream that is needed here: a queue whose work is done in order."""
-
-    def record_event(self) -> Any:
-        """An event that happens when all work queued so far is done."""
-
-    def wait_event(self, event: Any) -> None:
-        """Let work that is queued from now on wait for the event."""
-
-
-class HostStream:
-    """The stream of a device without a queue: work is done when it is asked for."""
-
-    def record_event(self) -> None:
-        return None
-
-    def wait_event(self, event: None) -> None:
-        pass
+from ballast.model.hybrid.platforms.interface import Stream
 
 
 class Prefetch:

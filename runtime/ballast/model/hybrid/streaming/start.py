@@ -12,6 +12,7 @@ import torch
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
@@ -74,7 +75,7 @@ def start_streaming(
                 timings, from_tokens = _measured(calibration, taken)
         if from_tokens is None or from_tokens > max_tokens:
             return None
-        if joint is None and device.type == "cuda" and pinned.num_bytes:
+        if joint is None and platform_of(device).pins and pinned.num_bytes:
             with record.times.phase("measured"):
                 joint = _measured_joint(calibration, timings, taken)
     finally:

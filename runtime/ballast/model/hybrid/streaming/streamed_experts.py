@@ -15,11 +15,11 @@ import torch
 
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.model.hybrid.streaming.prefetch import HostStream, Prefetch
-from ballast.model.hybrid.streams import new_stream
+from ballast.model.hybrid.streaming.prefetch import Prefetch
 
 
 class GroupedExperts(Protocol):
@@ -49,26 +49,6 @@ MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
 Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
-class SumsOfCalls:
-    """`LayerSums` of experts that are made and called chunk by chunk."""
-
-    def __init__(self, make_experts: MakeExperts, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """See `MakeSums`."""
-        self.total = torch.zeros_like(x)
-        self._make_experts = make_experts
-        self._given = x, ids, weights
-
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """See `LayerSums`."""
-        x, ids, weights = self._given
-        self.total += self._make_experts(gate, up, down)(x, ids - first, weights)
-
-
-def sums_of_calls(make_experts: MakeExperts) -> MakeSums:
-    """`MakeSums` for experts of any kind."""
-    return lambda x, ids, weights, num_experts: SumsOfCalls(make_experts, x, ids, weights)
-
-
 class StreamedExperts:
     """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of
     `from_tokens` tokens and more."""
@@ -93,13 +73,9 @@ class StreamedExperts:
             for chunk in self._chunks
         ]
         """Of each chunk's gate, up and down."""
-        self._copies = new_stream(device)
-        self._prefetch = Prefetch(
-            num_buffers,
-            self._load,
-            self._copies or HostStream(),
-            torch.cuda.current_stream if self._copies else HostStream,
-        )
+        self._platform = platform_of(device)
+        self._copies = self._platform.new_stream()
+        self._prefetch = Prefetch(num_buffers, self._load, self._copies, self._platform.current_stream)
         self._total: torch.Tensor | None = None
         self._events: list[Any] = []  # one a chunk, in the order of the stream that computes
         self.bytes_read = 0
@@ -180,22 +156,20 @@ class StreamedExperts:
         longer than `device_wait.LIMIT_S`, and what the device has failed with."""
         self._total = None
         events, self._events = self._events, []
-        if self._copies is not None:
-            wait_for([*events, torch.cuda.current_stream().record_event()], alive)
+        wait_for([*events, self._platform.current_stream().record_event()], alive)
 
     def is_done(self, timeout_s: float) -> bool:
         """Whether the step is computed now: who queues it in pieces waits for these (`prefill_pass`)."""
-        return all(event.query() for event in self._events) if self._copies is not None else True
+        return all(event.query() for event in self._events)
 
     def wait(self) -> None:
         """Wait until the step is computed and no copy is running. Raises as `finish`."""
         self.finish(lambda: None)
-        if self._copies is not None:
-            wait_for([self._copies.record_event()], lambda: None)
+        wait_for([self._copies.record_event()], lambda: None)
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
-        with torch.cuda.stream(self._copies):  # nothing for None
+        with self._platform.on(self._copies):
             for host, target in self._places(chunk, buffer):
                 copy_pieces(target, host, chunk.first * host.expert_bytes)
 

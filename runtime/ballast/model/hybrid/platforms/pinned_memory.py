@@ -8,28 +8,13 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from ballast.host.machine import read_memory
-from ballast.model.hybrid.copies.registrar import CudaRegistrar, Registrar
-
-Bytes = NDArray[np.uint8]
-Take = Callable[[int], Bytes]
-"""Allocates bytes that are freed when nothing refers to the result. Raises MemoryError."""
-
-
-def memory_beside(device: torch.device) -> Take:
-    """The allocator of host memory for copies to and from `device`. Raises OSError if the driver of a GPU is
-    missing."""
-    if device.type != "cuda":
-        return lambda num_bytes: np.empty(num_bytes, np.uint8)
-    return partial(take_pinned, CudaRegistrar())
+from ballast.model.hybrid.platforms.interface import Bytes
+from ballast.model.hybrid.platforms.registrar import Registrar
 
 
 def take_pinned(registrar: Registrar, num_bytes: int) -> Bytes:

@@ -21,8 +21,8 @@ def num_window_blocks(
     keeps_borders: bool = True,
 ) -> int:
     """Number of blocks, `num_blocks` at most, of layers in which a token sees `window` tokens: enough for what
-    `max_batch_size` requests see and steps of `step_tokens` tokens write, and, with `keeps_borders`, for borders of cached
-    prefixes."""
+    `max_batch_size` requests see and steps of `step_tokens` tokens write, and, with `keeps_borders`, for borders of
+    cached prefixes."""
 
 class SchedulerConfig(PybindObject):
     def __init__(

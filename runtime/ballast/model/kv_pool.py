@@ -21,7 +21,7 @@ def num_window_blocks(
 ) -> int | None:
     """The number of usable blocks of planes of which a window is read; None where these are no fewer than
     `num_blocks`, so that nothing is gained."""
-    if window is None:
+    if window is None or window >= num_blocks * block_tokens:
         return None
     found = sched.num_window_blocks(
         window=window,

@@ -102,4 +102,6 @@ class ModelSpec:
     @property
     def window(self) -> int | None:
         """Tokens of the widest window; None: all layers read all tokens."""
-        return max((plane.window for planes in self.planes for plane in planes if plane.window is not None), default=None)
+        return max(
+            (plane.window for planes in self.planes for plane in planes if plane.window is not None), default=None
+        )

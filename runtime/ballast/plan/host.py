@@ -88,9 +88,7 @@ def _window_blocks(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int | 
     """Of a cache of `num_blocks`, the blocks of layers that free what is behind their windows; None without any. A tier
     keeps whole blocks, and so do all layers with one."""
     window = spec.window if numbers.tiers.disk_dir is None else None
-    return num_window_blocks(
-        window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens
-    )
+    return num_window_blocks(window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens)
 
 
 def _kv_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:

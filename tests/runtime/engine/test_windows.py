@@ -121,7 +121,7 @@ def test_text_is_the_same_with_as_few_window_blocks_as_work(make_core: MakeCore,
 
 
 def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Generated]) -> None:
-    core = make_core(least_window_blocks, cache_lens=420, chunk_size=8, prefill_chunk_size=8)
+    core = make_core(least_window_blocks, cache_lens=240, chunk_size=8, prefill_chunk_size=8)
     assert texts(conversations(core)) == texts(plain)
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 

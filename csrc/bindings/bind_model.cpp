@@ -199,7 +199,8 @@ class ModelView {
       size_t layer = 0;
       while (layer < kv_layers.size() && has_window(layer) != windowed) ++layer;
       if (layer == kv_layers.size()) layer = 0;
-      const bool has_planes = !kv_layers.empty() && !kv_layers[layer].empty() && kv_layers[layer][0].ndim() > 0;
+      const bool has_planes =
+          !kv_layers.empty() && !kv_layers[layer].empty() && kv_layers[layer][0].ndim() > 0;
       return has_planes ? kv_layers[layer][0].shape(0) : 0;
     };
     KvCache cache{{}, slots_of(false), slots_of(true)};

@@ -161,8 +161,8 @@ void bind_sched(py::module_ m) {
 
   m.def(
       "num_window_blocks",
-      [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size, int64_t step_tokens,
-         bool keeps_borders) {
+      [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
+         int64_t step_tokens, bool keeps_borders) {
         return (keeps_borders ? ample_window_blocks : least_window_blocks)(
             to_int32("window", window), to_int32("num_blocks", num_blocks),
             to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),

@@ -38,7 +38,9 @@ class WindowBlocks {
   WindowBlocks(int32_t num_cache_blocks, int32_t block_tokens, const WindowConfig& config);
 
   bool is_used() const { return config_.tokens > 0; }
-  int32_t num_needed() const { return config_.num_blocks - num_cached() - static_cast<int32_t>(free_.size()); }
+  int32_t num_needed() const {
+    return config_.num_blocks - num_cached() - static_cast<int32_t>(free_.size());
+  }
   int32_t num_cached() const { return static_cast<int32_t>(line_.size()); }
 
   // Index of the first block of a sequence that a token at `position` sees.

@@ -34,7 +34,7 @@ struct Step {
   PagedBatch batch;
   const int32_t* window_slots;  // [T], as `slots`, in layers with a window
   PagedBatch window_batch;      // as `batch`, in layers with a window
-  const int64_t* sampled;  // [num_sampled], the tokens whose logits are wanted
+  const int64_t* sampled;       // [num_sampled], the tokens whose logits are wanted
   int64_t num_sampled;
 
   int64_t num_tokens() const { return batch.num_tokens; }

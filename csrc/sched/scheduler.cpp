@@ -140,8 +140,8 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   plan_prompts(draft);
 
   auto plan = std::make_shared<Plan>();
-  std::vector<Request*> rows = write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens,
-                                          state_.blocks.windows());
+  std::vector<Request*> rows =
+      write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens, state_.blocks.windows());
   plan->preempted = draft.preempted();
   if (lane == Lane::kDecode) {
     plan->was_predicted = predicted_ && have_same_rows(*plan, *predicted_);
@@ -418,8 +418,7 @@ QueueState Scheduler::queue_state(ReplyLength reply, double prompt_share, std::o
     state.add_running(running);
   }
   for (const Request* request : state_.queue) {
-    const int32_t num_cached =
-        static_cast<int32_t>(request->match.num_usable) * state_.config.block_tokens;
+    const int32_t num_cached = static_cast<int32_t>(request->match.num_usable) * state_.config.block_tokens;
     int32_t num_tokens = request->num_tokens() - num_cached;
     if (admission_.waits_for_leader(*request))
       num_tokens = std::min(num_tokens, state_.config.block_tokens);

@@ -77,13 +77,7 @@ class SmallModel {
                            positions.data(),
                            kv_indptr.data(),
                            blocks_.data()};
-    const Step step{ids.data(),
-                    slots.data(),
-                    batch,
-                    slots.data(),
-                    batch,
-                    sampled.data(),
-                    end - begin};
+    const Step step{ids.data(), slots.data(), batch, slots.data(), batch, sampled.data(), end - begin};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;

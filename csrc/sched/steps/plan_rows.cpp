@@ -24,7 +24,9 @@ void reserve(Plan& plan, const std::vector<Request*>& rows) {
 
 void append_windows(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens,
                     const WindowBlocks& windows) {
-  const auto window_of = [&](int32_t index) { return windows.of(request.blocks[static_cast<size_t>(index)]); };
+  const auto window_of = [&](int32_t index) {
+    return windows.of(request.blocks[static_cast<size_t>(index)]);
+  };
   for (int32_t position = begin; position < end; ++position) {
     plan.window_slots.push_back(static_cast<int32_t>(window_of(position / block_tokens)) * block_tokens +
                                 position % block_tokens);

@@ -22,10 +22,10 @@ struct Plan {
   // that no token of the row sees. Empty without a window.
   std::vector<int32_t> window_slots;    // [tokens]
   std::vector<BlockId> window_indices;  // as many as kv_indices
-  std::vector<int32_t> kv_lens;       // [rows] tokens, this step's included
-  std::vector<int32_t> samples;       // [rows] the row's last tokens whose logits are sampled, none or more
-  std::vector<int64_t> logits_at;     // [samples of all rows] the indices of those tokens, ascending
-  std::vector<SeqId> preempted;       // victims of this step, in the order in which they fell
+  std::vector<int32_t> kv_lens;         // [rows] tokens, this step's included
+  std::vector<int32_t> samples;         // [rows] the row's last tokens whose logits are sampled, none or more
+  std::vector<int64_t> logits_at;       // [samples of all rows] the indices of those tokens, ascending
+  std::vector<SeqId> preempted;         // victims of this step, in the order in which they fell
   int32_t num_decode = 0;
   bool was_predicted = false;  // plan_ahead() said the same, token_ids aside
 

@@ -182,7 +182,8 @@ class RandomSteps:
 
         def slots_in(blocks: NDArray[np.int32]) -> NDArray[np.int32]:
             of_tokens = blocks[row, positions // self._block_tokens]
-            return (of_tokens * self._block_tokens + positions % self._block_tokens).astype(np.int32)
+            slots: NDArray[np.int32] = of_tokens * self._block_tokens + positions % self._block_tokens
+            return slots.astype(np.int32)
 
         windows = None if self._num_window_blocks is None else ((blocks - 1) % self._num_window_blocks + 1)
         return Batch(

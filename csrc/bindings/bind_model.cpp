@@ -97,19 +97,36 @@ class ModelView {
 
   py::array_t<float> forward(const py::array& token_ids, const py::array& positions, const py::array& slots,
                              const py::array& query_indptr, const py::array& kv_indptr,
-                             const py::array& kv_indices, const py::array& sampled, const py::function& alive,
+                             const py::array& kv_indices, const py::array& sampled,
+                             const std::optional<py::array>& window_slots,
+                             const std::optional<py::array>& window_indices, const py::function& alive,
                              double alive_every_s) {
     const int32_t* ids = read<int32_t>("token_ids", token_ids, {{"T"}});
     const int64_t num_tokens = token_ids.shape(0);
     const int32_t* query_ends = read<int32_t>("query_indptr", query_indptr, {{"requests + 1"}});
     const int64_t num_requests = query_indptr.shape(0) - 1;
     if (num_requests < 0) throw py::value_error("query_indptr is empty; expected requests + 1 entries");
+    const PagedBatch batch{num_requests,
+                           num_tokens,
+                           model_.num_slots(),
+                           kv_indices.size(),
+                           block_tokens_,
+                           query_ends,
+                           read<int32_t>("positions", positions, {{"T", num_tokens}}),
+                           read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
+                           read<int32_t>("kv_indices", kv_indices, {{"blocks"}})};
+    const int32_t* rows = read<int32_t>("slots", slots, {{"T", num_tokens}});
+    PagedBatch of_windows = batch;
+    of_windows.num_slots = model_.num_window_slots();
+    if (window_indices) {
+      of_windows.kv_indices =
+          read<int32_t>("window_indices", *window_indices, {{"blocks", kv_indices.size()}});
+    }
     const Step step{ids,
-                    read<int32_t>("slots", slots, {{"T", num_tokens}}),
-                    {num_requests, num_tokens, model_.num_slots(), kv_indices.size(), block_tokens_,
-                     query_ends, read<int32_t>("positions", positions, {{"T", num_tokens}}),
-                     read<int32_t>("kv_indptr", kv_indptr, {{"requests + 1", num_requests + 1}}),
-                     read<int32_t>("kv_indices", kv_indices, {{"blocks"}})},
+                    rows,
+                    batch,
+                    window_slots ? read<int32_t>("window_slots", *window_slots, {{"T", num_tokens}}) : rows,
+                    of_windows,
                     read<int64_t>("sampled", sampled, {{"S"}}),
                     sampled.shape(0)};
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
@@ -174,16 +191,28 @@ class ModelView {
   }
 
   KvCache read_cache(const ModelWeights& weights, std::vector<std::vector<py::array>>& kv_layers) {
-    const bool has_planes = !kv_layers.empty() && !kv_layers[0].empty() && kv_layers[0][0].ndim() > 0;
-    KvCache cache{{}, has_planes ? kv_layers[0][0].shape(0) : 0};
+    const auto has_window = [&](size_t layer) {
+      return layer < weights.layers.size() && weights.layers[layer].attention->has_window();
+    };
+    // Slots of the first layer with or without a window; if there is none, those of the first layer.
+    const auto slots_of = [&](bool windowed) -> int64_t {
+      size_t layer = 0;
+      while (layer < kv_layers.size() && has_window(layer) != windowed) ++layer;
+      if (layer == kv_layers.size()) layer = 0;
+      const bool has_planes =
+          !kv_layers.empty() && !kv_layers[layer].empty() && kv_layers[layer][0].ndim() > 0;
+      return has_planes ? kv_layers[layer][0].shape(0) : 0;
+    };
+    KvCache cache{{}, slots_of(false), slots_of(true)};
     for (size_t i = 0; i < kv_layers.size(); ++i) {
       LayerPlanes planes;
+      const int64_t num_slots = has_window(i) ? cache.num_window_slots : cache.num_slots;
       const std::vector<int64_t> widths =
           i < weights.layers.size() ? weights.layers[i].attention->plane_widths() : std::vector<int64_t>();
       for (size_t plane = 0; plane < kv_layers[i].size(); ++plane) {
         const int64_t width = plane < widths.size() ? widths[plane] : Dim::kAny;
         planes.push_back(
-            write<float>("kv_layers", kv_layers[i][plane], {{"slots", cache.num_slots}, {"width", width}}));
+            write<float>("kv_layers", kv_layers[i][plane], {{"slots", num_slots}, {"width", width}}));
         owners_.add(kv_layers[i][plane]);
       }
       cache.layers.push_back(std::move(planes));
@@ -249,7 +278,8 @@ void bind_model(py::module_ m) {
            arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
            arg("block_tokens"))
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
-           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"), arg("alive"),
+           arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"),
+           arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("alive"),
            arg("alive_every_s"))
       .def_property_readonly("expert_bytes_read", &ModelView::expert_bytes_read);
 }

@@ -85,6 +85,12 @@ Lane to_lane(int64_t value) {
 using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most in transfer
 using Costs = std::vector<std::pair<int64_t, double>>;   // tokens, seconds
 
+Costs to_costs(const CostCurve& curve) {
+  Costs costs;
+  for (const CostPoint& point : curve.points()) costs.emplace_back(point.tokens, point.seconds);
+  return costs;
+}
+
 CostCurve to_curve(const char* name, const Costs& costs) {
   std::vector<CostPoint> points;
   for (const auto& [tokens, seconds] : costs) points.push_back({to_int32(name, tokens), seconds});
@@ -96,7 +102,8 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                             const Costs& decode_costs, const Costs& prefill_costs,
                             std::optional<int64_t> prefill_lane_tokens,
                             std::optional<std::pair<int64_t, int64_t>> joint_tokens,
-                            std::optional<double> max_stall_s, const Tiers& tiers) {
+                            std::optional<double> max_stall_s, const Tiers& tiers,
+                            std::optional<std::pair<int64_t, int64_t>> window) {
   std::optional<int32_t> from;
   std::optional<std::pair<int32_t, int32_t>> joint;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
@@ -119,6 +126,7 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
   for (const auto& [blocks, storing] : tiers) {
     config.tiers.push_back({to_int32("tiers", blocks), to_int32("tiers", storing)});
   }
+  if (window) config.window = {to_int32("window", window->first), to_int32("window blocks", window->second)};
   config.validate();
   return config;
 }
@@ -134,16 +142,11 @@ std::vector<std::tuple<int64_t, std::string, int32_t, int32_t, int32_t>> describ
 }
 
 std::map<std::string, Costs> costs_of(const Scheduler& scheduler) {
-  const auto points = [](const CostCurve& curve) {
-    Costs costs;
-    for (const CostPoint& point : curve.points()) costs.emplace_back(point.tokens, point.seconds);
-    return costs;
-  };
   const StepCosts& costs = scheduler.costs();
-  return {{"decode", points(costs.decode())},
-          {"decode_in_pass", points(costs.decode(/*in_pass=*/true))},
-          {"prefill", points(costs.prefill())},
-          {"prefill_during_decode", points(costs.prefill(/*during_decode=*/true))}};
+  return {{"decode", to_costs(costs.decode())},
+          {"decode_in_pass", to_costs(costs.decode(/*in_pass=*/true))},
+          {"prefill", to_costs(costs.prefill())},
+          {"prefill_during_decode", to_costs(costs.prefill(/*during_decode=*/true))}};
 }
 
 QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_reply_tokens,
@@ -156,13 +159,25 @@ QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_re
 void bind_sched(py::module_ m) {
   m.attr("MOST_IDLE_TOKENS") = kMostIdleTokens;
 
+  m.def(
+      "num_window_blocks",
+      [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
+         int64_t step_tokens, bool keeps_borders) {
+        return (keeps_borders ? ample_window_blocks : least_window_blocks)(
+            to_int32("window", window), to_int32("num_blocks", num_blocks),
+            to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),
+            to_int32("step_tokens", step_tokens));
+      },
+      py::kw_only(), py::arg("window"), py::arg("num_blocks"), py::arg("block_tokens"),
+      py::arg("max_batch_size"), py::arg("step_tokens"), py::arg("keeps_borders") = true);
+
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
            py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
            py::arg("joint_tokens") = py::none(), py::arg("max_stall_s") = py::none(),
-           py::arg("tiers") = Tiers{})
+           py::arg("tiers") = Tiers{}, py::arg("window") = py::none())
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
@@ -172,7 +187,16 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefill_lane_tokens", &SchedulerConfig::prefill_lane_tokens)
       .def_readonly("joint_tokens", &SchedulerConfig::joint_tokens)
       .def_readonly("max_stall_s", &SchedulerConfig::max_stall_s)
+      .def_property_readonly("decode_costs",
+                             [](const SchedulerConfig& self) { return to_costs(self.decode_costs); })
+      .def_property_readonly("prefill_costs",
+                             [](const SchedulerConfig& self) { return to_costs(self.prefill_costs); })
       .def_property_readonly("has_prefill_lane", &SchedulerConfig::has_prefill_lane)
+      .def_property_readonly("window",
+                             [](const SchedulerConfig& self) -> std::optional<std::pair<int32_t, int32_t>> {
+                               if (self.window.tokens == 0) return {};
+                               return {{self.window.tokens, self.window.num_blocks}};
+                             })
       .def_property_readonly("tiers", [](const SchedulerConfig& self) {
         Tiers tiers;
         for (const TierConfig& each : self.tiers) {
@@ -202,6 +226,8 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("slots", view_of(&Plan::slots))
       .def_property_readonly("kv_indptr", view_of(&Plan::kv_indptr))
       .def_property_readonly("kv_indices", view_of(&Plan::kv_indices))
+      .def_property_readonly("window_slots", view_of(&Plan::window_slots))
+      .def_property_readonly("window_indices", view_of(&Plan::window_indices))
       .def_property_readonly("kv_lens", view_of(&Plan::kv_lens))
       .def_property_readonly("samples", view_of(&Plan::samples))
       .def_property_readonly("logits_at", view_of(&Plan::logits_at))
@@ -241,6 +267,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("capacity_tokens", &Stats::capacity_tokens)
       .def_readonly("used_tokens", &Stats::used_tokens)
       .def_readonly("cached_tokens", &Stats::cached_tokens)
+      .def_readonly("window_used_tokens", &Stats::window_used_tokens)
+      .def_readonly("window_cached_tokens", &Stats::window_cached_tokens)
       .def_readonly("preemptions", &Stats::preemptions)
       .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)

@@ -6,15 +6,22 @@
 
 namespace ballast {
 
-BlockManager::BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache)
+BlockManager::BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache,
+                           const WindowConfig& window)
     : block_tokens_(static_cast<size_t>(block_tokens)),
       prefix_cache_(prefix_cache),
       pool_(num_blocks),
-      index_(num_blocks, block_tokens) {}
+      index_(num_blocks, block_tokens),
+      windows_(num_blocks, block_tokens, window) {}
 
 BlockId BlockManager::allocate() {
-  if (pool_.num_free() == 0) pool_.free(index_.evict());
+  if (pool_.num_free() == 0) free(index_.evict());
   return pool_.allocate();
+}
+
+void BlockManager::free(BlockId block) {
+  windows_.drop(block);
+  pool_.free(block);
 }
 
 void BlockManager::match(const std::vector<int32_t>& tokens, const Salt& salt, PrefixMatch& match) const {
@@ -24,10 +31,11 @@ void BlockManager::match(const std::vector<int32_t>& tokens, const Salt& salt, P
   for (size_t begin = blocks.size() * block_tokens_; begin + block_tokens_ < tokens.size();
        begin += block_tokens_) {
     const BlockId next = index_.find(blocks.empty() ? kNullBlock : blocks.back(), &tokens[begin], salt);
-    if (next == kNullBlock) return;
+    if (next == kNullBlock) break;
     blocks.push_back(next);
     match.stamps.push_back(index_.stamp(next));
   }
+  match.num_usable = windows_.num_usable(blocks);
 }
 
 // A parent outlives its children: if a block still exists, all blocks before it exist too.
@@ -46,9 +54,10 @@ size_t BlockManager::num_before_hidden(const std::vector<BlockId>& blocks) const
 
 // A holder of a block also holds all blocks before it, so held blocks come first.
 int32_t BlockManager::num_unheld(const PrefixMatch& match) const {
-  const auto first = std::partition_point(match.blocks.begin(), match.blocks.end(),
-                                          [this](BlockId block) { return is_held(block); });
-  return static_cast<int32_t>(match.blocks.end() - first);
+  const auto end = match.blocks.begin() + static_cast<std::ptrdiff_t>(match.num_usable);
+  const auto first =
+      std::partition_point(match.blocks.begin(), end, [this](BlockId block) { return is_held(block); });
+  return static_cast<int32_t>(end - first);
 }
 
 void BlockManager::hold(BlockId block) {
@@ -67,7 +76,7 @@ void BlockManager::release(BlockId block) {
     return;
   }
   if (index_.contains(block)) index_.erase(block);
-  pool_.free(block);
+  free(block);
 }
 
 void BlockManager::release(std::vector<BlockId>& blocks) {
@@ -85,7 +94,7 @@ std::vector<BlockId> BlockManager::hide(BlockId block) {
     if (is_held(*each)) continue;
     index_.unpark(*each);
     index_.erase(*each);
-    pool_.free(*each);
+    free(*each);
   }
   return hidden;
 }
@@ -101,6 +110,7 @@ void BlockManager::publish(std::vector<BlockId>& table, size_t i, const std::vec
     return;
   }
   hold(known);
+  windows_.move(table[i], known);
   release(table[i]);
   table[i] = known;
 }
@@ -136,6 +146,7 @@ void BlockManager::check(const std::vector<int32_t>& owners) const {
     BALLAST_CHECK(pool_.refs(block) == owners[index_of(block)]);
     BALLAST_CHECK(is_held(block) || !index_.is_hidden(block));
     BALLAST_CHECK(pool_.is_free(block) ? !index_.contains(block) : is_held(block) != index_.is_parked(block));
+    BALLAST_CHECK(!pool_.is_free(block) || windows_.of(block) == kNullBlock);
     num_held += is_held(block);
   }
   BALLAST_CHECK(owners[index_of(kNullBlock)] == 0);

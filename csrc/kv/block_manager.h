@@ -2,12 +2,14 @@
 // again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "base/ids.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_index.h"
+#include "kv/window_blocks.h"
 
 namespace ballast {
 
@@ -16,13 +18,17 @@ struct PrefixMatch {
   std::vector<BlockId> blocks;
   std::vector<uint64_t> stamps;  // of the blocks, see PrefixIndex
   uint64_t num_hides = 0;        // see PrefixIndex
+  size_t num_usable = 0;         // of the blocks, see WindowBlocks; all of them without windows
 
-  void resize(size_t num_blocks) { blocks.resize(num_blocks), stamps.resize(num_blocks); }
+  void resize(size_t num_blocks) {
+    blocks.resize(num_blocks), stamps.resize(num_blocks);
+    num_usable = std::min(num_usable, num_blocks);
+  }
 };
 
 class BlockManager {
  public:
-  BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache);
+  BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache, const WindowConfig& window = {});
 
   int32_t num_available() const { return pool_.num_free() + index_.num_parked(); }  // free or evictable
   int32_t num_cached() const { return index_.num_parked(); }
@@ -44,7 +50,7 @@ class BlockManager {
   BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
     return index_.find(parent, content, salt);
   }
-  // Number of blocks of a match that no request holds.
+  // Number of usable blocks of a match that no request holds.
   int32_t num_unheld(const PrefixMatch& match) const;
   void hold(BlockId block);
   void hold(const std::vector<BlockId>& blocks);
@@ -73,6 +79,10 @@ class BlockManager {
   // is already there the table takes that block and gives its own back. Blocks before `i` must be published.
   void publish(std::vector<BlockId>& table, size_t i, const std::vector<int32_t>& tokens, const Salt& salt);
 
+  // What layers with a window keep of the blocks. A request holds a block while it needs its window block.
+  WindowBlocks& windows() { return windows_; }
+  const WindowBlocks& windows() const { return windows_; }
+
   // `owners`: for each block id, how many tables hold it.
   void check(const std::vector<int32_t>& owners) const;
   // Whether the first `num_published` blocks of a table are known under exactly these tokens and this salt.
@@ -81,10 +91,12 @@ class BlockManager {
 
  private:
   bool is_held(BlockId block) const { return pool_.refs(block) > 0; }
+  void free(BlockId block);
   size_t block_tokens_;
   bool prefix_cache_;
   BlockPool pool_;
   PrefixIndex index_;
+  WindowBlocks windows_;
 };
 
 }  // namespace ballast

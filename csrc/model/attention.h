@@ -90,6 +90,8 @@ class Attention {
   // Floats per token in each plane of the layer's cache.
   virtual std::vector<int64_t> plane_widths() const = 0;
   virtual int64_t rope_dim() const = 0;
+  // Whether a token sees a window only, so the layer uses the step's window_slots and window_batch.
+  virtual bool has_window() const { return false; }
   // The sizes of the selection of positions; null if it attends to all positions.
   virtual const IndexerShape* index() const { return nullptr; }
   virtual bool has_indexer() const { return false; }

@@ -34,6 +34,7 @@ class GroupedAttention final : public Attention {
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
   int64_t rope_dim() const override { return shape_.rope_dim; }
+  bool has_window() const override { return shape_.window != 0; }
   void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
               float* out) const override;
 
@@ -110,7 +111,7 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
     add_bias(value_bias_, value);
     turn(query, shape.num_heads, query_norm_);
     turn(key, shape.num_kv_heads, key_norm_);
-    const int64_t slot = call.step.slots[token];
+    const int64_t slot = (has_window() ? call.step.window_slots : call.step.slots)[token];
     std::copy_n(key, key_width(), planes[0] + slot * key_width());
     float* cached = planes[1] + slot * value_width();
     for (int64_t i = 0; i < value_width(); ++i) cached[i] = value[i] * shape.value_scale;
@@ -145,7 +146,7 @@ void GroupedAttention::attend(const AttentionCall& call, const float* normed, co
   rotate_and_store(call, planes);
   paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
                   {planes[0], key_width(), shape.head_dim}, {planes[1], value_width(), shape.v_dim},
-                  call.step.batch,
+                  has_window() ? call.step.window_batch : call.step.batch,
                   {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale,
                    shape.window, sinks_.empty() ? nullptr : sinks_.data()},
                   s.values.data());

@@ -23,7 +23,8 @@ using LayerPlanes = std::vector<float*>;
 
 struct KvCache {
   std::vector<LayerPlanes> layers;
-  int64_t num_slots;
+  int64_t num_slots;         // of layers without a window
+  int64_t num_window_slots;  // of layers with one
 };
 
 // One step's input.
@@ -31,7 +32,9 @@ struct Step {
   const int32_t* token_ids;  // [T]
   const int32_t* slots;      // [T], where each token's row goes
   PagedBatch batch;
-  const int64_t* sampled;  // [num_sampled], the tokens whose logits are wanted
+  const int32_t* window_slots;  // [T], as `slots`, in layers with a window
+  PagedBatch window_batch;      // as `batch`, in layers with a window
+  const int64_t* sampled;       // [num_sampled], the tokens whose logits are wanted
   int64_t num_sampled;
 
   int64_t num_tokens() const { return batch.num_tokens; }

@@ -137,6 +137,7 @@ void Transformer::check(const Step& step) const {
                             std::to_string(value) + "; expected 0 to " + std::to_string(end - 1));
   };
   step.batch.check();
+  step.window_batch.check();
   if (step.num_sampled > step.num_tokens()) {
     throw std::invalid_argument("sampled has " + std::to_string(step.num_sampled) +
                                 " entries; expected at most one a token, " +
@@ -145,6 +146,7 @@ void Transformer::check(const Step& step) const {
   for (int64_t token = 0; token < step.num_tokens(); ++token) {
     within("token_ids", token, step.token_ids[token], weights_.embedding.rows());
     within("slots", token, step.slots[token], cache_.num_slots);
+    within("window_slots", token, step.window_slots[token], cache_.num_window_slots);
     for (const RopeTable& rope : ropes_)
       within("positions", token, step.batch.positions[token], rope.num_positions);
   }

@@ -27,6 +27,7 @@ class Transformer {
   int64_t num_layers() const { return static_cast<int64_t>(weights_.layers.size()); }
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
+  int64_t num_window_slots() const { return cache_.num_window_slots; }
   // Bytes of routed experts' weights that all steps so far have read: per step and layer, each chosen expert
   // once. May be called from any thread.
   int64_t expert_bytes_read() const { return routed_.bytes_read(); }

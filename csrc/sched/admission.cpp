@@ -1,7 +1,6 @@
 #include "sched/admission.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "sched/prompt_lanes.h"
 
@@ -37,12 +36,12 @@ int32_t Admission::match(Request& request) const {
     state_.blocks.match(request.tokens, request.salt, request.match);
     state_.tiers.match(request, state_.planner, state_.num_decode);
   }
-  const size_t num_blocks = request.match.blocks.size() + request.found.size();
+  const size_t num_blocks = request.match.num_usable + request.found.size();
   return request.num_tokens() - static_cast<int32_t>(num_blocks) * state_.config.block_tokens;
 }
 
 int32_t Admission::num_new_blocks(const Request& request) const {
-  return state_.request_blocks.num_to_admit(request) - static_cast<int32_t>(request.match.blocks.size());
+  return state_.request_blocks.num_to_admit(request) - static_cast<int32_t>(request.match.num_usable);
 }
 
 // Whether a waiting request belongs in this step, if there is room for it. While a prompt is partly computed,
@@ -57,12 +56,7 @@ bool Admission::fits_in_step(Request& request, const StepDraft& draft, const Pro
 
 // A request that was just taken out of the queue begins to run.
 void Admission::start(Request& request, StepDraft& draft) {
-  const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size());
-  state_.blocks.hold(request.match.blocks);
-  request.blocks = std::move(request.match.blocks);
-  request.match = {};
-  request.num_published = num_matched;
-  request.num_computed = num_matched * state_.config.block_tokens;
+  state_.request_blocks.begin(request);
   request.fetches_first = !request.admitted_before;
   if (!request.admitted_before) {
     request.admitted_before = true;

@@ -24,9 +24,14 @@ class RequestBlocks {
   // would never be admitted.
   int32_t num_to_admit(const Request& request) const;
 
+  // Begins with the blocks of a match, those that are usable.
+  void begin(Request& request);
   // Allocates the blocks that a running request lacks to compute num_tokens more.
   void acquire(Request& request, int32_t num_tokens);
-  // Makes the request's computed blocks known to the prefix cache and sends them to the tiers.
+  // Allocates the window blocks that it lacks for a step with num_tokens.
+  void acquire_windows(Request& request, int32_t num_tokens);
+  // Makes the request's computed blocks known to the prefix cache and sends them to the tiers. Releases the
+  // window blocks that its next token does not see, nor a request that begins after the published blocks.
   void publish(Request& request);
   // Releases the blocks after those that hold num_tokens, which no other request can hold.
   void release_after(Request& request, int32_t num_tokens);
@@ -36,6 +41,9 @@ class RequestBlocks {
   void forget(Request& request);
 
  private:
+  bool is_before_border(const Request& request, int32_t index) const;
+  void release_windows(Request& request);
+
   int32_t block_tokens_;
   BlockManager& blocks_;
   TierMirror& tiers_;

@@ -140,7 +140,8 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
   plan_prompts(draft);
 
   auto plan = std::make_shared<Plan>();
-  std::vector<Request*> rows = write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens);
+  std::vector<Request*> rows =
+      write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens, state_.blocks.windows());
   plan->preempted = draft.preempted();
   if (lane == Lane::kDecode) {
     plan->was_predicted = predicted_ && have_same_rows(*plan, *predicted_);
@@ -163,9 +164,10 @@ std::shared_ptr<Plan> Scheduler::plan_ahead() {
   predicted_ = std::make_shared<Plan>();
   for (Request* request : rows) {
     state_.request_blocks.acquire(*request, request->num_planned + 1);
+    state_.request_blocks.acquire_windows(*request, request->num_planned + 1);
     request->num_planned_ahead = 1;
     const int32_t begin = request->num_computed + request->num_planned;
-    append_row(*predicted_, *request, begin, begin + 1, state_.config.block_tokens);
+    append_row(*predicted_, *request, begin, begin + 1, state_.config.block_tokens, state_.blocks.windows());
   }
   return predicted_;
 }
@@ -379,6 +381,8 @@ Stats Scheduler::stats() const {
   stats.capacity_tokens = state_.config.capacity_tokens();
   stats.used_tokens = int64_t{state_.blocks.num_held()} * state_.config.block_tokens;
   stats.cached_tokens = int64_t{state_.blocks.num_cached()} * state_.config.block_tokens;
+  stats.window_used_tokens = int64_t{state_.blocks.windows().num_needed()} * state_.config.block_tokens;
+  stats.window_cached_tokens = int64_t{state_.blocks.windows().num_cached()} * state_.config.block_tokens;
   stats.preemptions = num_preemptions_;
   stats.prefix_query_tokens = state_.prefix_query_tokens;
   stats.prefix_hit_tokens = state_.prefix_hit_tokens;
@@ -414,8 +418,7 @@ QueueState Scheduler::queue_state(ReplyLength reply, double prompt_share, std::o
     state.add_running(running);
   }
   for (const Request* request : state_.queue) {
-    const int32_t num_cached =
-        static_cast<int32_t>(request->match.blocks.size()) * state_.config.block_tokens;
+    const int32_t num_cached = static_cast<int32_t>(request->match.num_usable) * state_.config.block_tokens;
     int32_t num_tokens = request->num_tokens() - num_cached;
     if (admission_.waits_for_leader(*request))
       num_tokens = std::min(num_tokens, state_.config.block_tokens);

@@ -22,6 +22,13 @@ void Scheduler::check_running(const Request& request) const {
   BALLAST_CHECK(num_blocks <= blocks.num_for(request.num_tokens() + std::max(num_planned_ahead, num_drafts)));
   BALLAST_CHECK(num_blocks >= blocks.num_for(num_stored + num_planned_ahead));
   BALLAST_CHECK(request.num_published == request.num_computed / state_.config.block_tokens);
+  const WindowBlocks& windows = state_.blocks.windows();
+  if (windows.is_used()) {
+    const int32_t num_full = request.num_published * state_.config.block_tokens;
+    BALLAST_CHECK(request.windows_begin == windows.first_seen(num_full));
+    BALLAST_CHECK(request.windows_end <= num_blocks);
+    BALLAST_CHECK(num_covered == 0 || request.windows_end >= blocks.num_for(num_covered + num_planned_ahead));
+  }
   BALLAST_CHECK(request.admitted_before);
   BALLAST_CHECK(!request.can_run() || !request.aborted);
   BALLAST_CHECK(!request.is_fetching() || !request.has_slot);
@@ -49,11 +56,14 @@ void Scheduler::check() const {
     BALLAST_CHECK(found != state_.requests.end() && found->second.get() == &request);
     BALLAST_CHECK(request.num_generated() < request.max_tokens);
   };
-  std::vector<int32_t> owners(static_cast<size_t>(state_.config.num_blocks) + 1, 0);
+  std::vector<int32_t> owners(static_cast<size_t>(state_.config.num_blocks) + 1, 0), needs = owners;
   for (const Request* request : state_.running) {
     check_live(*request);
     check_running(*request);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
+    for (int32_t i = request->windows_begin; i < request->windows_end; ++i) {
+      ++needs[index_of(request->blocks[static_cast<size_t>(i)])];
+    }
   }
   for (const Request* request : state_.queue) {
     check_live(*request);
@@ -62,6 +72,7 @@ void Scheduler::check() const {
   state_.running.check();
   state_.queue.check();
   state_.blocks.check(owners);
+  state_.blocks.windows().check(needs);
   state_.tiers.check(state_.running.requests());
 }
 

@@ -22,7 +22,7 @@ struct SchedulerState {
   explicit SchedulerState(const SchedulerConfig& limits)
       : config((limits.validate(), limits)),
         planner(config),
-        blocks(config.num_blocks, config.block_tokens, config.prefix_cache),
+        blocks(config.num_blocks, config.block_tokens, config.prefix_cache, config.window),
         tiers(config, blocks),
         request_blocks(config.block_tokens, blocks, tiers),
         running(config.max_batch_size) {}

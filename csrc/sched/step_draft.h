@@ -35,6 +35,7 @@ class StepDraft {
   void add(Request& request, int32_t num_tokens) {
     request.num_planned += num_tokens;
     blocks_.acquire(request, request.num_planned);
+    blocks_.acquire_windows(request, request.num_planned);
     request.num_planned_ahead = 0;
     request.lane = lane_;
     budget_ -= num_tokens;

@@ -20,6 +20,8 @@ PLAN_ARRAYS = {
     "slots": np.int32,
     "kv_indptr": np.int32,
     "kv_indices": np.int32,
+    "window_slots": np.int32,
+    "window_indices": np.int32,
     "kv_lens": np.int32,
     "samples": np.int32,
     "logits_at": np.int64,
@@ -223,6 +225,38 @@ def test_a_limit_that_cannot_work_is_named(field: str, value: int) -> None:
 def test_a_chunk_smaller_than_the_batch_names_both() -> None:
     with pytest.raises(ValueError, match=r"chunk_size=3: .*max_batch_size=4"):
         new_scheduler(chunk_size=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"window": (-1, 9)}, "window=-1: "),
+        ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64"),
+        ({"window": (9, 65)}, "window blocks=65: "),
+        ({"window": (9, 40), "tiers": [(9, 1)]}, "tiers=1: tiers keep whole blocks"),
+        ({"window": (9, 40), "prefill_costs": [(1, 1.0)]}, "window=9: a prefill lane keeps all"),
+    ],
+)
+def test_a_window_that_cannot_work_is_named(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        new_scheduler(**changes)
+
+
+def test_layers_with_a_window_read_and_write_blocks_of_their_own() -> None:
+    scheduler = new_scheduler(window=(6, 32), chunk_size=8, prefill_chunk_size=8)
+    scheduler.add(1, ids(*range(17)), 3, ids())
+    plan = scheduler.plan()
+    assert plan.window_slots.tolist() == plan.slots.tolist() == [*range(4, 12)]
+    scheduler.commit(ids())
+    plan = scheduler.plan()
+    assert plan.kv_indices.tolist() == [1, 2, 3, 4]
+    assert plan.window_indices.tolist() == [1, 2, 3, 4], "position 8 sees 3 to 8"
+    scheduler.commit(ids())
+    plan = scheduler.plan()
+    assert plan.window_indices.tolist() == [0, 0, 3, 4, 5], "position 16 sees 11 to 16"
+    assert scheduler.stats().window_used_tokens == 12
+    scheduler.commit(ids(50))
+    scheduler.check()
 
 
 def test_the_configuration_can_be_read_and_not_changed() -> None:

@@ -42,7 +42,7 @@ class SmallModel {
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
-    KvCache cache{{}, kPositions};
+    KvCache cache{{}, kPositions, kPositions};
     for (const LayerWeights& each : ModelWeights(input, kShape).layers) {
       cache.layers.emplace_back();
       for (const int64_t width : each.attention->plane_widths()) {
@@ -68,12 +68,16 @@ class SmallModel {
     }
     const std::vector<int32_t> query_indptr{0, static_cast<int32_t>(end - begin)};
     const std::vector<int32_t> kv_indptr{0, static_cast<int32_t>(blocks_.size())};
-    const Step step{ids.data(),
-                    slots.data(),
-                    {1, end - begin, kPositions, kv_indptr[1], kBlockTokens, query_indptr.data(),
-                     positions.data(), kv_indptr.data(), blocks_.data()},
-                    sampled.data(),
-                    end - begin};
+    const PagedBatch batch{1,
+                           end - begin,
+                           kPositions,
+                           kv_indptr[1],
+                           kBlockTokens,
+                           query_indptr.data(),
+                           positions.data(),
+                           kv_indptr.data(),
+                           blocks_.data()};
+    const Step step{ids.data(), slots.data(), batch, slots.data(), batch, sampled.data(), end - begin};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;

@@ -267,6 +267,35 @@ def test_draft_tokens_leave_no_block_behind_whether_right_or_wrong() -> None:
         assert 0.3 * totals.drafted_tokens < totals.right_draft_tokens < 0.7 * totals.drafted_tokens
 
 
+def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
+    window = 20
+    sizes = {name: CONFIG[name] for name in ("num_blocks", "block_tokens", "max_batch_size")}
+    least = sched.num_window_blocks(window=window, step_tokens=96, keeps_borders=False, **sizes | {"num_blocks": 900})
+    hits = []
+    for num_blocks, num_window_blocks in ((48, 48), (200, least), (200, least + 12), (200, 200)):
+        digests = set()
+        for _ in range(2):
+            simulation = Simulation(
+                seed=43,
+                num_requests=1_500,
+                looks_ahead=True,
+                most_draft_tokens=4,
+                num_salts=2,
+                num_blocks=num_blocks,
+                window=(window, num_window_blocks),
+            )
+            simulation.run()
+            digests.add(simulation.digest.hexdigest())
+        totals, stats = simulation.reference.totals, simulation.reference.scheduler.stats()
+        assert len(digests) == 1
+        assert stats.used_tokens == stats.window_used_tokens == 0
+        assert totals.predicted > 100
+        hits.append(totals.prefix_hit_tokens)
+        assert num_blocks > 48 or totals.preemptions > 50
+    assert least < 100
+    assert 1_000 < hits[1] < hits[2] < hits[3]
+
+
 def test_different_salts_never_share_a_block_in_the_cache_or_in_tiers() -> None:
     # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
     simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])

@@ -22,9 +22,26 @@ void reserve(Plan& plan, const std::vector<Request*>& rows) {
   plan.kv_indices.reserve(num_blocks);
 }
 
+void append_windows(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens,
+                    const WindowBlocks& windows) {
+  const auto window_of = [&](int32_t index) {
+    return windows.of(request.blocks[static_cast<size_t>(index)]);
+  };
+  for (int32_t position = begin; position < end; ++position) {
+    plan.window_slots.push_back(static_cast<int32_t>(window_of(position / block_tokens)) * block_tokens +
+                                position % block_tokens);
+  }
+  const int32_t first = windows.first_seen(begin);
+  plan.window_indices.insert(plan.window_indices.end(), static_cast<size_t>(first), kNullBlock);
+  for (int32_t index = first; index <= (end - 1) / block_tokens; ++index) {
+    plan.window_indices.push_back(window_of(index));
+  }
+}
+
 }  // namespace
 
-void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens) {
+void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens,
+                const WindowBlocks& windows) {
   if (plan.query_indptr.empty()) {
     plan.query_indptr.push_back(0);
     plan.kv_indptr.push_back(0);
@@ -41,10 +58,11 @@ void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, 
   plan.kv_indices.insert(plan.kv_indices.end(), request.blocks.begin(), request.blocks.begin() + num_blocks);
   plan.kv_indptr.push_back(static_cast<int32_t>(plan.kv_indices.size()));
   plan.kv_lens.push_back(end);
+  if (windows.is_used()) append_windows(plan, request, begin, end, block_tokens, windows);
 }
 
 std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& requests, Lane lane,
-                                 int32_t block_tokens) {
+                                 int32_t block_tokens, const WindowBlocks& windows) {
   std::vector<Request*> rows;
   rows.reserve(requests.size());
   for (const bool decodes : {true, false}) {
@@ -58,7 +76,7 @@ std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& reques
   if (rows.empty()) plan.query_indptr = plan.kv_indptr = {0};
   for (const Request* request : rows) {
     append_row(plan, *request, request->num_computed, request->num_computed + request->num_planned,
-               block_tokens);
+               block_tokens, windows);
     plan.samples.push_back(request->num_samples());
     for (int32_t left = request->num_samples(); left > 0; --left) {
       plan.logits_at.push_back(plan.num_tokens() - left);
@@ -69,7 +87,8 @@ std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& reques
 
 bool have_same_rows(const Plan& a, const Plan& b) {
   return a.seqs == b.seqs && a.query_indptr == b.query_indptr && a.positions == b.positions &&
-         a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices;
+         a.slots == b.slots && a.kv_indptr == b.kv_indptr && a.kv_indices == b.kv_indices &&
+         a.window_slots == b.window_slots && a.window_indices == b.window_indices;
 }
 
 }  // namespace ballast

@@ -30,7 +30,7 @@ size_t TierMirror::checked(int32_t tier) const {
 
 void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num_decode) const {
   request.found.clear();
-  size_t end = request.match.blocks.size();
+  size_t end = request.match.num_usable;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     tiers_[t].match(request.tokens, request.salt, request.tiers[t].match);
     const std::vector<BlockId>& blocks = request.tiers[t].match.blocks;
@@ -39,7 +39,7 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
     }
   }
   if (request.found.empty()) return;
-  const int32_t num_matched = static_cast<int32_t>(request.match.blocks.size()) * config_.block_tokens;
+  const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
   request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
                                           request.num_tokens() - num_matched, num_decode));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/tier.h"
+#include "kv/window_blocks.h"
 #include "sched/types/cost_curve.h"
 
 namespace ballast {
@@ -30,6 +31,7 @@ struct SchedulerConfig {
   std::optional<double> max_stall_s = {};
 
   std::vector<TierConfig> tiers = {};  // copies of the cache's blocks outside the device, the fastest first
+  WindowConfig window = {};            // of the layers that free what is behind their windows
 
   bool has_prefill_lane() const { return !prefill_costs.empty(); }
   int64_t capacity_tokens() const { return int64_t{num_blocks} * block_tokens; }

@@ -18,10 +18,14 @@ struct Plan {
   std::vector<int32_t> slots;         // [tokens] block * block_tokens + offset
   std::vector<int32_t> kv_indptr;     // [rows + 1]
   std::vector<BlockId> kv_indices;    // blocks of all rows, flattened
-  std::vector<int32_t> kv_lens;       // [rows] tokens, this step's included
-  std::vector<int32_t> samples;       // [rows] the row's last tokens whose logits are sampled, none or more
-  std::vector<int64_t> logits_at;     // [samples of all rows] the indices of those tokens, ascending
-  std::vector<SeqId> preempted;       // victims of this step, in the order in which they fell
+  // Of layers that free what is behind their windows, as `slots` and `kv_indices`, the null block for blocks
+  // that no token of the row sees. Empty without a window.
+  std::vector<int32_t> window_slots;    // [tokens]
+  std::vector<BlockId> window_indices;  // as many as kv_indices
+  std::vector<int32_t> kv_lens;         // [rows] tokens, this step's included
+  std::vector<int32_t> samples;         // [rows] the row's last tokens whose logits are sampled, none or more
+  std::vector<int64_t> logits_at;       // [samples of all rows] the indices of those tokens, ascending
+  std::vector<SeqId> preempted;         // victims of this step, in the order in which they fell
   int32_t num_decode = 0;
   bool was_predicted = false;  // plan_ahead() said the same, token_ids aside
 
@@ -66,6 +70,7 @@ struct TierStats {
 struct Stats {
   int64_t waiting, running;
   int64_t capacity_tokens, used_tokens, cached_tokens;
+  int64_t window_used_tokens, window_cached_tokens;  // in window blocks, see WindowBlocks
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
   int64_t fetching;              // of `waiting`, those whose blocks are on their way
   int64_t unsent;                // requests that have ended and of which blocks are still to be sent

@@ -54,6 +54,9 @@ struct Request {
   int64_t assignment = 0;            // see PromptLanes
   int32_t num_planned_ahead = 0;     // tokens after those that have their blocks already
   int32_t num_published = 0;         // leading blocks that the prefix cache knows
+  int32_t num_known = 0;             // leading blocks that it knew when the request started
+  int32_t windows_begin = 0;         // of `blocks`, the first one whose window block the request needs,
+  int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
   int32_t num_cached_tokens = 0;     // prompt tokens served by the prefix cache at the first admission
   int64_t fetch_number = 0;          // counts fetches, in the order in which they were ordered
   bool fetches_first = false;        // whether fetched tokens count as cached, too

@@ -111,7 +111,8 @@ class Transformer(PybindObject):
     ) -> None:
         """`isa` picks the kernels of attention; matrices bring their own. ropes: tables of
         cosines and sines [positions, rope_dim / 2];
-        kv_layers, of each layer the planes that its attention keeps, [slots, width]."""
+        kv_layers, of each layer the planes that its attention keeps, [slots, width]. Layers with a window may have
+        fewer slots than the others."""
 
     def forward(
         self,
@@ -123,6 +124,8 @@ class Transformer(PybindObject):
         kv_indptr: I32,
         kv_indices: I32,
         sampled: NDArray[np.int64],
+        window_slots: I32 | None = None,
+        window_indices: I32 | None = None,
         alive: Callable[[], None],
         alive_every_s: float,
     ) -> F32:

@@ -11,6 +11,19 @@ from . import PybindObject
 MOST_IDLE_TOKENS: int
 """Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is smaller."""
 
+def num_window_blocks(
+    *,
+    window: int,
+    num_blocks: int,
+    block_tokens: int,
+    max_batch_size: int,
+    step_tokens: int,
+    keeps_borders: bool = True,
+) -> int:
+    """Number of blocks, `num_blocks` at most, of layers in which a token sees `window` tokens: enough for what
+    `max_batch_size` requests see and steps of `step_tokens` tokens write, and, with `keeps_borders`, for borders of
+    cached prefixes."""
+
 class SchedulerConfig(PybindObject):
     def __init__(
         self,
@@ -27,6 +40,7 @@ class SchedulerConfig(PybindObject):
         joint_tokens: tuple[int, int] | None = None,
         max_stall_s: float | None = None,
         tiers: Sequence[tuple[int, int]] = ...,
+        window: tuple[int, int] | None = None,
     ) -> None:
         """`num_blocks` usable blocks with ids 1…num_blocks; block 0 is the null block.
 
@@ -39,7 +53,9 @@ class SchedulerConfig(PybindObject):
         prompts may add to a step in which something decodes, by `decode_costs`; None: 3 times the step without them,
         or once if there are two lanes, and more if more prompts wait than requests decode. `tiers`: copies of the
         prefix cache's blocks outside the device, the fastest first, each with its number of blocks and the most that
-        are in transfer at a time. Raises ValueError naming the field for values that cannot work.
+        are in transfer at a time. `window`: the tokens that a token sees in layers that free what is behind their
+        windows, and the number of usable blocks of these layers, from `num_window_blocks`; None: all layers keep all.
+        Windows exclude tiers and a prefill lane. Raises ValueError naming the field for values that cannot work.
         """
     @property
     def num_blocks(self) -> int: ...
@@ -60,7 +76,13 @@ class SchedulerConfig(PybindObject):
     @property
     def max_stall_s(self) -> float | None: ...
     @property
+    def decode_costs(self) -> list[tuple[int, float]]: ...
+    @property
+    def prefill_costs(self) -> list[tuple[int, float]]: ...
+    @property
     def has_prefill_lane(self) -> bool: ...
+    @property
+    def window(self) -> tuple[int, int] | None: ...
     @property
     def tiers(self) -> list[tuple[int, int]]: ...
 
@@ -111,6 +133,13 @@ class Plan(PybindObject):
     @property
     def kv_indices(self) -> I32:
         """Block ids, in sequence order."""
+    @property
+    def window_slots(self) -> I32:
+        """[tokens], as `slots`, of layers that free what is behind their windows; empty if the configuration has no
+        window."""
+    @property
+    def window_indices(self) -> I32:
+        """As `kv_indices`, of these layers: 0 for blocks that no token of the row sees there."""
     @property
     def kv_lens(self) -> I32:
         """[requests], KV length in tokens once this step has run."""
@@ -206,6 +235,12 @@ class Stats(PybindObject):
     @property
     def cached_tokens(self) -> int:
         """Tokens in blocks that no request holds and that the prefix cache can still serve."""
+    @property
+    def window_used_tokens(self) -> int:
+        """Of layers that free what is behind their windows: tokens in blocks that some request sees or writes."""
+    @property
+    def window_cached_tokens(self) -> int:
+        """Of these layers: tokens in blocks that no request sees, kept for the prefix cache."""
     @property
     def preemptions(self) -> int:
         """Total."""

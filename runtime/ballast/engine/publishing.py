@@ -38,6 +38,13 @@ class SchedulerNumbers:
     waiting: Annotated[int, Gauge("requests_waiting", "Requests in the queue.", alias="vllm:num_requests_waiting")] = 0
     used_tokens: Annotated[int, Gauge("kv_cache_used_tokens", "Tokens in blocks that a request holds.")] = 0
     cached_tokens: Annotated[int, Gauge("kv_cache_cached_tokens", "Tokens in cached blocks that no request holds.")] = 0
+    window_used_tokens: Annotated[
+        int,
+        Gauge(
+            "kv_cache_window_used_tokens",
+            "Tokens that requests see or write in layers with a window; 0 if these layers keep all tokens.",
+        ),
+    ] = 0
     fetching: Annotated[
         int,
         Gauge("kv_tier_fetching", "Waiting requests whose KV is being read from host memory or disk."),

@@ -17,10 +17,16 @@ def bounded(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerCon
 
 
 def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.SchedulerConfig:
-    """The configuration with other values of some of its arguments. Costs are not kept."""
+    """The configuration with other values of some of its arguments."""
     names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "prefix_cache",
-             "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers")  # fmt: skip
+             "decode_costs", "prefill_costs", "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers",
+             "window")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
+
+
+def with_window(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
+    """The configuration with the window of the runner's cache."""
+    return config if config.window == runner.window else with_changes(config, window=runner.window)
 
 
 def with_tiers(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:

@@ -24,6 +24,8 @@ class Batch:
     sampled: NDArray[
         np.int64
     ]  # [S], the tokens whose logits are computed, ascending; more than R where prompts are scored or tokens drafted
+    window_slots: NDArray[np.int32] | None = None  # [T], as `slots`, of layers that free what is behind their windows
+    window_indices: NDArray[np.int32] | None = None  # as `kv_indices`, of these layers; None: there are none
     num_decode: int = 0  # the first requests, which decode: one token each, or more if tokens are drafted
 
     @property
@@ -44,6 +46,8 @@ class Batch:
             kv_indptr=plan.kv_indptr,
             kv_indices=plan.kv_indices,
             sampled=plan.logits_at if logits_at is None else np.array(logits_at, dtype=np.int64),
+            window_slots=plan.window_slots if plan.window_indices.size else None,
+            window_indices=plan.window_indices if plan.window_indices.size else None,
             num_decode=plan.num_decode,
         )
 

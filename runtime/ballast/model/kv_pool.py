@@ -7,12 +7,30 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast._core import sched
 from ballast.model.layers.plane import Plane
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
     """The number of usable blocks for `cache_lens` tokens, rounded up."""
     return -(-cache_lens // block_tokens)
+
+
+def num_window_blocks(
+    window: int | None, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int
+) -> int | None:
+    """The number of usable blocks of planes of which a window is read; None where these are no fewer than
+    `num_blocks`, so that nothing is gained."""
+    if window is None or window >= num_blocks * block_tokens:
+        return None
+    found = sched.num_window_blocks(
+        window=window,
+        num_blocks=num_blocks,
+        block_tokens=block_tokens,
+        max_batch_size=max_batch_size,
+        step_tokens=step_tokens,
+    )
+    return found if found < num_blocks else None
 
 
 class KvPool:
@@ -22,12 +40,24 @@ class KvPool:
     taken from the system when first written.
     """
 
-    def __init__(self, planes: Sequence[Sequence[Plane]], num_blocks: int, block_tokens: int) -> None:
-        """`planes`: of each layer."""
+    def __init__(
+        self,
+        planes: Sequence[Sequence[Plane]],
+        num_blocks: int,
+        block_tokens: int,
+        num_window_blocks: int | None = None,
+    ) -> None:
+        """`planes`: of each layer. `num_window_blocks`: number of usable blocks of those of which a window is read;
+        None: `num_blocks`."""
         num_slots = (num_blocks + 1) * block_tokens
+        num_window_slots = num_slots if num_window_blocks is None else (num_window_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
         self.layers: list[list[NDArray[np.float32]]] = [  # of each, its planes [slots, width]
-            [np.zeros((num_slots, plane.width), dtype=np.float32) for plane in of_layer] for of_layer in planes
+            [
+                np.zeros((num_slots if plane.window is None else num_window_slots, plane.width), dtype=np.float32)
+                for plane in of_layer
+            ]
+            for of_layer in planes
         ]
 
     @property

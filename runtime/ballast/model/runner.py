@@ -25,6 +25,9 @@ class Runner(ABC):
     that long prefill steps do not pay."""
     cache_tiers: CacheTiers | None = None
     """The tiers of the KV cache; None: there are none."""
+    window: tuple[int, int] | None = None
+    """The tokens that a token sees in layers that free what is behind their windows, and the number of usable blocks of
+    these layers; None: all layers keep all."""
     pool: kernels.ThreadPool | None = None
     """The threads that compute on the CPU. They are free from when logits are returned until the next step."""
     start: Start | None = None

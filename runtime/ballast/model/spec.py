@@ -93,3 +93,15 @@ class ModelSpec:
     def kv_numbers(self) -> int:
         """Numbers that are kept of a token, in all planes of all layers."""
         return sum(plane.width for planes in self.planes for plane in planes)
+
+    @property
+    def window_kv_numbers(self) -> int:
+        """Of these, the numbers in planes of which only a window is read."""
+        return sum(plane.width for planes in self.planes for plane in planes if plane.window is not None)
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the widest window; None: all layers read all tokens."""
+        return max(
+            (plane.window for planes in self.planes for plane in planes if plane.window is not None), default=None
+        )

@@ -77,6 +77,8 @@ class Transformer(Runner):
             kv_indptr=batch.kv_indptr,
             kv_indices=batch.kv_indices,
             sampled=batch.sampled,
+            window_slots=batch.window_slots,
+            window_indices=batch.window_indices,
             alive=alive,
             alive_every_s=ALIVE_EVERY_S,
         )

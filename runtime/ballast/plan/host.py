@@ -6,13 +6,14 @@ W_UK of the joint layout becomes floats. The embedding is read from the mapped f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_window_blocks
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer
@@ -43,15 +44,17 @@ def make_plan(
     weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
-    num_slots = (num_kv_blocks(numbers.cache_lens, numbers.block_tokens) + 1) * numbers.block_tokens
+    num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
+    num_cached_tokens = num_blocks * numbers.block_tokens
+    kv_bytes = _kv_bytes(spec, numbers, num_blocks)
     uses = (
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
         ),
         MemoryRow(
             "KV cache",
-            num_slots * kv_row_bytes,
-            f"{num_slots - numbers.block_tokens} tokens and the null block, {human(kv_row_bytes)} per token",
+            kv_bytes,
+            f"{num_cached_tokens} tokens and the null block, {_per_token(spec, numbers, num_blocks)}",
         ),
         MemoryRow(
             "work buffers",
@@ -59,12 +62,11 @@ def make_plan(
             f"for steps of up to {numbers.step_tokens} tokens",
             numbers.step_option,
         ),
-        MemoryRow("tables", _table_bytes(spec, num_slots - numbers.block_tokens), "positions and norms"),
+        MemoryRow("tables", _table_bytes(spec, num_cached_tokens), "positions and norms"),
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes, numbers.block_tokens),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
-    without_cache = sum(use.num_bytes for use in uses) - num_slots * kv_row_bytes
-    num_blocks = (memory.available_bytes - without_cache) // (kv_row_bytes * numbers.block_tokens) - 1
+    without_cache = sum(use.num_bytes for use in uses) - kv_bytes
     return MemoryPlan(
         model=spec.name,
         files=tuple(map(str, gguf.files)),
@@ -72,13 +74,44 @@ def make_plan(
         uses=uses,
         memory=memory,
         placement=placement.compared(_on_cpu, "without --device cuda, the CPU computes everything"),
-        max_cache_lens=max(0, num_blocks * numbers.block_tokens),
+        max_cache_lens=_most_blocks(spec, numbers, memory.available_bytes - without_cache) * numbers.block_tokens,
         numbers=numbers,
     )
 
 
 def _on_cpu(_module: str) -> str:
     return "cpu"
+
+
+def _window_blocks(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int | None:
+    """Of a cache of `num_blocks`, the blocks of layers that free what is behind their windows; None without any. A tier
+    keeps whole blocks, and so do all layers with one."""
+    window = spec.window if numbers.tiers.disk_dir is None else None
+    return num_window_blocks(window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens)
+
+
+def _kv_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
+    """Bytes of a cache of `num_blocks` and the null block."""
+    window_blocks = _window_blocks(spec, numbers, num_blocks)
+    num_windowed = num_blocks if window_blocks is None else window_blocks
+    kept = (num_blocks + 1) * (spec.kv_numbers - spec.window_kv_numbers)
+    return (kept + (num_windowed + 1) * spec.window_kv_numbers) * numbers.block_tokens * FLOAT_BYTES
+
+
+def _most_blocks(spec: ModelSpec, numbers: Numbers, num_bytes: int) -> int:
+    """Blocks of the largest cache that takes at most `num_bytes`, 0 if none does."""
+    of_full_layers = max(spec.kv_numbers - spec.window_kv_numbers, 1) * numbers.block_tokens * FLOAT_BYTES
+    most = max(num_bytes, 0) // of_full_layers
+    return max(0, bisect_right(range(most + 1), num_bytes, key=lambda num: _kv_bytes(spec, numbers, num)) - 1)
+
+
+def _per_token(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> str:
+    window_blocks = _window_blocks(spec, numbers, num_blocks)
+    if window_blocks is None:
+        return f"{human(spec.kv_numbers * FLOAT_BYTES)} per token"
+    full = human((spec.kv_numbers - spec.window_kv_numbers) * FLOAT_BYTES)
+    windows = human(spec.window_kv_numbers * FLOAT_BYTES)
+    return f"{full} per token; {windows} per token for {window_blocks * numbers.block_tokens} tokens in windows"
 
 
 class _Attention(NamedTuple):

@@ -101,6 +101,7 @@ class RecordingRunner(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
         self.seen: dict[int, np.ndarray] = {}
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:

@@ -49,6 +49,7 @@ class RecordingRunner(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
         self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:

@@ -17,7 +17,7 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.config.options import Config, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.host.machine import Memory
-from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.packed_tensors import Packing
@@ -29,8 +29,10 @@ from ballast.model.weights import load_weights
 from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
+from ballast.plan.kv_tiers import KvTierSizes
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
+<<<<<<< HEAD
 from support.models.gguf_files import common_types, write_hollow_model, write_model
 from support.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
 from support.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
@@ -41,6 +43,53 @@ from support.models.specs.mimo import MIMO_FLASH_SPEC
 from support.models.specs.minimax import MINIMAX_M2_SPEC
 from support.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
 from support.models.specs.step import STEP35_FLASH_SPEC
+||||||| 66dd780b
+from support.models.gguf_files import (
+    GLM5_SPEC,
+    GLM45_AIR_SPEC,
+    GLM46_SPEC,
+    GLM47_FLASH_SPEC,
+    GLM52_SPEC,
+    HUNYUAN3_SPEC,
+    K2_SPEC,
+    MINIMAX_M2_SPEC,
+    QWEN3_30B_SPEC,
+    QWEN3_235B_SPEC,
+    QWEN3_CODER_SPEC,
+    V3_SPEC,
+    V32_671B_SPEC,
+    V32_SPEC,
+    common_types,
+    write_hollow_model,
+    write_model,
+)
+from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from support.models.mimo_specs import MIMO_FLASH_SPEC
+from support.models.step_specs import STEP35_FLASH_SPEC
+=======
+from support.models.gguf_files import (
+    GLM5_SPEC,
+    GLM45_AIR_SPEC,
+    GLM46_SPEC,
+    GLM47_FLASH_SPEC,
+    GLM52_SPEC,
+    HUNYUAN3_SPEC,
+    K2_SPEC,
+    MINIMAX_M2_SPEC,
+    QWEN3_30B_SPEC,
+    QWEN3_235B_SPEC,
+    QWEN3_CODER_SPEC,
+    V3_SPEC,
+    V32_671B_SPEC,
+    V32_SPEC,
+    common_types,
+    write_hollow_model,
+    write_model,
+)
+from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from support.models.mimo_specs import MIMO_FLASH_SPEC, MIMO_SPEC
+from support.models.step_specs import STEP35_FLASH_SPEC
+>>>>>>> windows
 from support.models.written import MakeTiny
 
 GIB = 1 << 30
@@ -184,6 +233,32 @@ def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel)
     rope = build_rope_table(SPEC.rope, num_kv_blocks(1000, 32) * 32)
     norms = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1)
     assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + norms
+
+
+@pytest.mark.parametrize("cache_lens", [1000, 8000, 100_000])
+def test_layers_with_a_window_count_with_what_they_keep(tmp_path: Path, cache_lens: int) -> None:
+    gguf = open_gguf(write_model(tmp_path / "mimo.gguf", MIMO_SPEC))
+    numbers = replace(NUMBERS, cache_lens=cache_lens)
+    plan = make_plan(gguf, MIMO_SPEC, numbers, ROOMY)
+    num_blocks = num_kv_blocks(cache_lens, 32)
+    window_blocks = num_window_blocks(MIMO_SPEC.window, num_blocks, 32, numbers.max_batch_size, numbers.step_tokens)
+    pool = KvPool(MIMO_SPEC.planes, num_blocks, 32, window_blocks)
+    assert use(plan, "KV cache") == pool.nbytes < KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
+    whole = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
+    assert use(whole, "KV cache") == KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
+
+
+def test_the_largest_cache_with_windows_fits_and_a_block_more_does_not(tmp_path: Path) -> None:
+    gguf = open_gguf(write_model(tmp_path / "mimo.gguf", MIMO_SPEC))
+
+    def planned(cache_lens: int) -> MemoryPlan:
+        return make_plan(gguf, MIMO_SPEC, replace(NUMBERS, cache_lens=cache_lens), Memory(64 * GIB, GIB, None))
+
+    # The tables of positions grow with the cache up to the context.
+    largest = planned(MIMO_SPEC.context_length).max_cache_lens
+    assert largest > MIMO_SPEC.context_length
+    assert planned(largest).fits
+    assert not planned(largest + 32).fits
 
 
 def test_work_buffers_grow_with_the_longest_step_and_the_batch(gguf: GgufModel) -> None:

@@ -104,6 +104,8 @@ class Row:
     """The prefix hash of each token."""
     computed: int
     """After the commit: the tokens whose KV is right."""
+    window_blocks: NDArray[np.int32]
+    """As `blocks`, of layers with a window; empty without one."""
 
     @property
     def is_part_way(self) -> bool:
@@ -278,6 +280,9 @@ class ReferenceScheduler:
         # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
         self._blocks = self._kv.reshape(-1, self.config.block_tokens)
+        # The same of layers with a window.
+        self._window, num_window_blocks = self.config.window or (0, 0)
+        self._window_kv = np.zeros((num_window_blocks + 1) * self.config.block_tokens, dtype=np.int64)
         self.tiers = [
             Tier(np.zeros((blocks + 1, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
         ]
@@ -449,6 +454,8 @@ class ReferenceScheduler:
         bounds = plan.query_indptr.tolist()
         for row, (first, last) in zip(rows, pairwise(bounds), strict=True):
             self._kv[plan.slots[first:last]] = row.written
+            if self._window:
+                self._window_kv[plan.window_slots[first:last]] = row.written
         of_rows = [row.sampled_by(next_token) for row in rows]
         sampled = [token for tokens in of_rows for token in tokens]
         if self.now_s is not None:
@@ -668,6 +675,8 @@ class ReferenceScheduler:
                 continue
             for position in range(row.begin, row.end):
                 self._kv[row.blocks[position // size] * size + position % size] = WRONG
+                if self._window:
+                    self._window_kv[row.window_blocks[position // size] * size + position % size] = WRONG
             if failed[row.request.seq] and row.begin >= size and not row.request.is_forgotten:
                 self._forgotten = True
                 self._published.difference_update(first_block)
@@ -726,7 +735,9 @@ class ReferenceScheduler:
             hashes = request.prefix_hashes.copy()
             for token in drafted:
                 hashes.append(hash((hashes[-1], token)))
-            rows.append(Row(request, begin, end, blocks, samples, drafted, hashes[begin:end], end - len(drafted)))
+            window_blocks = plan.window_indices[kv_indptr[index] : kv_indptr[index + 1]]
+            written, computed = hashes[begin:end], end - len(drafted)
+            rows.append(Row(request, begin, end, blocks, samples, drafted, written, computed, window_blocks))
         assert plan.logits_at.tolist() == logits_at
         self._cut_draft_tokens(rows)
         return rows
@@ -755,7 +766,7 @@ class ReferenceScheduler:
             # A leader that was preempted may have lost its prompt's blocks, and computes them again in the same step.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
             is_cached = self.config.prefix_cache and not self._forgotten
-            if is_cached and is_computed and not request.admitted_before:
+            if is_cached and is_computed and not request.admitted_before and not self._window:
                 assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
         if num_cached:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
@@ -889,12 +900,34 @@ class ReferenceScheduler:
             table = (row.blocks[:, None] * block_tokens + within).ravel()[: row.begin]
             seen = self._kv[table]
             assert seen.tolist() == row.request.prefix_hashes[: row.begin], "a row reads another sequence's KV"
+        self._check_windows(plan, rows)
         # All its tokens have their blocks, shared or not, from the step in which a request is admitted.
         running = [request for request in self.live.values() if request.running]
         used = self.scheduler.stats().used_tokens
         assert used >= len(readers) * block_tokens
         most = sum(-(-(len(request.tokens) + max(1, len(request.draft_tokens))) // block_tokens) for request in running)
         assert used <= most * block_tokens
+
+    def _check_windows(self, plan: sched.Plan, rows: list[Row]) -> None:
+        """What layers with a window read and write."""
+        size, slots = self.config.block_tokens, plan.window_slots
+        if not self._window:
+            assert slots.size == plan.window_indices.size == 0
+            return
+        assert slots.size == plan.num_tokens
+        assert plan.window_indices.size == plan.kv_indices.size
+        assert len(set(slots.tolist())) == slots.size, "no two tokens may be written to one slot"
+        readers = Counter(plan.window_indices.tolist())
+        assert all(readers[block] == 1 for block in (slots // size).tolist()), "a shared block is written to"
+        tables = [(row.window_blocks[:, None] * size + np.arange(size)).ravel() for row in rows]
+        written = [table[row.begin : row.end] for row, table in zip(rows, tables, strict=True)]
+        assert slots.tolist() == [slot for of_row in written for slot in of_row.tolist()]
+        for row, table in zip(rows, tables, strict=True):
+            first = max(0, row.begin + 1 - self._window)
+            is_kept = row.window_blocks != NULL_BLOCK
+            assert is_kept.tolist() == [index >= first // size for index in range(len(row.window_blocks))]
+            seen = self._window_kv[table[first : row.begin]]
+            assert seen.tolist() == row.request.prefix_hashes[first : row.begin], "a window shows another sequence's KV"
 
     def _check_committed(
         self, rows: list[Row], expected: list[tuple[int, int, int]], aborted: set[int], committed: sched.Committed
@@ -919,7 +952,9 @@ class ReferenceScheduler:
         assert stats.prefix_query_tokens == self.totals.prefix_query_tokens
         assert stats.prefix_hit_tokens == self.totals.prefix_hit_tokens
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
-        assert self.live or stats.used_tokens == 0
+        assert self.live or stats.used_tokens == stats.window_used_tokens == 0
+        assert stats.window_used_tokens <= min(stats.used_tokens, self._most_window_tokens())
+        assert stats.window_used_tokens + stats.window_cached_tokens <= self._window_kv.size - self.config.block_tokens
         for tier, of in zip(self.tiers, stats.tiers, strict=True):
             assert of.cached_tokens <= tier.num_whole * self.config.block_tokens, (
                 "a tier counts blocks that serve no request"
@@ -928,6 +963,20 @@ class ReferenceScheduler:
             (request.seq, len(request.tokens), request.num_computed)
             for request in sorted(self.live.values(), key=lambda request: not request.running)
         ]
+
+    def _most_window_tokens(self) -> int:
+        """Tokens of the window blocks that requests may need."""
+        size, tokens = self.config.block_tokens, 0
+        for request in self.live.values():
+            if request.running and self._window:
+                seen = -(-(self._window - 1) // size) * size
+                drafted = max(1, len(request.draft_tokens))
+                most = len(request.tokens) + drafted if request.lacks_one_token else request.num_computed
+                for outstanding in self.outstanding.values():
+                    most = max([most, *(row.end + 1 for row in outstanding.rows if row.request is request)])
+                end = -(-most // size) * size
+                tokens += min(end, seen + end - request.num_computed // size * size)
+        return tokens
 
 
 def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
@@ -942,5 +991,8 @@ def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
 
 
 def _tables(plan: sched.Plan) -> list[list[int]]:
-    arrays = (plan.seqs, plan.query_indptr, plan.positions, plan.slots, plan.kv_indptr, plan.kv_indices, plan.kv_lens)
+    arrays = (
+        *(plan.seqs, plan.query_indptr, plan.positions, plan.slots, plan.kv_indptr, plan.kv_indices, plan.kv_lens),
+        *(plan.window_slots, plan.window_indices),
+    )
     return [array.tolist() for array in arrays]

@@ -23,7 +23,7 @@ from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, enforce, why_full
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import KvPool, num_kv_blocks
+from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -148,10 +148,21 @@ def _load_on_cpu(
     with start.times.phase("weights"):
         weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    kv = KvPool(spec.planes, num_blocks, settings.block_tokens)
+    # Tiers keep whole blocks, so with one, layers with a window keep all.
+    window = spec.window if settings.kv_disk_dir is None else None
+    window_blocks = num_window_blocks(
+        window,
+        num_blocks,
+        settings.block_tokens,
+        settings.max_batch_size,
+        max(settings.chunk_size, settings.prefill_chunk_size),
+    )
+    kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
     runner.start = start
+    if window is not None and window_blocks is not None:
+        runner.window = (window, window_blocks)
     if settings.kv_disk_dir is not None:
         runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
     return runner, weight_memory(weights)

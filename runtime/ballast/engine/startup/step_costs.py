@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.engine.request import SamplingParams
-from ballast.engine.runner import with_changes
+from ballast.engine.runner import with_changes, with_window
 from ballast.engine.sampling.sampler import SampledRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 from ballast.host.startup.measurements import kept_counts, kept_seconds
@@ -49,6 +49,7 @@ def with_measured_costs(
     regularly. The steps overwrite the cache, so this must run before it serves anything. Costs kept by an earlier start
     are used, unless that start lacked kernels that this one has."""
     assert runner.vocabulary is not None, "only a runner with a vocabulary can be measured"
+    config = with_window(config, runner)
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool or kernels.ThreadPool(1), config)
     prefill_runner = runner if runner.can_prefill_beside else None
@@ -143,6 +144,7 @@ class RandomSteps:
         """Requests have `max_tokens` tokens at most. If there are too few blocks, requests share them."""
         self._block_tokens = config.block_tokens
         self._num_blocks = config.num_blocks
+        self._num_window_blocks = None if config.window is None else config.window[1]
         self._vocabulary = vocabulary
         self._max_rows = config.max_batch_size
         self._row_blocks = max(1, min(-(-CONTEXT_TOKENS // config.block_tokens), config.num_blocks // self._max_rows))
@@ -176,14 +178,23 @@ class RandomSteps:
         positions = cached[row] + np.arange(num_tokens, dtype=np.int32) - indptr[row]
         blocks = np.arange(num_rows * row_blocks, dtype=np.int32).reshape(num_rows, row_blocks) % self._num_blocks + 1
         used = -(-(cached + added) // self._block_tokens)
-        slots = blocks[row, positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+        kept = np.arange(row_blocks) < used[:, None]
+
+        def slots_in(blocks: NDArray[np.int32]) -> NDArray[np.int32]:
+            of_tokens = blocks[row, positions // self._block_tokens]
+            slots: NDArray[np.int32] = of_tokens * self._block_tokens + positions % self._block_tokens
+            return slots.astype(np.int32)
+
+        windows = None if self._num_window_blocks is None else ((blocks - 1) % self._num_window_blocks + 1)
         return Batch(
             token_ids=self._rng.integers(0, self._vocabulary, num_tokens, dtype=np.int32),
             positions=positions.astype(np.int32),
-            slots=slots.astype(np.int32),
+            slots=slots_in(blocks),
             query_indptr=indptr,
             kv_indptr=np.concatenate([[0], np.cumsum(used)]).astype(np.int32),
-            kv_indices=blocks[np.arange(row_blocks) < used[:, None]].astype(np.int32),
+            kv_indices=blocks[kept].astype(np.int32),
+            window_slots=None if windows is None else slots_in(windows),
+            window_indices=None if windows is None else windows[kept].astype(np.int32),
             sampled=indptr[1:].astype(np.int64) - 1,
         )
 

@@ -57,7 +57,10 @@ class GroupedSpec:
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""
-        return (Plane("keys", self.num_kv_heads * self.head_dim), Plane("values", self.num_kv_heads * self.v_dim))
+        return (
+            Plane("keys", self.num_kv_heads * self.head_dim, self.window),
+            Plane("values", self.num_kv_heads * self.v_dim, self.window),
+        )
 
     @property
     def modules(self) -> dict[str, tuple[str, ...]]:

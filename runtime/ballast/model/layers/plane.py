@@ -11,6 +11,8 @@ class Plane(NamedTuple):
     name: str
     width: int
     """Numbers per token. The pool decides their type: float32 on a CPU."""
+    window: int | None = None
+    """Tokens that are read of it: the last ones up to a token's own. None: all."""
 
 
 INDEX_KEYS = "index keys"

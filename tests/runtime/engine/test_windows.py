@@ -1,0 +1,195 @@
+"""Models with windows give the same tokens whether layers keep all tokens or their windows only, and keep no more than
+these."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ballast._core import sched
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup import loading
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import with_measured_costs
+from ballast.model.metadata import read_spec
+from ballast.model.transformer import Transformer
+from ballast.weights.gguf import open_gguf
+from support.generate import Generated, generate
+from support.models.written import MakeTiny
+
+BLOCK_TOKENS = 4
+CACHE_LENS = 2048
+CHUNK = 32
+
+
+def no_window_blocks(*_numbers: object) -> None:
+    """All layers keep all tokens."""
+
+
+def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int) -> int:
+    return sched.num_window_blocks(
+        window=window,
+        num_blocks=num_blocks,
+        block_tokens=block_tokens,
+        max_batch_size=max_batch_size,
+        step_tokens=step_tokens,
+        keeps_borders=False,
+    )
+
+
+MakeCore = Callable[..., EngineCore]
+
+
+@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2"])
+def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
+    gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
+    spec = read_spec(gguf, None)
+
+    def make(
+        blocks: Callable[..., int | None] = loading.num_window_blocks, *, folder: Path | None = None, **changes: int
+    ) -> EngineCore:
+        numbers = {"cache_lens": CACHE_LENS, "max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
+        settings = EngineSettings(
+            **numbers | changes, max_new_tokens=64, max_queue=64, block_tokens=BLOCK_TOKENS, kv_disk_dir=folder
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loading, "num_window_blocks", blocks)
+            runner = load_runner(gguf, spec, spec.vocab_size, settings)
+        return EngineCore(runner, scheduler_config(settings))
+
+    return make
+
+
+def request_of(prompt: Sequence[int], max_tokens: int = 12) -> Request:
+    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(300) for _ in range(count)]
+
+
+def conversations(core: EngineCore) -> list[Generated]:
+    """Three turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
+    rng = random.Random(5)
+    beginning = tokens(rng, 90)
+    said = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
+    replies = []
+    for _ in range(3):
+        turn = generate(core, map(request_of, said))
+        replies += turn
+        for text, reply in zip(said, turn, strict=True):
+            text += [*reply.token_ids, *tokens(rng, 15)]
+    return replies
+
+
+def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
+    return [reply.token_ids for reply in replies]
+
+
+def cached(replies: Sequence[Generated]) -> int:
+    return sum(reply.cached_tokens for reply in replies)
+
+
+@pytest.fixture(scope="module")
+def plain(make_core: MakeCore) -> list[Generated]:
+    """With all tokens in all layers."""
+    core = make_core(no_window_blocks)
+    replies = conversations(core)
+    stats = core.stats()
+    assert (stats.window_used_tokens, stats.window_cached_tokens) == (0, 0)
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    return replies
+
+
+def test_text_is_the_same_with_windows_only(make_core: MakeCore, plain: list[Generated]) -> None:
+    replies = conversations(make_core())
+    assert texts(replies) == texts(plain)
+    assert cached(replies) > cached(plain) // 2, "borders of conversations are kept"
+
+
+def test_text_is_the_same_with_as_few_window_blocks_as_work(make_core: MakeCore, plain: list[Generated]) -> None:
+    for sizes in ({}, {"max_batch_size": 1}, {"chunk_size": 7, "prefill_chunk_size": 5}):
+        replies = conversations(make_core(least_window_blocks, **sizes))
+        assert texts(replies) == texts(plain)
+        assert 0 < cached(replies) <= cached(plain)
+
+
+def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Generated]) -> None:
+    core = make_core(least_window_blocks, cache_lens=240, chunk_size=8, prefill_chunk_size=8)
+    assert texts(conversations(core)) == texts(plain)
+    assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
+
+
+def test_with_a_tier_all_layers_keep_all_tokens(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+    core = make_core(folder=tmp_path / "kv")
+    assert texts(conversations(core)) == texts(plain)
+    assert core.stats().window_used_tokens == 0
+
+
+def test_a_long_context_keeps_its_windows_only(make_core: MakeCore) -> None:
+    core = make_core(max_batch_size=1)
+    runner = core._runner
+    assert isinstance(runner, Transformer)
+    assert runner.window is not None
+    window, num_window_blocks = runner.window
+    assert num_window_blocks * BLOCK_TOKENS < CACHE_LENS // 4
+    core.add(1, request_of(tokens(random.Random(7), 1500), max_tokens=40), 0)
+    prompt, reply = [], []
+    while (result := core.step()).num_tokens:
+        core.check()
+        (prompt if result.num_tokens > 1 else reply).append(core.stats())
+    assert max(stats.used_tokens for stats in reply) >= 1500
+    assert max(stats.window_used_tokens for stats in prompt) <= window + CHUNK + 2 * BLOCK_TOKENS
+    assert window - 1 <= max(stats.window_used_tokens for stats in reply) <= window + 2 * BLOCK_TOKENS
+
+
+def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
+    """Serve a request alone; the tokens of its prompt that were cached."""
+    scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32))
+    num_cached = 0
+    while (plan := scheduler.plan()).num_requests:
+        num_cached = scheduler.cached_tokens(seq)
+        scheduler.commit(np.full(len(plan.logits_at), 7, np.int32))
+        scheduler.check()
+    return num_cached
+
+
+@pytest.fixture
+def crowded() -> sched.Scheduler:
+    """A scheduler of one slot whose pool of window blocks has room for a few borders."""
+    sizes = {"num_blocks": 400, "block_tokens": 4, "max_batch_size": 1}
+    least = sched.num_window_blocks(window=16, step_tokens=8, keeps_borders=False, **sizes)
+    return sched.Scheduler(sched.SchedulerConfig(chunk_size=8, prefill_chunk_size=8, window=(16, least + 28), **sizes))
+
+
+def test_what_requests_have_in_common_is_a_border_from_the_second_one_on(crowded: sched.Scheduler) -> None:
+    rng = random.Random(3)
+    common = tokens(rng, 102)
+    # What lies between the borders is given up meanwhile.
+    assert [admitted(crowded, seq, common + tokens(rng, 160)) for seq in range(3)] == [0, 0, 100]
+
+
+def test_a_reply_is_continued_at_its_end_and_a_prompt_is_found_again(crowded: sched.Scheduler) -> None:
+    rng = random.Random(3)
+    said = tokens(rng, 400)
+    assert admitted(crowded, 1, said) == 0
+    assert admitted(crowded, 2, tokens(rng, 200)) == 0
+    assert admitted(crowded, 3, said) == 396
+    assert admitted(crowded, 4, [*said, *[7] * 6, *tokens(rng, 10)]) == 404
+    assert admitted(crowded, 5, said[:300]) == 256, "the border at a regular distance, after 16 windows"
+
+
+def test_steps_are_measured_with_windows(make_core: MakeCore) -> None:
+    runner = make_core(least_window_blocks)._runner
+    assert runner.window is not None
+    sizes = {"max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
+    config = sched.SchedulerConfig(num_blocks=CACHE_LENS // BLOCK_TOKENS, block_tokens=BLOCK_TOKENS, **sizes)
+    measured = with_measured_costs(config, runner, CACHE_LENS, lambda: None)
+    assert measured.window == runner.window
+    assert [size for size, _ in measured.decode_costs] == [1, 2, 4, 8, 16, 32]

@@ -12,6 +12,7 @@ import pytest
 from ballast_operator.control.deciding.take_down import SETTLE_S
 from support.cluster.cluster import Cluster
 from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import add_node, made_up_node
 from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -157,6 +158,24 @@ def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, 
     wait_ready(kube, namespace, "newer")
     assert status_of(kube, namespace, "newer")["images"] == ["made.up/runtime:2"]
     assert kube.find("pods", "newer-image-check", namespace) is None
+
+
+def test_an_image_is_checked_on_a_node_that_the_serving_pod_fills(
+    cluster: Cluster, kube: Kube, namespace: str
+) -> None:
+    node = f"full-{namespace}"[:63].rstrip("-")
+    add_node(cluster.control_plane, made_up_node(node, cpus=2, memory="4Gi"))
+    whole = {
+        "resources": {"cpus": 2, "memory": "4Gi", "gpus": 0},
+        "scheduling": {"nodeSelector": {"kubernetes.io/hostname": node}},
+    }
+    try:
+        serving(kube, namespace, "whole", **whole)
+        kube.apply("inferenceservices", service("whole", image="made.up/runtime:2", **whole), namespace)
+        wait_ready(kube, namespace, "whole")
+        assert status_of(kube, namespace, "whole")["images"] == ["made.up/runtime:2"]
+    finally:
+        kube.delete("nodes", node)
 
 
 def test_progress_ends_at_the_deadline_and_begins_again_with_another_spec(kube: Kube, namespace: str) -> None:

@@ -240,8 +240,8 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     _add_namespaces(parser)
     parser.add_argument(
         "--quota",
-        action="append",
-        default=[],
+        action=values.AddQuota,
+        default={},
         type=values.quota,
         metavar="NAMESPACE:KEY=QUANTITY,...",
         help=f"limit for the pods of all services of a namespace together, in {', '.join(KEYS)}, such as "
@@ -319,7 +319,7 @@ def _run(arguments: argparse.Namespace) -> int:
         health_host=arguments.health_host,
         health_port=arguments.health_port,
         resync_s=arguments.resync_seconds,
-        quotas=Quotas(dict(arguments.quota)),
+        quotas=Quotas(arguments.quota),
         probe_proxy=arguments.probe_proxy,
         otlp_endpoint=arguments.otlp_endpoint,
         otlp_service_name=arguments.otlp_service_name,

@@ -160,9 +160,7 @@ def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, 
     assert kube.find("pods", "newer-image-check", namespace) is None
 
 
-def test_an_image_is_checked_on_a_node_that_the_serving_pod_fills(
-    cluster: Cluster, kube: Kube, namespace: str
-) -> None:
+def test_an_image_is_checked_on_a_node_that_the_serving_pod_fills(cluster: Cluster, kube: Kube, namespace: str) -> None:
     node = f"full-{namespace}"[:63].rstrip("-")
     add_node(cluster.control_plane, made_up_node(node, cpus=2, memory="4Gi"))
     whole = {

@@ -52,7 +52,9 @@ class AddQuota(argparse.Action):
         named, limits = value
         found = getattr(options, self.dest)
         if named in found:
-            raise argparse.ArgumentError(self, f"{named} has two quotas; write its limits as one, such as a:gpus=4,pods=8")
+            raise argparse.ArgumentError(
+                self, f"{named} has two quotas; write its limits as one, such as a:gpus=4,pods=8"
+            )
         setattr(options, self.dest, {**found, named: limits})
 
 

@@ -9,7 +9,6 @@ from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.api.sources.cached_source import CachedSource
 from ballast_operator.control.reporting.conditions import Finding
 
-
 HAS_NO_PLACE = ("NoNodes", "ClaimMissing")
 """Reasons of a cache without a place, so that it downloads nothing."""
 

@@ -239,7 +239,7 @@ def test_an_undo_brings_the_spec_back_that_served(cluster: Cluster, kube: Kube, 
         assert found.returncode == 0, found.stderr
         return [line.split(maxsplit=3) for line in found.stdout.splitlines()[1:]]
 
-    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["present, failed: OutOfMemory"])]
+    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["current, failed: OutOfMemory"])]
     undone = command(cluster, "undo", "undone", "--namespace", namespace)
     assert (undone.returncode, undone.stdout) == (0, f"{namespace}/undone has the spec of revision 1 again\n")
     wait_ready(kube, namespace, "undone")

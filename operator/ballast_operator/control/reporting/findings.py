@@ -184,6 +184,8 @@ def _why_missing(seen: Evidence) -> str:
         return f"{waits}: a foreign finalizer, which its owner must remove before the next pod starts"
     if seen.rollout.leaving:
         return f"{_where(seen.rollout.leaving)}: drains and then ends; the next pod starts after that"
+    if seen.pulled is not None and not seen.pulled.holds:
+        return "pods start when the model is complete"
     return "pods are being started"
 
 

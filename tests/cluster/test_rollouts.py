@@ -65,6 +65,23 @@ def test_old_pods_that_flap_stay_while_the_new_spec_does_not_serve(kube: Kube, n
     assert [now[name] for name in ("flaps-0", "flaps-1")] == [before[name] for name in ("flaps-0", "flaps-1")]
 
 
+def test_a_service_that_is_scaled_down_keeps_its_last_pod_if_the_new_spec_has_failed(
+    kube: Kube, namespace: str
+) -> None:
+    before = serving(kube, namespace, "shrinks", replicas=3)
+    kube.apply("inferenceservices", service("shrinks", "oom", replicas=3), namespace)
+    wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
+    kube.merge("inferenceservices", "shrinks", {"spec": {"replicas": 1}}, namespace)
+    wait_for("the others to go", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
+    assert watch_pods(kube, namespace, "shrinks", 5) == set()
+    assert uids(kube, namespace, "shrinks") == {"shrinks-0": before["shrinks-0"]}
+    wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
+    wait_condition(kube, namespace, "shrinks", "Available", "True")
+    kube.apply("inferenceservices", service("shrinks", engine={"cacheLens": 5000}), namespace)
+    wait_ready(kube, namespace, "shrinks")
+    assert uids(kube, namespace, "shrinks")["shrinks-0"] != before["shrinks-0"]
+
+
 def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: Kube, namespace: str) -> None:
     before = serving(kube, namespace, "stall", replicas=3)
     etcd = cluster.control_plane.etcd

@@ -83,7 +83,11 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("name", metavar="NAME", type=values.service_name, help="name of the InferenceService")
         command.add_argument(
-            "-n", "--namespace", default="default", type=values.namespace, metavar="NAMESPACE", help=DEFAULT
+            "-n",
+            "--namespace",
+            type=values.namespace,
+            metavar="NAMESPACE",
+            help="namespace of the InferenceService (default: that of the kubeconfig's current context)",
         )
         command.set_defaults(run=run_it)
         if run_it is _undo:
@@ -236,8 +240,8 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     _add_namespaces(parser)
     parser.add_argument(
         "--quota",
-        action="append",
-        default=[],
+        action=values.AddQuota,
+        default={},
         type=values.quota,
         metavar="NAMESPACE:KEY=QUANTITY,...",
         help=f"limit for the pods of all services of a namespace together, in {', '.join(KEYS)}, such as "
@@ -315,7 +319,7 @@ def _run(arguments: argparse.Namespace) -> int:
         health_host=arguments.health_host,
         health_port=arguments.health_port,
         resync_s=arguments.resync_seconds,
-        quotas=Quotas(dict(arguments.quota)),
+        quotas=Quotas(arguments.quota),
         probe_proxy=arguments.probe_proxy,
         otlp_endpoint=arguments.otlp_endpoint,
         otlp_service_name=arguments.otlp_service_name,
@@ -331,7 +335,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _why(arguments: argparse.Namespace) -> int:
     from ballast_operator.commands.why import explain, is_ready, look
 
-    seen = asyncio.run(_with_api(lambda api: look(api, Ref(arguments.namespace, arguments.name))))
+    ref = _ref(arguments)
+    seen = asyncio.run(_with_api(lambda api: look(api, ref)))
     for line in explain(seen, shutil.get_terminal_size((160, 40)).columns):
         sys.stdout.write(f"{line}\n")
     return 0 if is_ready(seen) else EXIT_UNHEALTHY
@@ -355,7 +360,8 @@ async def _examine(namespace: str, account: str, watched: Sequence[str]) -> int:
 def _history(arguments: argparse.Namespace) -> int:
     from ballast_operator.commands.history import history_lines
 
-    lines = asyncio.run(_with_api(lambda api: history_lines(api, Ref(arguments.namespace, arguments.name))))
+    ref = _ref(arguments)
+    lines = asyncio.run(_with_api(lambda api: history_lines(api, ref)))
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -363,10 +369,17 @@ def _history(arguments: argparse.Namespace) -> int:
 def _undo(arguments: argparse.Namespace) -> int:
     from ballast_operator.commands.history import undo
 
-    ref = Ref(arguments.namespace, arguments.name)
+    ref = _ref(arguments)
     number = asyncio.run(_with_api(lambda api: undo(api, ref, arguments.to_revision)))
     sys.stdout.write(f"{ref} has the spec of revision {number} again\n")
     return 0
+
+
+def _ref(arguments: argparse.Namespace) -> Ref:
+    """The service that the arguments name. Raises ConnectError."""
+    from ballast_operator.cluster.connect import context_namespace
+
+    return Ref(arguments.namespace or context_namespace(), arguments.name)
 
 
 async def _with_api(work: Callable[[Any], Awaitable[Result]]) -> Result:

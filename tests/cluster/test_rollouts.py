@@ -12,6 +12,7 @@ import pytest
 from ballast_operator.control.deciding.take_down import SETTLE_S
 from support.cluster.cluster import Cluster
 from support.cluster.kube import Kube, Object
+from support.cluster.nodes.made_up import add_node, made_up_node
 from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
 from support.cluster.waiting import wait_for
 
@@ -62,6 +63,23 @@ def test_old_pods_that_flap_stay_while_the_new_spec_does_not_serve(kube: Kube, n
     wait_condition(kube, namespace, "flaps", "Available", "True")
     now = uids(kube, namespace, "flaps")
     assert [now[name] for name in ("flaps-0", "flaps-1")] == [before[name] for name in ("flaps-0", "flaps-1")]
+
+
+def test_a_service_that_is_scaled_down_keeps_its_last_pod_if_the_new_spec_has_failed(
+    kube: Kube, namespace: str
+) -> None:
+    before = serving(kube, namespace, "shrinks", replicas=3)
+    kube.apply("inferenceservices", service("shrinks", "oom", replicas=3), namespace)
+    wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
+    kube.merge("inferenceservices", "shrinks", {"spec": {"replicas": 1}}, namespace)
+    wait_for("the others to go", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
+    assert watch_pods(kube, namespace, "shrinks", 5) == set()
+    assert uids(kube, namespace, "shrinks") == {"shrinks-0": before["shrinks-0"]}
+    wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
+    wait_condition(kube, namespace, "shrinks", "Available", "True")
+    kube.apply("inferenceservices", service("shrinks", engine={"cacheLens": 5000}), namespace)
+    wait_ready(kube, namespace, "shrinks")
+    assert uids(kube, namespace, "shrinks")["shrinks-0"] != before["shrinks-0"]
 
 
 def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: Kube, namespace: str) -> None:
@@ -159,6 +177,22 @@ def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, 
     assert kube.find("pods", "newer-image-check", namespace) is None
 
 
+def test_an_image_is_checked_on_a_node_that_the_serving_pod_fills(cluster: Cluster, kube: Kube, namespace: str) -> None:
+    node = f"full-{namespace}"[:63].rstrip("-")
+    add_node(cluster.control_plane, made_up_node(node, cpus=2, memory="4Gi"))
+    whole = {
+        "resources": {"cpus": 2, "memory": "4Gi", "gpus": 0},
+        "scheduling": {"nodeSelector": {"kubernetes.io/hostname": node}},
+    }
+    try:
+        serving(kube, namespace, "whole", **whole)
+        kube.apply("inferenceservices", service("whole", image="made.up/runtime:2", **whole), namespace)
+        wait_ready(kube, namespace, "whole")
+        assert status_of(kube, namespace, "whole")["images"] == ["made.up/runtime:2"]
+    finally:
+        kube.delete("nodes", node)
+
+
 def test_progress_ends_at_the_deadline_and_begins_again_with_another_spec(kube: Kube, namespace: str) -> None:
     rollout = {"progressDeadlineSeconds": 1}
     kube.apply("inferenceservices", service("late", "unpullable", rollout=rollout), namespace)
@@ -222,7 +256,7 @@ def test_an_undo_brings_the_spec_back_that_served(cluster: Cluster, kube: Kube, 
         assert found.returncode == 0, found.stderr
         return [line.split(maxsplit=3) for line in found.stdout.splitlines()[1:]]
 
-    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["present, failed: OutOfMemory"])]
+    assert [(line[0], line[3:]) for line in listed()] == [("1", []), ("2", ["current, failed: OutOfMemory"])]
     undone = command(cluster, "undo", "undone", "--namespace", namespace)
     assert (undone.returncode, undone.stdout) == (0, f"{namespace}/undone has the spec of revision 1 again\n")
     wait_ready(kube, namespace, "undone")

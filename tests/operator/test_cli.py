@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,9 @@ from ballast_operator.cli import main
         (["--pod-monitor-interval", "30"], "'30' is not a valid duration such as 30s"),
         (["--allowed-env", "A*B"], "'A*B' is not a valid variable name"),
         (["--allowed-env", ""], "'' is not a valid variable name"),
+        (["--quota", "a:gpu=1"], "'gpu' in 'a:gpu=1' is not a quota; use pods, cpus, gpus, memory"),
+        (["--quota", "a:pods=1,pods=5"], "pods is twice in 'a:pods=1,pods=5'"),
+        (["--quota", "a:pods=1", "--quota", "a:gpus=2"], "a has two quotas; write its limits as one"),
         (["--allowed-image=-x"], "'-x' is not a valid image or prefix of images"),
     ],
 )
@@ -64,6 +69,43 @@ def test_an_invalid_kubeconfig_is_named(
     assert said.startswith("ballast-operator: ")
     assert str(config) in said
     assert "set KUBECONFIG" in said
+
+
+@pytest.mark.parametrize(
+    ("context", "words", "namespace"),
+    [
+        ({"namespace": "models"}, [], "models"),
+        ({}, [], "default"),
+        ({"namespace": "models"}, ["-n", "other"], "other"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("command", ["why", "history", "undo"])
+def test_a_service_is_looked_for_in_the_namespace_of_the_context(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    context: dict[str, str],
+    words: list[str],
+    namespace: str,
+) -> None:
+    asked: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Tests are quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        write_credentials(tmp_path / "kubeconfig", server.server_port, "token", **context)
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        main([command, "chat", *words])
+        server.shutdown()
+    assert asked[0] == f"/apis/serving.ballast.dev/v1alpha1/namespaces/{namespace}/inferenceservices/chat"
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

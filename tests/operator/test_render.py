@@ -54,7 +54,10 @@ def test_a_cache_of_an_unknown_version_is_refused(tmp_path, capsys):
         ({"spec": {"engine": {"maxNewTokens": 1024, "cacheLens": 4096}}}, "the smallest cacheLens that passes is 4097"),
         ({"spec": {"model": {"source": {}}}}, "exactly one model source"),
         ({"spec": {"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}}, "exactly one model source"),
-        ({"spec": {"resources": {"cpus": 1.5, "memory": "1Gi"}}}, "spec.resources.cpus"),
+        ({"spec": {"resources": {"cpus": 1.5, "memory": "1Gi"}}}, "spec.resources.cpus: 1.5: input should be"),
+        ({"spec": {"rollout": {"maxUnavailable": "25%"}}}, "spec.rollout.maxUnavailable: '25%': input should be"),
+        ({"spec": {"replica": 2}}, "spec.replica: there is no such field"),
+        ({"spec": {"resources": {"cpus": 1}}}, "spec.resources.memory: this field is required"),
         ({"spec": {"resources": {"cpus": "500m", "memory": "1Gi"}}}, "spec.resources.cpus"),
         ({"spec": {"resources": {"cpus": 1, "memory": "lots"}}}, "is not a quantity such as 440Gi"),
         ({"spec": {"resources": {"cpus": 1, "memory": "1Mi"}}}, "from 64Mi to 1Pi"),
@@ -91,3 +94,8 @@ def test_a_spec_that_cannot_be_rendered_is_rejected_with_a_message(tmp_path, cap
     file.write_text(yaml.safe_dump(body))
     assert main(["render", "-f", str(file)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named_once(capsys):
+    assert main(["render", "-f", "/absent.yaml"]) == 2
+    assert capsys.readouterr().err == "ballast-operator: /absent.yaml: No such file or directory\n"

@@ -22,6 +22,9 @@ from ballast_operator.names import (
     Ref,
 )
 
+MAX_VALUE = 80
+"""Characters of a value in a message."""
+
 
 class SpecError(Exception):
     """The operator cannot act on the spec. The message names the field and the reason."""
@@ -82,7 +85,14 @@ def _check_names(metadata: Mapping[str, Any]) -> None:
 
 
 def sentence(problem: Any) -> str:
-    """Pydantic's message, with the field's path in YAML."""
-    where = ".".join(str(part) for part in problem["loc"])
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"spec.{where}: {message}" if where else f"spec: {message}"
+    """Pydantic's message, with the field's path in YAML and the value."""
+    where = ".".join(("spec", *(str(part) for part in problem["loc"])))
+    said, value = str(problem["msg"]), problem["input"]
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: there is no such field"
+    if problem["type"] == "missing":
+        return f"{where}: this field is required"
+    if problem["type"] == "value_error":  # ours, which name the value
+        return f"{where}: {said.removeprefix('Value error, ')}"
+    shown = f"{repr(value)[:MAX_VALUE]}: " if isinstance(value, str | int | float) else ""
+    return f"{where}: {shown}{said[:1].lower()}{said[1:]}"

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, list_kube_config_contexts, load_incluster_config, load_kube_config
 from yaml import YAMLError
 
 from ballast_operator.errors import ConnectError
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+DEFAULT_NAMESPACE = "default"
 
 
 async def read_configuration() -> Configuration:
     """Read KUBECONFIG where it is set, else the pod's service account, else ~/.kube/config. Raises ConnectError."""
     configuration = Configuration()
-    in_pod = "KUBECONFIG" not in os.environ and IN_CLUSTER in os.environ
-    source = "the pod's service account" if in_pod else _files()
-    try:
-        if in_pod:
+    source = "the pod's service account" if _in_pod() else _files()
+    with _explained(source):
+        if _in_pod():
             load_incluster_config(configuration)
         else:
             _check_there(source)
             await load_kube_config(source, client_configuration=configuration)
+    return configuration
+
+
+def context_namespace() -> str:
+    """The namespace of the kubeconfig's current context, which kubectl uses too; `default` without one. Raises
+    ConnectError."""
+    if _in_pod():
+        return DEFAULT_NAMESPACE
+    source = _files()
+    with _explained(source):
+        _check_there(source)
+        _, current = list_kube_config_contexts(source)
+        return str(current["context"].get("namespace") or DEFAULT_NAMESPACE)
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Raises ConnectError for everything that the client raises for a kubeconfig or a service account."""
+    try:
+        yield
     except (ConfigException, OSError) as error:
         raise ConnectError(
             f"no way to the API server by {source}: {error}; set KUBECONFIG, or run in a pod with a service account"
@@ -39,7 +59,10 @@ async def read_configuration() -> Configuration:
         ValueError,
     ) as error:  # the client raises these for bad content
         raise ConnectError(f"{source} is not a kubeconfig that can be read ({error!r}); set KUBECONFIG") from None
-    return configuration
+
+
+def _in_pod() -> bool:
+    return "KUBECONFIG" not in os.environ and IN_CLUSTER in os.environ
 
 
 def _files() -> str:

@@ -20,7 +20,9 @@ def read_documents(filename: str) -> list[Any]:
     try:
         text = sys.stdin.read() if filename == "-" else Path(filename).read_text()
         return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise InputError(f"{filename}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"{filename}: {error}") from None
 
 

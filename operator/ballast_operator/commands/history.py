@@ -62,7 +62,7 @@ def _lines(service: Mapping[str, Any], revisions: Sequence[Mapping[str, Any]]) -
     for revision in revisions:
         metadata = revision["metadata"]
         spec_hash = (metadata.get("annotations") or {}).get(ANNOTATION_SPEC_HASH, "")
-        words = ["present"] if revision["data"]["spec"] == present else []
+        words = ["current"] if revision["data"]["spec"] == present else []
         if failure and spec_hash == failure.get("specHash"):
             words.append(f"failed: {failure['reason']}")
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from typing import Any
 
 from ballast_operator.limits.quotas import ANY_NAMESPACE, KEYS
 from ballast_operator.names import NAME_PATTERN, NAMESPACE_PATTERN
@@ -27,17 +28,34 @@ def namespace(text: str) -> str:
 def quota(text: str) -> tuple[str, dict[str, str]]:
     """A namespace and its limits, such as team-a:gpus=4."""
     named, _, terms = text.partition(":")
-    limits = dict(term.partition("=")[::2] for term in terms.split(","))
     if named != ANY_NAMESPACE:
         namespace(named)
-    for key, quantity in limits.items():
+    limits: dict[str, str] = {}
+    for key, _, quantity in (term.partition("=") for term in terms.split(",")):
         if key not in KEYS:
             raise argparse.ArgumentTypeError(f"{key!r} in {text!r} is not a quota; use {', '.join(KEYS)}")
+        if key in limits:
+            raise argparse.ArgumentTypeError(f"{key} is twice in {text!r}")
         try:
             parse_count(quantity)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{key} in {text!r}: {error}") from None
+        limits[key] = quantity
     return named, limits
+
+
+class AddQuota(argparse.Action):
+    """Collects quotas by namespace, and rejects a second one for the same namespace, which would replace the first."""
+
+    def __call__(self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, _: Any = None) -> None:
+        """Raises ArgumentError."""
+        named, limits = value
+        found = getattr(options, self.dest)
+        if named in found:
+            raise argparse.ArgumentError(
+                self, f"{named} has two quotas; write its limits as one, such as a:gpus=4,pods=8"
+            )
+        setattr(options, self.dest, {**found, named: limits})
 
 
 def lease_name(text: str) -> str:

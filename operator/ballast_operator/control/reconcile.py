@@ -37,7 +37,7 @@ from ballast_operator.control.observing.probe import Prober
 from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.evidence import Evidence, PodReport
 from ballast_operator.control.reporting.findings import find_available, spec_refused
-from ballast_operator.control.reporting.progress_findings import was_reported_as_failed
+from ballast_operator.control.reporting.progress_findings import attempt_failed, was_reported_as_failed
 from ballast_operator.control.reporting.status import build_status, refused_status, yielded_status
 from ballast_operator.control.state import OperatorState, ServiceState, version_of
 from ballast_operator.desired import desired_children, kinds_missing
@@ -112,7 +112,8 @@ class Reconciler:
             await self._refuse(body, rivalry, "NotAllowed", refusal)
             return None
         began = self.clock()
-        seen = replace(await observe(self.api, service, self.state.child_kinds()), read_at=began)
+        seen = await observe(self.api, service, self.state.child_kinds())
+        seen = replace(seen, read_at=began, status=body.get("status") or {})
         if seen.misses_owner(service) and not await self._still_exists(service):
             return 0.0
         outcome = Outcome()
@@ -300,7 +301,8 @@ class Reconciler:
         """The pods to stop, and why those of an earlier spec are not among them where they are held.
 
         One of an earlier spec is stopped only if the pod that follows it would be accepted. One that served is stopped
-        only if that pod could also start, and if the state of the pods was read just now.
+        only if that pod could also start, if no engine of the spec has failed before the service was scaled down, and
+        if the state of the pods was read just now.
         """
         state = self.state.of(service.ref)
         replaced = [pod for pod in rollout.stop if pod in rollout.outdated]
@@ -312,7 +314,9 @@ class Reconciler:
                 return others, None
         idle = tuple(pod for pod in rollout.stop if pod not in serving)
         if serving:
-            why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
+            why = attempt_failed(service, seen.pods, seen.status)
+            if why is None:
+                why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
             if why is not None:
                 names = ", ".join(pod.name for pod in serving)
                 return idle, replace(

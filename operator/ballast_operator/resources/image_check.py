@@ -16,7 +16,9 @@ ANNOTATION_CHECKED = "serving.ballast.dev/checked-images"
 KEPT = ("imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName")
 """Fields of the engine's pod that decide where and with which credentials an image is pulled."""
 
-RESOURCES = {"cpu": "10m", "memory": "16Mi"}
+LIMITS = {"cpu": "10m", "memory": "16Mi"}
+REQUESTS = dict.fromkeys(LIMITS, "0")
+"""Nothing: the pod that is to be replaced may have all resources of its node. Quotas want them to be set."""
 
 
 def image_check_name(service: InferenceService) -> str:
@@ -45,7 +47,7 @@ def build_image_check(service: InferenceService, pod: Mapping[str, Any], images:
             **({"imagePullPolicy": policy} if policy else {}),
             # A container that exits in any way had its image; the image need not contain this program.
             "command": ["true"],
-            "resources": {"requests": dict(RESOURCES), "limits": dict(RESOURCES)},
+            "resources": {"requests": dict(REQUESTS), "limits": dict(LIMITS)},
             "securityContext": container_security(),
         }
         for number, (image, policy) in enumerate(images)

@@ -39,6 +39,18 @@ def test_a_folder_that_is_no_longer_allowed_is_not_mounted():
     assert {"path": "/srv/models", "type": "Directory"} in [each.get("hostPath") for each in body["spec"]["volumes"]]
 
 
+def test_a_cache_without_a_place_is_named_with_its_reason():
+    api = FakeApi(custom_resource(model=SOURCE))
+    ready = {"type": "Ready", "status": "False", "reason": "ClaimMissing", "message": "claim c does not exist"}
+    cache = cache_body(cached(), storage={"pvc": {"claimName": "c"}})
+    api.put({**cache, "status": {"conditions": [ready]}})
+    asyncio.run(reconciler(api).reconcile(REF))
+    conditions = api.objects["InferenceService", "s"]["status"]["conditions"]
+    [found] = [condition for condition in conditions if condition["type"] == "ModelPulled"]
+    assert (found["status"], found["reason"]) == ("False", "CacheFailed")
+    assert found["message"] == "ModelCache models: ClaimMissing: claim c does not exist"
+
+
 def test_a_waiting_pod_is_replaced_only_if_other_nodes_have_the_model():
     own = {"key": "metadata.name", "operator": "In", "values": ["n9"]}
     affinity = {

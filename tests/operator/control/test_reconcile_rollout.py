@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
-from fakes import REF, FakeApi, custom_resource, reconciler
+from fakes import OPTIONS, REF, FakeApi, custom_resource, live, reconciler
 
+from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.control.deciding.take_down import SETTLE_S
+from ballast_operator.resources.pod import Attempt, build_pod
 
 
 def serving_an_earlier_spec():
@@ -56,6 +58,24 @@ def test_late_and_failed_reads_and_no_webhook_delay_a_rollout(answer, stalls):
     assert (deleted(step, api) == []) is stalls
     object.__setattr__(step, "clock", lambda: SETTLE_S)
     assert deleted(step, api)[:1] == ["s-0"]
+
+
+def test_a_scaled_down_service_keeps_its_last_pod_if_the_new_spec_has_failed():
+    api = serving_an_earlier_spec()
+    api.objects["InferenceService", "s"]["spec"]["replicas"] = 1
+    body = api.objects["InferenceService", "s"]
+    failed = live(build_pod(InferenceService.from_api(body), OPTIONS, Attempt(1)))
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    engine = {"name": "engine", "started": False, "restartCount": 3, "state": state, "lastState": ended}
+    api.put({**failed, "status": {"phase": "Running", "containerStatuses": [engine]}})
+    step = reconciler(api)
+    assert deleted(step, api) == ["s-1"]
+    del api.objects["Pod", "s-1"]
+    assert deleted(step, api) == ["s-1"]
+    assert api.conditions["Ready"] == ("False", "OutOfMemory")
+    api.objects["InferenceService", "s"]["spec"]["engine"] = {"cacheLens": 6000}
+    assert deleted(step, api) == ["s-1", "s-0"]
 
 
 @pytest.mark.parametrize(("unavailable", "is_stalled"), [(1, False), (0, True)])

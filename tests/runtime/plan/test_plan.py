@@ -32,64 +32,16 @@ from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for,
 from ballast.plan.kv_tiers import KvTierSizes
 from ballast.weights.gguf import GgufModel, open_gguf
 from support.models.changed_spec import changed
-<<<<<<< HEAD
 from support.models.gguf_files import common_types, write_hollow_model, write_model
 from support.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
 from support.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
 from support.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from support.models.specs.hunyuan import HUNYUAN3_SPEC
 from support.models.specs.kimi import K2_SPEC
-from support.models.specs.mimo import MIMO_FLASH_SPEC
+from support.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from support.models.specs.minimax import MINIMAX_M2_SPEC
 from support.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
 from support.models.specs.step import STEP35_FLASH_SPEC
-||||||| 66dd780b
-from support.models.gguf_files import (
-    GLM5_SPEC,
-    GLM45_AIR_SPEC,
-    GLM46_SPEC,
-    GLM47_FLASH_SPEC,
-    GLM52_SPEC,
-    HUNYUAN3_SPEC,
-    K2_SPEC,
-    MINIMAX_M2_SPEC,
-    QWEN3_30B_SPEC,
-    QWEN3_235B_SPEC,
-    QWEN3_CODER_SPEC,
-    V3_SPEC,
-    V32_671B_SPEC,
-    V32_SPEC,
-    common_types,
-    write_hollow_model,
-    write_model,
-)
-from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
-from support.models.mimo_specs import MIMO_FLASH_SPEC
-from support.models.step_specs import STEP35_FLASH_SPEC
-=======
-from support.models.gguf_files import (
-    GLM5_SPEC,
-    GLM45_AIR_SPEC,
-    GLM46_SPEC,
-    GLM47_FLASH_SPEC,
-    GLM52_SPEC,
-    HUNYUAN3_SPEC,
-    K2_SPEC,
-    MINIMAX_M2_SPEC,
-    QWEN3_30B_SPEC,
-    QWEN3_235B_SPEC,
-    QWEN3_CODER_SPEC,
-    V3_SPEC,
-    V32_671B_SPEC,
-    V32_SPEC,
-    common_types,
-    write_hollow_model,
-    write_model,
-)
-from support.models.gpt_oss_specs import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
-from support.models.mimo_specs import MIMO_FLASH_SPEC, MIMO_SPEC
-from support.models.step_specs import STEP35_FLASH_SPEC
->>>>>>> windows
 from support.models.written import MakeTiny
 
 GIB = 1 << 30

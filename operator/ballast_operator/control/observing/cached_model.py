@@ -10,7 +10,7 @@ from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import MODEL_CACHE
-from ballast_operator.control.reporting.conditions import Finding
+from ballast_operator.control.reporting.conditions import READY, Finding
 from ballast_operator.control.reporting.pull_findings import find_cached
 from ballast_operator.limits.allowed import AllowLists
 from ballast_operator.limits.refusals import why_cache_not_allowed
@@ -41,9 +41,11 @@ async def with_cached_model(
         return service, Finding(
             "False", "CacheMissing", f"the operator does not act on ModelCache {source.name}: {refusal}"
         )
-    places = _places_with(body.get("status") or {}, source.model)
+    status = body.get("status") or {}
+    places = _places_with(status, source.model)
     there = [name for name, state, _ in places if state == "Present"]
-    finding = find_cached(source, cache, places)
+    ready = next((found for found in status.get("conditions") or () if found["type"] == READY), {})
+    finding = find_cached(source, cache, places, ready)
     model = cache.model(source.model)
     if model is None or not finding.holds:
         return service, finding

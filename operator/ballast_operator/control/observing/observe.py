@@ -34,6 +34,8 @@ class Observed:
     """Children that could not be read, each with the error."""
     read_at: float = 0.0
     """The loop time before the pods were read."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """The service's status, which the last pass wrote."""
 
     def misses_owner(self, service: InferenceService) -> bool:
         """Whether an object of the service has no owner: a user or the garbage collector removed it."""

@@ -131,9 +131,8 @@ def _outdated(seen: Evidence) -> set[int]:
 def _rolling_out(service: InferenceService, seen: Evidence) -> Finding:
     outdated = ", ".join(pod.name for pod in seen.rollout.outdated)
     before = " or from before the requested restart" if service.restarted_at else ""
-    return Finding(
-        "False", "RollingOut", f"{outdated}: of an earlier spec{before}; they are replaced one after the other"
-    )
+    step = "rollout.paused keeps them" if service.spec.rollout.paused else "they are replaced one after the other"
+    return Finding("False", "RollingOut", f"{outdated}: of an earlier spec{before}; {step}")
 
 
 def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, Pod]) -> Finding:
@@ -185,6 +184,8 @@ def _why_missing(seen: Evidence) -> str:
         return f"{waits}: a foreign finalizer, which its owner must remove before the next pod starts"
     if seen.rollout.leaving:
         return f"{_where(seen.rollout.leaving)}: drains and then ends; the next pod starts after that"
+    if seen.pulled is not None and not seen.pulled.holds:
+        return "pods start when the model is complete"
     return "pods are being started"
 
 
@@ -340,6 +341,6 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
         return Finding("True", "StartingPods", "pods are being started")
     if not all(pod.ready for pod in current.values()):
         return Finding("True", "Loading", "pods have not computed a token yet")
-    if service.spec.endpoint.service.has_load_balancer and not seen.addresses:
+    if service.spec.replicas and service.spec.endpoint.service.has_load_balancer and not seen.addresses:
         return Finding("True", "AddressPending", "the load balancer of the Service has no address yet")
     return Finding("False", UP_TO_DATE, "all pods are those of the newest spec")

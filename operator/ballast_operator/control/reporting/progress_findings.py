@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ballast_operator.api.inference_service import InferenceService
-from ballast_operator.control.deciding.live_pod import Pod
-from ballast_operator.control.reporting.conditions import PROGRESSING, Finding
+from ballast_operator.control.deciding.live_pod import Pod, current_pods
+from ballast_operator.control.reporting.conditions import PROGRESSING, READY, Finding
 from ballast_operator.control.reporting.evidence import Evidence
-from ballast_operator.control.reporting.exit_reasons import explain
+from ballast_operator.control.reporting.exit_reasons import MEANINGS, explain
 from ballast_operator.resources.pod import load_timeout_s
+from ballast_operator.spec_hash import spec_hash
 
 DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 UP_TO_DATE = "UpToDate"
@@ -67,6 +68,26 @@ def was_reported_as_failed(status: Mapping[str, Any], generation: int) -> bool:
         and condition.get("observedGeneration") == generation
         for condition in status.get("conditions") or ()
     )
+
+
+def attempt_failed(service: InferenceService, pods: Sequence[Pod], status: Mapping[str, Any]) -> Finding | None:
+    """Why no serving pod is stopped for another attempt with this spec: its engine has failed, and the pod was removed
+    because the service was scaled down. None if that is not so.
+
+    `pods`: all pods of the service. `status`: that of the last pass, which has the reason once the pod is gone.
+    """
+    if current_pods(service, pods):
+        return None
+    present = spec_hash(service.spec)
+    exits = [pod.last_exit for pod in pods if pod.spec_hash == present and not pod.has_served]
+    reasons = [explain(ended)[0] for ended in exits if ended is not None]
+    if status.get("specHash") == present:
+        reasons += [it["reason"] for it in status.get("conditions") or () if it["type"] == READY]
+    reason = next((reason for reason in reasons if reason in MEANINGS), None)
+    if reason is None:
+        return None
+    message = "a pod of this spec failed before the service was scaled down: change the spec, or try again with more "
+    return Finding("False", reason, f"{message}replicas or with rollout.maxSurge")
 
 
 def _final(current: Mapping[int, Pod], trouble: Finding | None) -> Finding | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ballast_operator.api.model_cache import ModelCache
 from ballast_operator.api.sources.cached_source import CachedSource
@@ -36,6 +37,8 @@ REASONS = {
     **dict.fromkeys(PULL_FAILURES, "ImagePullFailed"),
 }
 """Observed reason → reason of the condition. All others become PullFailed."""
+HAS_NO_PLACE = ("NoNodes", "ClaimMissing")
+"""Reasons of a cache without a place, so that it downloads nothing."""
 
 
 def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
@@ -51,9 +54,11 @@ def find_pull(source: PulledSource, job: str, pull: Pull) -> Finding:
     return Finding("False", "Pulling", f"{source.name}: Job {job} downloads it to {where}{how_far(pull)}{before}")
 
 
-def find_cached(source: CachedSource, cache: ModelCache, places: Sequence[tuple[str, str, str]]) -> Finding:
+def find_cached(
+    source: CachedSource, cache: ModelCache, places: Sequence[tuple[str, str, str]], ready: Mapping[str, Any]
+) -> Finding:
     """The finding for a model of a ModelCache. `places`: name, state and message of each place for which the cache
-    reports the model."""
+    reports the model. `ready`: the cache's condition; empty without one."""
     where = f"ModelCache {source.name}"
     model = cache.model(source.model)
     if model is None:
@@ -67,6 +72,8 @@ def find_cached(source: CachedSource, cache: ModelCache, places: Sequence[tuple[
         for name, state, message in places:
             if state in states:
                 return Finding("False", reason, f"{where}, {source.model} on {name}: {message}")
+    if not places and ready.get("reason") in HAS_NO_PLACE:
+        return Finding("False", "CacheFailed", f"{where}: {ready['reason']}: {ready.get('message', '')}")
     return Finding("False", "CacheFilling", f"{where}: {source.model} is on no node yet")
 
 

@@ -5,6 +5,7 @@ from builders import FIRST, live_pod, pod, service
 
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.image_check import check_result, unproved_images
+from ballast_operator.pod_requests import pod_requests
 from ballast_operator.resources.image_check import build_image_check
 from ballast_operator.resources.pod import build_pod
 
@@ -52,6 +53,12 @@ def test_the_image_check_runs_where_the_engine_would_and_is_not_a_pod_of_the_ser
     assert "serving.ballast.dev/service" not in made["metadata"]["labels"]
     assert "volumes" not in made["spec"]
     assert made["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+
+
+def test_the_image_check_fits_on_a_node_that_the_serving_pod_fills():
+    made = build_image_check(service(), successor(), [("new:1", "Always"), ("logger:1", "Always")])
+    assert set(pod_requests(made["spec"]).values()) == {0}
+    assert all(set(one["resources"]["requests"]) == {"cpu", "memory"} for one in made["spec"]["containers"])
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])

@@ -5,6 +5,7 @@ from builders import pod, refused, seen, service
 
 from ballast_operator.control.deciding.live_pod import ContainerExit
 from ballast_operator.control.deciding.rollout import Rollout
+from ballast_operator.control.reporting.conditions import Finding
 from ballast_operator.control.reporting.evidence import PodReport
 from ballast_operator.control.reporting.findings import NO_GPU_SEEN, find
 from ballast_operator.control.reporting.numa_findings import NumaVerdict
@@ -26,6 +27,12 @@ def test_a_pod_of_an_earlier_service_is_awaited_and_named():
     assert found["Ready"] == found["Scheduled"] == ("False", "EarlierPodRemains")
     assert found["Progressing"] == ("True", "Draining")
     assert "s-0-r1 on n1" in find(service(), evidence)["Ready"].message
+
+
+def test_missing_pods_wait_for_the_model():
+    evidence = seen(pulled=Finding("False", "Pulling", "30 %"))
+    assert find(service(), evidence)["Scheduled"].message == "pods start when the model is complete"
+    assert find(service(), seen())["Scheduled"].message == "pods are being started"
 
 
 def test_a_service_that_answers_and_is_pinned_is_ready():

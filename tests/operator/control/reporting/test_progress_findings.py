@@ -87,6 +87,12 @@ def test_a_paused_rollout_is_neither_progressing_nor_failed():
     waits = seen(old, rollout=Rollout(outdated=(old,)), idle_s=10 * DEADLINE_S)
     assert progressing(waits, of) == ("Unknown", "Paused")
     assert "Stalled" not in found(waits, of)
+    assert found(waits, of)["Ready"].message == "s-0: of an earlier spec; rollout.paused keeps them"
+
+
+def test_a_service_at_zero_waits_for_no_address():
+    of = service(replicas=0, endpoint={"service": {"type": "LoadBalancer"}})
+    assert progressing(seen(), of) == ("False", "UpToDate")
 
 
 def test_a_service_that_serves_is_not_stalled():

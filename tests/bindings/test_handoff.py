@@ -58,7 +58,7 @@ def wait_for(word: np.ndarray, index: int) -> None:
     word[index] = 0
 
 
-def test_the_chosen_experts_are_computed_but_those_of_somebody_else(rng: np.random.Generator) -> None:
+def test_chosen_experts_are_computed_except_those_with_id_minus_one(rng: np.random.Generator) -> None:
     pool, memory = kernels.ThreadPool(2), buffers()
     layers = [experts_of(rng, pool), experts_of(rng, pool)]
     worker = ExpertWorker(pool, layers, **memory, limit_s=60.0, adopt_thread=False)
@@ -92,7 +92,7 @@ def test_an_id_that_is_no_expert_fails_the_step(rng: np.random.Generator) -> Non
     assert memory["done"].tolist() == [1, 1]
 
 
-def test_a_device_that_never_asks_fails_the_step_and_is_let_go(rng: np.random.Generator) -> None:
+def test_a_device_that_never_submits_fails_the_step_and_is_released(rng: np.random.Generator) -> None:
     memory = buffers()
     worker = make_worker(rng, limit_s=0.02, **memory)
     worker.begin(2)

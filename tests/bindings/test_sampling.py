@@ -146,7 +146,7 @@ def rows_of(logits: Logits) -> Iterator[SampledRow]:
         yield SampledRow(row, sequence_sampler(params, (1, 2, 3), row), allowed)
 
 
-def test_a_row_depends_neither_on_threads_nor_on_the_rows_beside_it() -> None:
+def test_a_row_is_independent_of_threads_and_other_rows() -> None:
     rng = np.random.default_rng(4)
     names = [*SHAPES]
     logits = np.stack([SHAPES[names[n % len(names)]](rng, 2000) for n in range(21)]).astype(np.float32)
@@ -194,7 +194,7 @@ def test_a_row_without_numbers_fails_alone_and_leaves_its_sequence_as_it_was() -
     assert "largest is nan" in str(scores[1])
 
 
-def test_a_number_that_is_none_where_a_mask_forbids_it_does_no_harm() -> None:
+def test_a_nan_logit_of_a_masked_token_has_no_effect() -> None:
     logits = np.zeros(20, np.float32)
     logits[7] = math.nan
     allowed = np.arange(20) == 4

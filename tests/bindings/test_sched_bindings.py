@@ -75,7 +75,7 @@ def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
     assert plan.preempted.tolist() == []
 
 
-def test_a_commit_says_what_was_sampled_and_what_ended(scheduler: sched.Scheduler) -> None:
+def test_a_commit_reports_sampled_tokens_and_ended_sequences(scheduler: sched.Scheduler) -> None:
     scheduler.add(3, ids(7), 1, ids())
     scheduler.add(4, ids(8), 9, ids(70, 71))
     scheduler.plan()
@@ -177,7 +177,7 @@ def test_a_description_may_leave_out_those_that_wait() -> None:
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_a_row_that_fails_is_left_out_of_the_commit_and_of_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
+def test_a_failed_row_is_excluded_from_the_commit_and_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
     with pytest.raises(ValueError, match="sequence 1 is no row of an outstanding plan"):
         scheduler.fail(1, forget=forget)
     scheduler.plan()
@@ -382,7 +382,7 @@ def evicted(seq: int = 1, **changes: Any) -> sched.Scheduler:
     return scheduler
 
 
-def test_who_fetches_takes_no_place_and_gets_the_next_one_that_is_free() -> None:
+def test_a_fetching_request_holds_no_slot_and_gets_the_next_free_one() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(90, 91), 2, ids())
     scheduler.add(3, ids(92, 93), 1, ids())
@@ -413,7 +413,7 @@ def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
     assert step(scheduler) == [1]
 
 
-def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> None:
+def test_a_preempted_requests_slot_goes_to_a_request_that_has_fetched() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(90, 91), 30, ids())
     while len(scheduler.describe()) == 2 and scheduler.describe()[1][4] < 5:
@@ -423,7 +423,7 @@ def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> 
     assert scheduler.stats().preemptions == 1
 
 
-def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> None:
+def test_damaged_blocks_are_sent_again_by_requests_with_intact_copies() -> None:
     scheduler = evicted(max_batch_size=2)
     scheduler.add(2, ids(*range(9)), 1, ids())
     assert step(scheduler) == []
@@ -507,7 +507,7 @@ def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
     return scheduler
 
 
-def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> None:
+def test_blocks_without_room_in_a_tier_are_sent_after_the_request_ends() -> None:
     scheduler = asked(1, 42)
     sent = []
     while transfers := scheduler.take_transfers():
@@ -521,7 +521,7 @@ def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> No
     assert (tier.cached_tokens, tier.dropped_tokens) == (40, 0)
 
 
-def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
+def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
     scheduler = asked(1, 42, num_blocks=16)
     scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
     step(scheduler)
@@ -533,7 +533,7 @@ def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
     assert (tier.cached_tokens, tier.dropped_tokens) == (64, 16)
 
 
-def test_what_several_share_is_given_up_once() -> None:
+def test_shared_blocks_are_counted_once_when_evicted() -> None:
     scheduler = asked(1, 42, num_blocks=16)
     for _ in range(2):
         scheduler.stored(0, is_whole=False)  # nothing more is taken

@@ -179,7 +179,7 @@ def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) 
     assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
 
 
-def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_reads(helm: Helm, tmp_path: Path) -> None:
+def test_allow_lists_become_options_of_the_operator(helm: Helm, tmp_path: Path) -> None:
     values = tmp_path / "lists.yaml"
     lists = {
         "images": ["r.test/team/"],

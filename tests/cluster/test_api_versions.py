@@ -135,7 +135,7 @@ def test_a_field_that_the_new_version_of_a_manifest_leaves_out_is_removed(kube: 
     assert [entry["apiVersion"] for entry in managers if entry["manager"] == "tests"] == [f"{GROUP}/v1beta1"]
 
 
-def test_kubectl_prints_and_explains_both_versions_alike_and_prefers_v1beta1(
+def test_kubectl_shows_both_versions_equally_and_prefers_v1beta1(
     kube: Kube, namespace: str, kubectl: Callable[..., str]
 ) -> None:
     kube.create("inferenceservices", service("x", replicas=0), namespace)

@@ -90,7 +90,7 @@ def test_each_node_pulls_a_model_and_services_run_where_it_is(kube: Kube, free: 
     assert kube.get("modelcaches", "models", free)["status"]["present"] == "2/2"
 
 
-def test_replicas_that_wait_for_a_node_take_the_next_one_that_has_the_model(kube: Kube, free: str) -> None:
+def test_waiting_replicas_use_the_next_node_that_has_the_model(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ALL), free)
     finish(kube, free, "tiny", "keeper-a")
     large = {"cpus": 40, "memory": "1Gi", "gpus": 0}
@@ -127,7 +127,7 @@ def test_a_model_gives_way_only_to_one_that_a_service_uses(kube: Kube, free: str
     assert cache_jobs(kube, free, "old", "keeper-a") == []
 
 
-def test_a_cache_goes_once_nobody_uses_it_and_its_nodes_are_clean(kube: Kube, free: str) -> None:
+def test_a_cache_is_deleted_once_unused_and_removed_from_its_nodes(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), free)
     kube.create("inferenceservices", service("uses", model=cached_source("models", "tiny")), free)
     finish(kube, free, "tiny", "keeper-a")

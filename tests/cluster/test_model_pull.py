@@ -112,7 +112,7 @@ def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
 
 
-def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: str) -> None:
+def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("stuck"), namespace)
     pod = pulling_pod(kube, namespace)
@@ -146,7 +146,7 @@ def test_an_evicted_pull_is_said_and_started_again(kube: Kube, namespace: str) -
     assert found["reason"] == "Pulling"
 
 
-def test_a_job_that_gets_nowhere_is_made_anew_for_another_image(kube: Kube, namespace: str) -> None:
+def test_a_stuck_job_is_recreated_for_a_new_image(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     body = pulled("image")
     body["spec"]["scheduling"]["nodeSelector"] = {BEHAVIOUR: "unpullable"}

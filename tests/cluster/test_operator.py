@@ -125,7 +125,7 @@ def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_r
     wait_ready(kube, namespace, "pods")
 
 
-def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: str) -> None:
+def test_objects_of_other_owners_are_not_changed_but_reported(kube: Kube, namespace: str) -> None:
     foreign = {"metadata": {"name": "taken"}, "spec": {"ports": [{"port": 1}]}}
     before = kube.create("services", foreign, namespace)
     apply(kube, namespace, service("taken"))
@@ -171,9 +171,7 @@ def test_scaling_up_down_and_to_zero(kube: Kube, namespace: str) -> None:
     wait_for("no pods", lambda: pods(kube, namespace, "scaled") == [])
 
 
-def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
-    cluster: Cluster, kube: Kube, namespace: str
-) -> None:
+def test_a_rejected_pod_is_reported_and_recreated_with_backoff(cluster: Cluster, kube: Kube, namespace: str) -> None:
     audit = cluster.audit()
     apply(kube, namespace, service("refused", "rejected", replicas=2))
     found = wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
@@ -239,7 +237,7 @@ def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace
         answers.pages["/debug/numa"] = before
 
 
-def test_a_model_in_an_image_is_mounted_or_the_cluster_is_said_to_drop_it(kube: Kube, namespace: str) -> None:
+def test_an_image_volume_is_mounted_or_reported_as_unsupported(kube: Kube, namespace: str) -> None:
     """By default, API servers know this kind of volume from 1.35 on."""
     source = {"reference": "models/tiny:1", "pullPolicy": "IfNotPresent"}
     apply(kube, namespace, service("image", model={"source": {"image": source}}))

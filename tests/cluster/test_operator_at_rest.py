@@ -106,7 +106,7 @@ def removes_by_force(kube: Kube, namespace: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_a_service_that_outlived_its_namespace_is_left_alone(
+def test_a_service_that_outlived_its_namespace_is_not_reconciled(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, changes_within: Changes
 ) -> None:
     namespace = cluster.make_namespace("outlived")

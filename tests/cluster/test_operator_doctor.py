@@ -80,7 +80,7 @@ def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, n
         helm("uninstall", "scoped", "--namespace", namespace)
 
 
-def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:
+def test_the_doctor_detects_whether_a_kubelet_pins() -> None:
     pins = {
         "cpuManagerPolicy": "static",
         "memoryManagerPolicy": "Static",

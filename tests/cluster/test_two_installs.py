@@ -133,7 +133,7 @@ def test_the_other_install_takes_over_when_the_first_has_gone(
     wait_for("the first to act again", lambda: admitted(kube, namespace) == NAMESPACE)
 
 
-def test_what_an_earlier_version_wrote_to_a_status_is_taken_over(
+def test_status_fields_of_an_earlier_version_are_taken_over(
     kube: Kube, namespace: str, operator: OperatorProcess
 ) -> None:
     """It wrote under one name for all installs."""

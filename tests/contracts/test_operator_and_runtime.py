@@ -56,7 +56,7 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
         resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), default_threads=1)
 
 
-def test_users_may_not_set_what_the_operator_sets_or_depends_on():
+def test_users_cannot_set_values_that_the_operator_sets_or_needs():
     free = {
         "numa",  # off, where two pods share a kubelet's CPUs
         "device",  # the operator leaves the choice to the engine; which of them is the user's
@@ -114,7 +114,7 @@ def test_exit_codes_mean_the_same():
     assert {code: name for name, kind in codes.items() for code in [kind.exit_code]} == REASONS
 
 
-def test_an_engine_without_its_gpu_says_the_words_by_which_the_operator_gives_its_hint():
+def test_the_operator_recognises_the_error_of_an_engine_without_its_gpu():
     assert NO_GPU_SEEN in inspect.getsource(why_unusable)
 
 

@@ -50,7 +50,7 @@ def test_a_model_of_a_hub_is_pulled_served_and_kept(
     assert server.asked_bytes == num_bytes, "the second service takes what is there"
 
 
-def test_a_token_that_the_hub_refuses_is_said_and_a_mended_one_is_used(
+def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
     installed: InstalledNode, kube: Kube, hub: tuple[HubServer, str]
 ) -> None:
     server, endpoint = hub

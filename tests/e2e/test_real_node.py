@@ -103,7 +103,9 @@ def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: Instal
         assert condition(kube, name, "NUMAPinned")["reason"] == "GPUNodeUnknown"
 
 
-def test_more_cpus_than_are_exclusive_is_said_and_tried_seldom(installed: InstalledNode, kube: Kube) -> None:
+def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
+    installed: InstalledNode, kube: Kube
+) -> None:
     """A scheduler that does not count, as the node's own accounting would stop such a pod before its kubelet does."""
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 0}
     service = sample("tiny-cpu", resources=resources, scheduling={"schedulerName": "binds-anyway"})

@@ -109,7 +109,7 @@ def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None
     assert pinned.num_bytes == 0
 
 
-def test_what_nobody_holds_is_given_back(experts) -> None:
+def test_unused_memory_is_returned(experts) -> None:
     registrar = Registrar()
     with Pinning(registrar) as pinning:
         pinning.add(experts[0])
@@ -132,7 +132,7 @@ def test_a_refused_piece_leaves_everything_pageable_and_says_so_once(experts, pi
 
 
 @pytest.mark.parametrize("is_enough", [True, False])
-def test_a_refused_piece_is_tried_again_once_others_have_made_room(experts, is_enough: bool) -> None:
+def test_a_rejected_chunk_is_retried_after_room_was_made(experts, is_enough: bool) -> None:
     registrar = Registrar(refuses=2)
     asked = []
 

@@ -49,7 +49,7 @@ def test_panels_packed_into_a_file_come_from_it_again(tmp_path: Path, mapped_aga
     np.testing.assert_array_equal(again.panels, plain.panels)
 
 
-def test_panels_in_memory_of_their_own_are_written_by_whoever_wants_to(tmp_path: Path) -> None:
+def test_panels_packed_in_memory_can_be_written_to_a_file(tmp_path: Path) -> None:
     first, file = packed(tmp_path / "panels", mapped=False, checksum=None)
     memory = file.memory
     assert memory is not None

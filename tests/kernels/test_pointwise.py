@@ -97,7 +97,7 @@ def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
 
 
 @pytest.mark.parametrize(("num_heads", "dtype"), [(3, torch.float32), (16, torch.float16)])
-def test_queries_outside_the_latent_space_turn_alike_and_the_cache_alone_is_written(
+def test_expanded_queries_are_rotated_and_only_the_cache_is_written(
     device, both, num_heads: int, dtype: torch.dtype
 ) -> None:
     heads = random(3, num_heads * 40 + 64, device=device)[:, : num_heads * 40].view(3, num_heads, 40)

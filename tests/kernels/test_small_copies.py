@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 @pytest.mark.parametrize("count", [1, 3, BLOCK_WORDS, BLOCK_WORDS + 1, 5 * BLOCK_WORDS - 1])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.uint8])
-def test_all_that_is_to_be_copied_arrives_and_nothing_else_changes(
+def test_copies_are_complete_and_change_nothing_else(
     way: tuple[SmallCopy, torch.device], count: int, dtype: torch.dtype
 ) -> None:
     copy, device = way

@@ -78,7 +78,7 @@ def test_a_function_that_an_isa_object_would_share_is_found(tmp_path, source, sy
 
 
 @pytest.mark.parametrize("isa", FAST_ISAS)
-def test_an_isa_object_computes_with_what_it_is_named_after(isa):
+def test_an_isa_object_uses_the_instructions_of_its_name(isa):
     """Its only function returns a table of its own functions under its name, so packing for a name runs these."""
     wide, dot, tiles = "%zmm", "vpdpbusd", "tdpb"
     expected = {"avx2": set(), "avx512": {wide, dot}, "amx": {wide, dot, tiles}}[isa]

@@ -58,7 +58,7 @@ class Constant:
         ]
 
 
-def test_a_gap_stays_a_gap_and_what_is_no_number_is_not_drawn() -> None:
+def test_gaps_stay_gaps_and_nans_are_not_drawn() -> None:
     board = BOARDS["service"]
     [queue] = [panel["id"] for panel in board["panels"] if panel["title"] == "Queue"]
     one, other = answers(board, Constant(), WINDOW, CHOICES)[queue]

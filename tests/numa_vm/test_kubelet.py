@@ -68,7 +68,7 @@ def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs and a GPU", **with_gpu, numa_pinned=reason)
 
 
-def test_a_pod_that_fits_no_numa_node_is_refused_seldom(cluster: GuestCluster, table: Table) -> None:
+def test_a_pod_that_fits_no_numa_node_is_retried_rarely(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("single-numa-node")
     with cluster.service("large", "SingleNode", "Prefer", cpus=4) as large:
         message = cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")

@@ -66,7 +66,7 @@ def test_an_invalid_kubeconfig_is_named(
     assert "set KUBECONFIG" in said
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     write_credentials(tmp_path / "kubeconfig", 1, "token")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

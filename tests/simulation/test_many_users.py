@@ -187,7 +187,7 @@ def test_users_beyond_the_batch_do_not_delay_those_within(users: int) -> None:
     assert times[16:] == sorted(times[16:])
 
 
-def test_a_burst_with_one_lane_takes_no_longer_than_one_prompt_of_all_tokens() -> None:
+def test_a_burst_in_one_lane_takes_as_long_as_one_prompt_of_all_its_tokens() -> None:
     costs = {"decode_costs": [(1, 0.05), (16, 0.12), (256, 1.5)]}
     for prompt_tokens in (20, 64):
         alone = first_tokens(1, 16 * prompt_tokens, 20, costs)[0]

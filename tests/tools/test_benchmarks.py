@@ -76,7 +76,7 @@ def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
     assert checked >= 2
 
 
-def test_a_file_of_records_holds_what_a_page_shows_or_is_named_elsewhere() -> None:
+def test_every_record_is_shown_on_a_page_or_referenced_elsewhere() -> None:
     """Files that only the pages name hold no record except those that the pages show."""
     shown: dict[str, list[records.Record]] = {}
     for question in (question for each in PAGES for question in each.questions):

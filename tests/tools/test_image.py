@@ -70,7 +70,7 @@ def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "calls").exists()
 
 
-def test_a_file_for_another_python_is_named_and_the_others_are_compiled(tmp_path: Path) -> None:
+def test_files_for_another_python_are_reported_and_the_others_compiled(tmp_path: Path) -> None:
     package = tmp_path / "torch"
     package.mkdir()
     (package / "fine.py").write_text("x = 1\n")
@@ -168,7 +168,7 @@ def trimmed(site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_what_is_never_loaded_is_taken_out_and_the_rest_imports(site: Path) -> None:
+def test_files_that_are_never_loaded_are_removed_and_the_rest_imports(site: Path) -> None:
     with_symbols = (site / trim.UNSTRIPPED[0]).stat().st_size
     done = trimmed(site)
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_what_is_never_loaded_is_taken_out_and_the_rest_imports(site: Path) -> N
     assert "nothing is triton/" in trimmed(site).stderr, "a pattern that matches nothing any more is told"
 
 
-def test_what_another_library_is_linked_with_is_not_taken_out(site: Path) -> None:
+def test_libraries_linked_by_others_are_not_removed(site: Path) -> None:
     needed = library(site / "torch/lib/libtorch_cuda_linalg.so")
     library(site / "torch/lib/libtorch.so", needed)
     done = trimmed(site)
@@ -193,7 +193,7 @@ def test_a_package_that_no_longer_imports_ends_the_build(site: Path) -> None:
     assert trimmed(site).returncode != 0
 
 
-def test_an_environment_without_torch_is_left_alone(tmp_path: Path) -> None:
+def test_an_environment_without_torch_is_not_changed(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=False)
     (site,) = tmp_path.glob("lib/python3*/site-packages")
     assert trimmed(site).returncode == 0

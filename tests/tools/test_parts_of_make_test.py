@@ -115,7 +115,7 @@ def test_a_signal_to_the_script_alone_ends_the_part_that_runs(clone: Path) -> No
 
 
 @pytest.mark.parametrize("script", ["browser.sh", "prometheus.sh", "older-cpus.sh", "cluster-binaries.sh"])
-def test_what_a_part_limits_in_time_stays_in_its_process_group(script: str) -> None:
+def test_time_limited_commands_stay_in_the_parts_process_group(script: str) -> None:
     """Outside of it, the command would outlive the run."""
     assert not re.search(r"\btimeout +\d", (ROOT / "tools" / script).read_text())
 

@@ -57,7 +57,7 @@ def test_the_corpus_is_the_one_that_the_shipped_weights_saw():
     assert digest.hexdigest() == "e1cbbc258b381eed7044258a053259fd3298073c229942e5b1402e8605560866"
 
 
-def test_a_tool_that_is_kept_for_the_examination_is_never_called_nor_offered_in_training():
+def test_a_tool_reserved_for_the_exam_is_never_used_in_training():
     trained = {tool["name"] for conversation, _ in itertools.islice(corpus(1), 40_000) for tool in conversation.tools}
     asked = {item.conversation.turns[-1].calls[0].name for item in examination(7, 100) if item.task.endswith("tools")}
     assert {"search", "read_file"} <= asked
@@ -92,7 +92,7 @@ def test_every_answer_about_ballast_holds_its_keys():
         assert all(key in answer for answer in fact.say_zh for key in fact.keys_zh), fact
 
 
-def test_right_replies_are_judged_right_and_others_wrong():
+def test_replies_are_graded_correctly():
     for item in examination(5, 30):
         turn = item.conversation.turns[-1]
         assert item.is_right(Reply("" if turn.calls else turn.reply, turn.calls)), turn

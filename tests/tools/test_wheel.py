@@ -122,7 +122,7 @@ def test_every_module_imports_with_the_requirements_alone_and_none_is_a_tests(in
     assert not [name for name in imported if "test" in name]
 
 
-def test_it_plans_and_answers_from_python_and_asks_for_what_that_takes_without_an_extra(installed: Path) -> None:
+def test_the_wheel_plans_and_answers_without_extras(installed: Path) -> None:
     assert re.fullmatch(r"[\d.]+\n", said(installed / "ballast", "--version"))
     assert json.loads(said(installed / "ballast", "plan", "--json", "--device", "cpu"))
     asked = (

@@ -86,7 +86,7 @@ def kernels_volume(installed: InstalledNode) -> Path:
     return folder
 
 
-def test_the_image_is_not_larger_than_it_is_said_to_be() -> None:
+def test_the_image_is_not_larger_than_documented() -> None:
     archive = ARCHIVES / f"{RUNTIME_IMAGE.rpartition('/')[2].replace(':', '-')}.tar"
     print(f"{RUNTIME_IMAGE}: {archive.stat().st_size / GIGABYTE:.2f} GB unpacked")
     assert archive.stat().st_size <= MOST_BYTES[VARIANT]
@@ -138,7 +138,7 @@ def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(
 
 
 @WITH_FLASHINFER
-def test_flashinfers_kernels_are_compiled_by_what_the_image_holds_and_kept(
+def test_flashinfer_kernels_are_compiled_with_the_images_tools_and_cached(
     installed: InstalledNode, kernels_volume: Path
 ) -> None:
     code, first = run(installed, "flashinfer", ["python3", "-c", FLASHINFER_KERNELS], keeps_kernels=True)

@@ -114,7 +114,7 @@ def test_a_device_that_is_full_keeps_the_graphs_it_has(
     assert not graphs.capture_next(fail, fail)
 
 
-def test_a_batch_size_whose_capture_fails_is_left() -> None:
+def test_a_batch_size_whose_capture_fails_is_skipped() -> None:
     graphs, captured = DecodeGraphs(None), []
     with pytest.warns(UserWarning, match="empty"):
         graphs.capture(34, lambda size: None, lambda size: None, lambda share: None, finishes_later=True)

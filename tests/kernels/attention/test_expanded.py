@@ -131,7 +131,7 @@ def test_other_heads_stay_in_the_latent_space() -> None:
     assert compiling_expansion(SMALL, CPU) is None
 
 
-def test_what_does_not_compile_stays_in_the_latent_space_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_compile_is_reported_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(device: torch.device) -> None:
         raise RuntimeError("Ninja build failed\nmuch more")
 

@@ -125,7 +125,7 @@ def test_a_sink_takes_its_share_of_a_heads_weights(rng, pool, isa, window):
 
 
 @pytest.mark.parametrize("window", [0, 100])
-def test_a_row_has_the_same_bits_whatever_is_computed_beside_it(rng, isa, window):
+def test_a_row_is_bitwise_independent_of_the_batch(rng, isa, window):
     cache = cache_of(rng, [300, 40], [30, 4], 2)
     query = rng.standard_normal((34, 6, KEY), dtype=np.float32)
     whole = attend(kernels.ThreadPool(3), query, cache, 0.3, isa, window)

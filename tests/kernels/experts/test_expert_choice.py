@@ -82,7 +82,7 @@ def test_without_a_share_only_gpu_experts_leave_the_host(rule: Divide, device: t
 
 
 @pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 600), (5, 600), (40, 2048)])
-def test_what_is_carried_to_host_memory_and_back_is_whole(
+def test_transfers_to_host_memory_and_back_are_complete(
     num_tokens: int, hidden: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_pinned = device.type == "cuda"

@@ -127,7 +127,7 @@ def test_gate_up_and_down_come_together(rng, pool, device, monkeypatch, kinds, i
                 assert np.linalg.norm(found[pair] - expected) <= 2.0**-14 * np.linalg.norm(expected), pair
 
 
-def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device) -> None:
+def test_non_finite_activations_make_only_their_tokens_results_non_finite(rng, pool, device) -> None:
     stack, _ = stack_of(rng, pool, T.Q8_0, 32, 64, device)
     x = rng.standard_normal((4, 64), dtype=np.float32)
     x[:3, 47] = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800000], np.uint32).view(np.float32)

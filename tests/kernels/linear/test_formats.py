@@ -75,7 +75,7 @@ def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
     np.testing.assert_allclose(out[0], want.sum(axis=1), rtol=1e-6, atol=0)
 
 
-def test_a_format_is_named_by_its_list_and_its_block_alone():
+def test_a_format_appears_only_in_the_format_list_and_its_block():
     """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
     tiny models quantises with formats that it names, and advice names common files by their quantisation: a plan's,
     and a refusal's of types that are written no more."""

@@ -94,7 +94,9 @@ def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, de
 
 
 @pytest.mark.parametrize(("num_tokens", "by_int_gemm"), [(4, False), (5, False), (4, True)], ids=["few", "tile", "int"])
-def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device, num_tokens, by_int_gemm: bool) -> None:
+def test_non_finite_activations_make_only_their_tokens_results_non_finite(
+    rng, pool, device, num_tokens, by_int_gemm: bool
+) -> None:
     """The first is what a GPU makes of zero times infinity."""
     linear, _ = linear_of(rng, pool, T.Q4_K, 16, 256, device)
     x = rng.standard_normal((num_tokens, 256), dtype=np.float32)
@@ -217,7 +219,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
     monkeypatch.setattr(PanelLinear, "multiply", multiply_or_fail)
 
 
-def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch) -> None:
+def test_failed_integer_kernels_are_reported_with_case_and_reason(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=True)
     autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff(), Measurements())
@@ -225,7 +227,7 @@ def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monke
     assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", off.reasons["exact_codes"])
 
 
-def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkeypatch) -> None:
+def test_the_start_fails_if_no_kernel_can_compute_a_product(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=False)
     with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):

@@ -66,7 +66,7 @@ def half_steps(x, num_bytes=1):
     return np.broadcast_to(peak / (2 * MOST[num_bytes]), groups.shape).reshape(x.shape).astype(np.float64)
 
 
-def test_an_instruction_set_is_usable_where_the_kernel_says_that_the_cpu_has_what_it_needs():
+def test_an_instruction_set_is_usable_if_the_kernel_reports_its_cpu_flags():
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next(line for line in lines if line.startswith("flags")).split()
     assert [fast.name for fast in kernels.fast_isas() if set(fast.cpu_flags).issubset(flags)] == ISAS
@@ -150,7 +150,7 @@ def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, 
 
 @every_width
 @every_isa
-def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix, isa, num_bytes):
+def test_zeros_give_zeros_and_nans_are_propagated(rng, pool, make_matrix, isa, num_bytes):
     packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa, activation_bytes=num_bytes)
     x = np.zeros((4, 512), np.float32)
     x[1, 300], x[2, 7], x[3, 511] = np.nan, np.inf, -np.inf
@@ -333,7 +333,7 @@ def test_the_environment_forces_an_instruction_set(monkeypatch, pool, make_matri
 
 
 @pytest.mark.parametrize("name", ["avx9", "AVX2", "neon"])
-def test_a_name_that_cannot_run_is_refused_with_those_that_can(pool, make_matrix, name):
+def test_an_unusable_isa_is_rejected_with_the_usable_ones(pool, make_matrix, name):
     story = f"isa is {name}; usable on this machine are {', '.join(kernels.usable_isas())}"
     with pytest.raises(ValueError, match=story):
         kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name, activation_bytes=1)

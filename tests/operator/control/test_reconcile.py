@@ -14,7 +14,7 @@ def run(step):
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "Service", "PodDisruptionBudget"])
-def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_back(kind):
+def test_a_failing_webhook_of_a_child_does_not_block_pods_or_status(kind):
     api = FakeApi(custom_resource(), {("apply", kind): 500})
     with pytest.raises(ApiError, match="HTTP 500"):
         run(reconciler(api))

@@ -56,7 +56,7 @@ def test_schemas_that_cannot_be_read_do_not_end_the_look_at_everything(status, c
     assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s"}) == {"url": "http://s"}
 
 
-def test_schemas_that_cannot_be_read_any_more_leave_those_that_were_read_last():
+def test_unreadable_schemas_keep_the_last_ones_in_use():
     api, state = FakeApi(custom_resource()), OperatorState()
     look = Resync(api, state, Freshness(), lambda _: None, lambda: 0.0)
     api.schemas_by_kind = {"InferenceService": {"properties": {"status": {"properties": {"url": {}}}}}}

@@ -188,9 +188,7 @@ def test_requests_that_are_no_text_are_refused(tmp_path: Path, content: bytes, s
 
 
 @pytest.mark.parametrize("held", ["my notes", "my notes\n", '{"custom_id": "b", "response": null, "error": {}}\n'])
-def test_a_file_of_something_else_is_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], held: str
-) -> None:
+def test_an_unrelated_file_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
     (tmp_path / "out.jsonl").write_text(held)
     assert batch(tmp_path, request("a")) == 2
     assert "choose another file" in capsys.readouterr().err

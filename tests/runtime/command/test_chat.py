@@ -244,7 +244,7 @@ def chat_with(server, lines, *options, **environment):
     )
 
 
-def test_a_line_that_is_no_text_is_not_sent_and_the_conversation_goes_on(server):
+def test_a_line_that_is_not_text_is_not_sent_and_the_chat_continues(server):
     ended = chat_with(server, b"My name is Ottokar.\n\xff\xfeWhat?\nGr\xfc\xdfe\nWhat is my name?\n")
     assert ended.returncode == 0, ended.stderr
     refused = "This line is no text in utf-8 and was not sent; the conversation continues.\n"
@@ -293,7 +293,7 @@ def test_half_of_a_character_in_a_reply_can_be_sent_again():
     assert screen.answer == "a?"
 
 
-def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():
+def test_an_unreachable_endpoint_is_reported_with_a_fix():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
@@ -306,7 +306,7 @@ def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():
     assert "ballast serve" in ended.stderr
 
 
-def test_what_the_server_refuses_is_shown_and_the_chat_goes_on(server):
+def test_a_rejection_is_shown_and_the_chat_continues(server):
     ended = subprocess.run(
         [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1", "--temperature", "9"],
         input="hello\n",

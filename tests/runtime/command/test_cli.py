@@ -119,7 +119,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         cli.serve_config([])
 
 
-def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_are_none():
+def test_misspelt_variables_cause_a_warning_but_kubernetes_service_variables_do_not():
     links = {
         "BALLAST_PORT": "tcp://10.43.0.7:10002",
         "BALLAST_SERVICE_HOST": "10.43.0.7",
@@ -211,7 +211,7 @@ def test_a_process_without_standard_streams_writes_into_no_file(tmp_path):
     assert open_gguf(tmp_path / "model.gguf").metadata["general.architecture"] == "deepseek2"
 
 
-def test_a_plan_never_says_that_a_model_fits_whose_template_the_server_refuses(tmp_path):
+def test_a_plan_rejects_a_model_whose_template_the_server_rejects(tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{% for")
     words = ["plan", "--device", "cpu", "--memory_bandwidth", "46GB/s", "--chat_template", str(template)]

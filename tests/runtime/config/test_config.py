@@ -102,7 +102,7 @@ def test_kubernetes_variables_for_services_set_nothing(variables):
         ("BALLAST_XYZZY", "`ballast serve --help` lists the options"),
     ],
 )
-def test_a_variable_that_is_no_option_sets_nothing_and_is_named(variable, hint):
+def test_an_unknown_variable_is_ignored_and_reported(variable, hint):
     environment = {variable: "secret", "BALLAST_PORT": "5"}
     assert options_in_environment(environment) == {"port": "5"}
     assert unknown_variables(environment) == {variable: f"no such variable; {hint}"}
@@ -282,7 +282,7 @@ def test_names_may_be_repeated_or_separated_by_commas():
         ("served_model_name", [" "], "a name"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name, value, allowed):
+def test_an_invalid_value_is_rejected_with_key_value_and_allowed_values(name, value, allowed):
     with pytest.raises(ConfigError) as caught:
         read_config({name: value}, {})
     assert caught.value.key == name
@@ -341,7 +341,7 @@ def test_the_cache_is_checked_before_anything_else():
 
 
 @pytest.mark.parametrize(("batch", "new"), [(4, 2**28), (1, 2**30), (4096, 2**18)])
-def test_replies_for_which_no_cache_is_large_enough_are_refused_with_what_is(batch, new):
+def test_a_reply_length_without_a_large_enough_cache_is_rejected_with_the_largest(batch, new):
     most = (2**30 - 1) // batch
     with pytest.raises(ConfigError, match=rf"max_new_tokens={new}: .* lower it to {most}, or lower max_batch_size"):
         resolved(max_batch_size=batch, max_new_tokens=new, chunk_size=4096)
@@ -406,7 +406,7 @@ def test_a_path_that_is_not_there_is_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-30B-A3B-GGUF", "org/repo:Q4_K_M", "org/repo:Q4_K_M@main"])
-def test_a_path_that_names_a_model_of_a_hub_is_refused_with_the_way_to_fetch_it(name):
+def test_a_hub_name_as_path_is_rejected_with_the_download_command(name):
     with pytest.raises(ConfigError, match=rf"gguf_path={name}: no such file or directory; .*`ballast pull`"):
         resolved(gguf_path=name)
 

@@ -203,7 +203,7 @@ def evicting(make_core: MakeCore, folder: Path, costs: Sequence[Cost] = ()) -> t
     return core, prompt
 
 
-def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
+def test_a_request_aborted_during_its_fetch_leaves_nothing_behind(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core, prompt = evicting(make_core, tmp_path)
@@ -272,7 +272,7 @@ def test_a_server_that_ends_stores_what_requests_have_left(
     second.close()
 
 
-def test_a_disk_that_does_not_write_keeps_nobody_awake(
+def test_a_disk_without_writes_keeps_no_thread_awake(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -326,7 +326,7 @@ def test_a_request_that_fetches_alone_is_shown(
     engine.stop(10)
 
 
-def test_a_disk_that_is_slower_than_computing_is_left_alone(
+def test_a_disk_that_is_slower_than_computing_is_not_used(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = [tuple((token + 7 * index) % 300 for token in range(800)) for index in range(2)]
@@ -345,7 +345,7 @@ def test_a_disk_that_is_slower_than_computing_is_left_alone(
     second.close()
 
 
-def test_what_has_come_of_others_keeps_nobody_waiting(
+def test_fetches_of_other_requests_delay_no_request(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 1.3 s per token at first; each step that runs lowers it by 5 % at most.
@@ -410,7 +410,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
+def test_any_damage_on_disk_costs_time_but_changes_no_token(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     first = make_core(tmp_path)
@@ -453,7 +453,7 @@ def test_another_layout_or_machine_finds_nothing(make_core: MakeCore, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 1, "what the other has left is removed"
 
 
-def test_a_folder_that_another_process_uses_is_left_alone(
+def test_a_folder_in_use_by_another_process_is_not_touched(
     make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

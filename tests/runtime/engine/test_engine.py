@@ -353,7 +353,7 @@ async def test_abort_ends_the_iteration_of_a_waiting_reader():
         pace.allow()
 
 
-async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code():
+async def test_a_prompt_that_is_too_long_is_a_request_error_with_the_openai_code():
     async with running_engine(cache_lens=256) as engine:
         with pytest.raises(RequestError, match="maximum context length is 256 tokens") as refusal:
             engine.submit(make_request([1] * 250, 10))
@@ -425,7 +425,7 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
         await until(lambda: len(checks) > before)
 
 
-async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
+async def test_a_hang_is_measured_only_while_there_is_work_and_from_its_start():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         engine._publisher.last_progress -= 100  # as if it had been idle for long
@@ -439,7 +439,7 @@ async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
         pace.allow()
 
 
-async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
+async def test_a_process_pause_is_not_a_hang_but_a_hang_after_it_is():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         system_s = [1000.0]
@@ -632,7 +632,7 @@ def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known_costs")
-async def test_a_request_beyond_the_limit_is_refused_and_told_when_to_come_back():
+async def test_a_request_over_the_limit_is_rejected_with_a_retry_time():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=10.0) as engine:
         first = engine.submit(make_request([1], 40))

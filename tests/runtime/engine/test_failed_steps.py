@@ -109,7 +109,7 @@ def test_nor_do_those_of_a_reply_that_fails_in_its_middle():
     assert again.cached_tokens == 0
 
 
-def test_a_prefix_that_led_to_no_numbers_is_computed_anew_and_cached_again():
+def test_a_prefix_that_led_to_nans_is_recomputed_and_cached_again():
     """It may be what is wrong, so it must not fail its readers for as long as it stays in the cache."""
     core, model = make_core()
     generate(core, [make_request()], first_seq=1)
@@ -121,7 +121,7 @@ def test_a_prefix_that_led_to_no_numbers_is_computed_anew_and_cached_again():
     assert core.stats().used_tokens == 0
 
 
-def test_others_that_share_the_prefix_run_on_to_their_own_text():
+def test_other_requests_with_the_prefix_continue_unchanged():
     core, model = make_core()
     (alone,) = generate(make_core()[0], [make_request(max_tokens=40)])
     core.add(1, make_request(max_tokens=40), 0)
@@ -141,7 +141,7 @@ def test_others_that_share_the_prefix_run_on_to_their_own_text():
     assert again.cached_tokens == 0
 
 
-def test_a_grammar_that_fails_publishes_nothing_of_its_step_and_spoils_nothing_that_was_there():
+def test_a_failed_grammar_publishes_nothing_and_keeps_published_blocks():
     core, _ = make_core()
     assert isinstance(fail(core, make_request(constraint=GivesUp(after=0))), RequestError)
     assert core.stats().cached_tokens == 0

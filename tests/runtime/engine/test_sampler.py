@@ -102,7 +102,7 @@ def test_stop_tokens_are_not_sampled_before_min_tokens():
     assert [state.next_token(logits) for _ in range(3)] == [2, 2, 1]
 
 
-def test_the_same_seed_gives_the_same_tokens_and_another_seed_others():
+def test_the_same_seed_gives_the_same_tokens_and_another_seed_different_ones():
     flat = np.zeros(VOCABULARY, np.float32)
 
     def text(seed: int) -> list[int]:

@@ -122,7 +122,7 @@ def test_a_small_cache_has_room_for_every_step() -> None:
         assert batch.slots.max() < 4 * 16
 
 
-def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
+def test_a_prompt_is_chunked_by_measured_costs_while_another_request_decodes() -> None:
     model = Measured()
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, model.clock)
     assert sorted(set(model.sizes)) == [1, 2, 4, 8, 16, 32, 64, 128]
@@ -145,7 +145,7 @@ def test_the_longest_step_with_decoding_requests_is_measured_however_slow_the_mo
     assert measured_sizes == sorted({1, CONFIG["max_batch_size"], CONFIG["chunk_size"]})
 
 
-def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> None:
+def test_costs_are_measured_up_to_the_longest_step_with_memory() -> None:
     model = Measured()
     with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 20, lambda: None, model.clock)
     assert max(model.sizes) == 20

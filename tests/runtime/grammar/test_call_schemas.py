@@ -81,7 +81,7 @@ def schema_of(value: Any, **others: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
-def test_a_strict_tool_gets_what_its_schema_allows_and_nothing_else(form: str, case: str) -> None:
+def test_a_strict_tool_gets_exactly_what_its_schema_allows(form: str, case: str) -> None:
     value, good, bad = CASES[case]
     one, tools = FORMS[form], tool(schema_of(value), strict=True)
     for each in good:
@@ -149,7 +149,7 @@ def test_a_schema_that_is_a_reference_as_a_whole_is_followed(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.com/schema", "#/$defs/loop"])
-def test_a_reference_that_leads_nowhere_is_refused_by_name_for_a_strict_tool_alone(form: str, reference: str) -> None:
+def test_a_dangling_reference_is_rejected_only_for_a_strict_tool(form: str, reference: str) -> None:
     schema = schema_of({"$ref": reference})
     schema["$defs"]["loop"] = {"$ref": "#/$defs/loop"}
     one = FORMS[form]
@@ -181,7 +181,7 @@ READ = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strict", [True, False])
-def test_each_declared_key_comes_once_and_the_required_ones_come(form: str, *, strict: bool) -> None:
+def test_each_declared_key_occurs_at_most_once_and_required_keys_occur(form: str, *, strict: bool) -> None:
     one, tools = FORMS[form], tool(READ, strict=strict)
     for values in ({"path": "a", "start_line": 1, "end_line": 2}, {"start_line": 1, "path": "a"}, {"path": "a"}):
         text = one.write("f", values)

@@ -165,7 +165,7 @@ def test_what_a_model_writes_at_random_is_a_declared_call(seed: int) -> None:
     assert message.content == ""
 
 
-def test_an_answer_of_a_form_is_on_its_channel_and_may_come_after_reasoning() -> None:
+def test_a_structured_answer_is_on_its_channel_and_may_follow_reasoning() -> None:
     schema = COMPILER.compile(source.json_schema(PARAMETERS, "p", strict=True))
     constraint = forced(schema, answer=True)
     answer = f"{C}final{M}" + '{"a":22}'

@@ -145,7 +145,7 @@ def test_several_calls_of_any_tool_unless_only_one_is_allowed() -> None:
         tool_calls(TOOLS, byte_tokenizer(), "plain")
 
 
-def test_a_reply_that_may_call_tools_has_its_shape_where_it_calls_none() -> None:
+def test_a_reply_without_tool_calls_follows_the_response_format() -> None:
     shape = source.embedded_schema(PERSON, "response_format", strict=True)
     grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only={"get_age"}, parallel=False, or_else=shape))
     texts = [speak(grammar, seed)[0] for seed in range(20)]
@@ -165,7 +165,7 @@ BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
         (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
     ],
 )
-def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, head: str) -> None:
+def test_consecutive_blanks_are_limited_everywhere(asked: Source, head: str) -> None:
     state = COMPILER.compile(asked).start()
     for token in TOKENIZER.encode(head):
         state.accept(token)
@@ -245,7 +245,7 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
         (Start.REASONING, False, Start.REASONING),
     ],
 )
-def test_reasoning_comes_first_where_the_prompt_the_model_or_the_request_asks_for_it(
+def test_reasoning_comes_first_if_prompt_model_or_request_enables_it(
     start: Start, asked: bool | None, held: Start
 ) -> None:
     assert constrained_start(start, asked) is held
@@ -289,7 +289,7 @@ def nested(depth: int) -> dict[str, Any]:
         (nested(40), "nested deeper"),
     ],
 )
-def test_a_schema_that_cannot_be_held_to_is_refused_with_its_field_and_the_reason(schema: Any, reason: str) -> None:
+def test_an_unenforceable_schema_is_rejected_with_its_field_and_the_reason(schema: Any, reason: str) -> None:
     with pytest.raises(RequestError, match=reason) as refusal:
         COMPILER.compile(source.json_schema(schema, "response_format.json_schema.schema", strict=True))
     assert refusal.value.param == "response_format.json_schema.schema"
@@ -505,7 +505,7 @@ def test_a_strict_schema_whose_arguments_cannot_be_held_is_refused_by_name(param
         holds(parameters, {}, strict=True)
 
 
-def test_a_strict_string_that_is_to_match_more_than_can_be_held_is_refused_by_name() -> None:
+def test_an_unenforceable_pattern_of_a_strict_tool_is_rejected_with_its_path() -> None:
     glm = FAMILIES["glm"]
     tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
     schema = {"type": "object", "properties": {"day": {"type": "string", "pattern": "a(^b)"}}}

@@ -58,7 +58,7 @@ def test_one_process_answers_all_tasks(shared: GuardedProcess) -> None:
     assert shared.ask(["pid"]) == shared.ask(["pid"]) != os.getpid()
 
 
-def test_what_a_task_raises_is_told(shared: GuardedProcess) -> None:
+def test_an_exception_of_a_task_is_reported(shared: GuardedProcess) -> None:
     pid = shared.ask(["pid"])
     with pytest.raises(TaskFailedError, match=r"^no such thing$"):
         shared.ask(["fail", "no such thing"])
@@ -135,7 +135,7 @@ def test_a_process_that_cannot_be_started_is_an_error_of_the_system(monkeypatch:
         GuardedProcess("support.guarded_tasks", LIMITS).ask(["pid"])
 
 
-def test_a_process_that_is_forked_while_another_thread_asks_can_ask(shared: GuardedProcess) -> None:
+def test_a_process_forked_during_a_call_of_another_thread_can_call(shared: GuardedProcess) -> None:
     with shared._lock:  # as another thread has it, which the forked process lacks
         forked = os.fork()
         if forked == 0:

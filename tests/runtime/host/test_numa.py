@@ -202,7 +202,7 @@ def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("numa_node", ["-1\n", ""])
-def test_a_gpu_whose_node_the_system_does_not_know_has_none(tmp_path: Path, numa_node: str) -> None:
+def test_a_gpu_with_an_unknown_numa_node_has_none(tmp_path: Path, numa_node: str) -> None:
     root = plant(tmp_path, PINNED_POD | {"sys/bus/pci/devices/0000:c1:00.0/numa_node": numa_node})
     assert read_gpu_node(root) is None
 
@@ -266,7 +266,7 @@ async def test_a_report_that_is_too_old_is_read_again(tmp_path: Path) -> None:
     assert len(read.subjects) == 3
 
 
-def test_what_is_pinned_for_a_gpu_is_shown_as_soon_as_it_is_known() -> None:
+def test_memory_pinned_for_a_gpu_is_reported_as_soon_as_it_is_known() -> None:
     probe = NumaProbe()
 
     def shown() -> float:

@@ -63,9 +63,7 @@ def test_what_the_machine_has_comes_first(packages: Path, tmp_path: Path, monkey
     assert not (tmp_path / "link").exists()
 
 
-def test_a_toolkit_that_is_named_is_used_or_nothing(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_given_toolkit_is_used(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """flashinfer takes the name as it is, so another compiler would not be taken."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "named"))
     assert not nvcc.has_nvcc()

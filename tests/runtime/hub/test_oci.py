@@ -264,7 +264,7 @@ def test_credentials_come_from_dockers_configuration_or_from_variables(
     assert gguf(pulled(name)) == WEIGHTS
 
 
-def test_a_token_is_asked_for_once_and_for_this_repository_alone(
+def test_a_token_is_requested_once_and_only_for_this_repository(
     private: dict[str, Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     registry = private["token"]
@@ -283,7 +283,7 @@ def test_a_public_repository_of_a_registry_with_tokens_needs_no_credentials(priv
 
 
 @pytest.mark.parametrize("name", ["team/nothing:v1", "team/tiny:v9", f"team/tiny@sha256:{'0' * 64}"])
-def test_what_is_not_there_is_named(registry: Registry, name: str) -> None:
+def test_missing_objects_are_reported_by_name(registry: Registry, name: str) -> None:
     with pytest.raises(NotFoundError, match="no such repository, tag or digest"):
         pulled(f"oci://{registry.host}/{name}")
 
@@ -349,7 +349,7 @@ def test_hostile_manifests_are_refused(body: bytes) -> None:
     assert str(refused.value).isprintable()
 
 
-def test_a_digest_that_is_asked_for_is_that_of_the_manifest() -> None:
+def test_a_requested_digest_must_be_that_of_the_manifest() -> None:
     name = HubName("localhost/p", revision=f"sha256:{'0' * 64}", site="oci")
     with pytest.raises(ModelError, match="a manifest of another digest"):
         RegistryApi().listing(name, lambda path, headers: manifest(layer()))

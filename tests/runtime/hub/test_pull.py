@@ -69,7 +69,9 @@ def environment(hub: Hub) -> dict[str, str]:
     return {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(hub.cache), "HF_TOKEN": "secret"}
 
 
-def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
+    served: tuple[HubServer, Hub], weights: bytes
+) -> None:
     server, hub = served
     server.token = "secret"
     told = io.StringIO()
@@ -322,7 +324,7 @@ def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None
         pull(NAME, dataclasses.replace(served[1], token=None), None)
 
 
-def test_a_disk_that_is_too_small_is_said_before_and_meanwhile(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_full_disk_is_reported_before_and_during_a_pull(served: tuple[HubServer, Hub], weights: bytes) -> None:
     with pytest.raises(OutOfMemoryError, match="HF_HUB_CACHE"):
         check_room(served[1], 2 << 30, 1 << 30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -135,7 +135,7 @@ def test_a_file_stands_for_its_model(served: tuple[HubServer, Hub]) -> None:
     assert [file.path for file in found.choice.files] == ["tiny-Q8_0.gguf"]
 
 
-def test_what_is_here_is_served_from_a_store_that_is_read_only(served: tuple[HubServer, Hub]) -> None:
+def test_a_complete_model_is_served_from_a_read_only_store(served: tuple[HubServer, Hub]) -> None:
     """Kubernetes mounts it so. Nothing is written: as root, which these tests may be, permissions would not tell."""
     _, hub = served
     pull(HubName("org/tiny", "Q8_0"), hub, None, io.StringIO())

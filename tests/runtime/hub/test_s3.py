@@ -210,7 +210,7 @@ def test_a_public_bucket_needs_no_credentials(store: S3Server, monkeypatch: pyte
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_named(
+def test_errors_are_reported_with_their_cause(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str, kind: type[BallastError], message: str
 ) -> None:
     for variable, value in variables.items():

@@ -50,7 +50,7 @@ def test_a_stream_is_the_whole_reply_in_pieces(llm):
     assert len(pieces) > 1
 
 
-def test_a_stream_that_is_left_frees_its_place(llm):
+def test_leaving_a_stream_frees_its_slot(llm):
     for _ in range(3):
         for _ in llm.stream([{"role": "user", "content": "Hello"}], SamplingParams(n=128, ignore_eos=True)):
             break

@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {"cache_lens": 1024, "max_new_tokens": 64}
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
 
 
-def test_arguments_that_ask_for_what_is_done_anyway_are_accepted() -> None:
+def test_arguments_for_default_behaviour_are_accepted() -> None:
     with LLM(
         **SMALL,
         max_model_len=512,

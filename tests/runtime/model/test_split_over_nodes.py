@@ -127,7 +127,7 @@ def num_bytes(ranges: list[tuple[int, int]]) -> int:
 
 
 @pytest.mark.parametrize("num_nodes", [2, 4])
-def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model: GgufModel, num_nodes: int) -> None:
+def test_each_node_owns_its_shard_and_the_report_has_the_real_location(model: GgufModel, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, FAST[0]), Loaded(model, 1, FAST[0])
     assert "ballast-cpu-1 to CPU 9001: " in split.why_not_pinned or "ballast-cpu-0 to CPU 9000: " in (
         split.why_not_pinned

@@ -165,7 +165,7 @@ def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
     assert device["fits"] is True
 
 
-def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
+def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
     usual = """
 - match: {name: '^model\\.layers\\..*\\.mlp\\.experts$'}
   replace: {kwargs: {generate_device: cpu}}
@@ -323,7 +323,7 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
         ),
     ],
 )
-def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
+def test_the_plan_shows_streaming_pcie_share_and_set_options(
     written: MakeTiny,
     vram: int,
     stream_from_tokens: int | None,
@@ -419,7 +419,7 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None
         run(config_for(file, None), out=io.StringIO())
 
 
-def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(written: MakeTiny) -> None:
+def test_an_unsupported_model_is_reported_before_gpu_memory_is_queried(written: MakeTiny) -> None:
     gguf = open_gguf(written(arch="v32").gguf)
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*at most 8192; the CPU has no limit, with device=cpu"):
         plan_for(config_for(gguf.path, None), gguf, choosing_too_many(gguf))
@@ -459,7 +459,7 @@ def qwen3_plan(
     return plan_for(replace(config, scheduling=scheduling, machine=machine), qwen3, QWEN3_235B_SPEC)
 
 
-def test_a_cache_that_is_left_open_leaves_room_for_streamed_experts(qwen3: GgufModel) -> None:
+def test_a_derived_cache_size_leaves_memory_for_streamed_experts(qwen3: GgufModel) -> None:
     plan = qwen3_plan(qwen3, batch=64, cache_lens=None)
     assert plan.device is not None
     assert plan.device.fits
@@ -471,7 +471,7 @@ def test_a_cache_that_is_left_open_leaves_room_for_streamed_experts(qwen3: GgufM
     assert plan.numbers.prefill_chunk_size >= 4096
 
 
-def test_a_cache_that_takes_the_room_of_streamed_experts_is_kept_and_told(qwen3: GgufModel) -> None:
+def test_a_given_cache_size_that_prevents_streaming_is_kept_and_reported(qwen3: GgufModel) -> None:
     largest = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0).numbers.cache_lens
     plan = qwen3_plan(qwen3, batch=64, cache_lens=largest)
     assert plan.device is not None
@@ -502,7 +502,7 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
 # --- device=auto ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
+def test_without_a_gpu_auto_is_the_cpu_and_lists_unused_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
@@ -541,7 +541,9 @@ def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
             check_memory(settle(insisting, gguf, read_spec(gguf))[1])
 
 
-def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_without_required_instructions_is_rejected_with_their_names(
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
@@ -556,7 +558,7 @@ def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, mo
         settle(insisting, gguf, read_spec(gguf))
 
 
-def test_what_is_left_to_the_plan_is_what_fits(written: MakeTiny) -> None:
+def test_values_left_to_the_plan_fit(written: MakeTiny) -> None:
     gguf = open_gguf(written().gguf)
     spec = read_spec(gguf)
 
@@ -610,9 +612,7 @@ def test_a_gpu_takes_attention_to_chosen_positions(
     assert work.step_bytes(spec, 16384, 1) == rows + kept + work._expert_bytes(spec, 16384)
 
 
-def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
-    written: MakeTiny, beside_a_gpu: None
-) -> None:
+def test_a_model_that_chooses_too_many_positions_runs_on_the_cpu(written: MakeTiny, beside_a_gpu: None) -> None:
     gguf = open_gguf(written(arch="v32", quant="q8_0").gguf)
     wide = choosing_too_many(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]

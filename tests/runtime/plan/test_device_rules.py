@@ -211,7 +211,7 @@ def test_parents_come_before_their_children() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_matches_nothing_is_named_with_modules_close_to_it(tmp_path: Path) -> None:
+def test_a_rule_without_a_match_is_reported_with_similar_modules(tmp_path: Path) -> None:
     message = refused(tmp_path, rule("name: '^model$'") + rule(r"name: '^model\.layers\.\d+\.mlp\.expert$'"))
     assert r"rule 2 (name: ^model\.layers\.\d+\.mlp\.expert$) matches no module of this model" in message
     assert "model.layers.1.mlp.experts" in message
@@ -228,7 +228,7 @@ def test_a_class_of_another_family_gets_the_classes_of_this_one(tmp_path: Path) 
     assert "DeepseekV2MoE" in message
 
 
-def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) -> None:
+def test_a_rule_for_modules_of_another_class_reports_that_class(tmp_path: Path) -> None:
     message = refused(tmp_path, rule("name: 'mlp.gate$', class: torch.nn.Linear"))
     assert "the name matches 2 modules, of class DeepseekV3TopkRouter, MoEGate, Module" in message
 

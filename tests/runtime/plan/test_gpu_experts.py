@@ -128,7 +128,7 @@ def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel
     assert gpu_expert_bytes(larger) < gpu_expert_bytes(auto)
 
 
-def test_the_host_keeps_no_copy_of_a_layer_that_is_whole_on_the_gpu(r1: GgufModel) -> None:
+def test_the_host_keeps_no_copy_of_a_layer_entirely_on_the_gpu(r1: GgufModel) -> None:
     def routed_bytes(plan: MemoryPlan, device: str) -> int:
         return sum(row.num_bytes for row in plan.weights if row.group == "routed experts" and row.device == device)
 

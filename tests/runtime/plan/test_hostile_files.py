@@ -51,7 +51,7 @@ def deep(levels: int) -> str:
         "x",
     ],
 )
-def test_tensors_that_belong_to_no_layer_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_tensors_outside_any_layer_are_ignored(tmp_path: Path, name: str) -> None:
     write_gguf(tmp_path, tensors={name: (8,)})
     assert codes_of("gguf", tmp_path) == 0
 

@@ -40,7 +40,7 @@ def rows(plan: MemoryPlan) -> dict[str, int]:
     return {row.name: row.num_bytes for row in plan.uses}
 
 
-def test_auto_takes_half_of_what_is_left_within_bounds() -> None:
+def test_auto_uses_half_of_the_remaining_memory_within_bounds() -> None:
     assert auto_host_bytes(10 * GIB) == 5 * GIB
     assert auto_host_bytes(1000 * GIB) == MOST_AUTO_BYTES
     assert auto_host_bytes(2 * GIB - 2) == 0
@@ -58,7 +58,7 @@ def test_auto_is_settled_by_the_plan_and_never_makes_it_too_large(tiny: tuple[Gg
     assert taken == 0
 
 
-def test_what_is_asked_for_is_planned_and_counts(tiny: tuple[GgufModel, ModelSpec]) -> None:
+def test_requested_tiers_are_planned_and_counted(tiny: tuple[GgufModel, ModelSpec]) -> None:
     _, without = settled(tiny, 64 * GIB, kv_host_bytes=0)
     config, plan = settled(tiny, 64 * GIB, kv_host_bytes=10 * GIB)
     assert config.machine.kv_host_bytes == 10 * GIB

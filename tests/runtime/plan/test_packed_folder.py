@@ -77,7 +77,7 @@ def test_the_row_is_what_the_files_take(config: Config, in_memory: Path) -> None
     assert unused_bytes(in_memory) >= sum(files)
 
 
-def test_what_a_running_server_has_there_takes_no_more_memory(config: Config, in_memory: Path) -> None:
+def test_a_set_of_a_running_server_takes_no_additional_memory(config: Config, in_memory: Path) -> None:
     settled, plan = plan_with(config, in_memory)
     alone = {row.name: row.num_bytes for row in plan.uses}
     gguf, spec = open_checked(settled.model)

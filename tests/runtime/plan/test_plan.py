@@ -229,7 +229,7 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
     check_memory(plan_of(gguf, replace(NUMBERS, cache_lens=plan.max_cache_lens), memory))
 
 
-def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
+def test_a_model_that_never_fits_gets_no_advice_to_shrink_the_cache(gguf: GgufModel) -> None:
     message = "1.0 MiB available, too little for any cache_lens; use a machine with more memory, lower "
     with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bits"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
@@ -279,13 +279,13 @@ def test_the_command_prints_the_plan_as_text_and_as_json(gguf: GgufModel) -> Non
     assert found["fits"] is True
 
 
-def test_the_command_plans_the_built_in_model_when_none_is_named() -> None:
+def test_the_command_plans_the_built_in_model_by_default() -> None:
     out = io.StringIO()
     assert run(Config(), out=out) == 0
     assert "It fits." in out.getvalue()
 
 
-def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: GgufModel) -> None:
+def test_the_command_prints_and_then_rejects_a_plan_that_does_not_fit(gguf: GgufModel) -> None:
     out = io.StringIO()
     with pytest.raises(OutOfMemoryError):
         run(config_for(gguf.path, cache_lens=1 << 30), out=out)

@@ -132,7 +132,7 @@ def test_predictions_are_within_a_quarter_of_what_was_measured(
 
 
 @pytest.mark.parametrize("threads", [32, 64])
-def test_the_speed_of_a_whole_r1_was_foretold(tmp_path: Path, threads: int) -> None:
+def test_the_speed_of_a_whole_r1_was_predicted(tmp_path: Path, threads: int) -> None:
     """61 layers, experts in Q4_K: no constant follows these records."""
     kinds = {name: GgmlType.Q4_K if "_exps" in name else kind for name, kind in common_types(R1_SPEC).items()}
     gguf = open_gguf(write_hollow_model(tmp_path / "r1.gguf", R1_SPEC, kinds))
@@ -235,7 +235,7 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["NVIDIA RTX A1000", "NVIDIA T400", "NVIDIA GB10"])
-def test_a_gpu_is_not_taken_for_one_whose_name_begins_alike(name: str) -> None:
+def test_a_gpu_is_not_confused_with_one_with_a_similar_name(name: str) -> None:
     assert bandwidth.gpu_bytes_per_s(name) is None
     assert bandwidth.gpu_bytes_per_s("NVIDIA A100-SXM4-80GB") == 2039e9
 
@@ -258,7 +258,7 @@ def test_the_doctor_measures(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bandwidth" not in capsys.readouterr().out
 
 
-def test_what_is_missing_is_said_with_what_would_fit(models: dict[str, GgufModel]) -> None:
+def test_missing_memory_is_reported_with_what_would_fit(models: dict[str, GgufModel]) -> None:
     gguf = models["v2"]
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)

@@ -121,7 +121,7 @@ def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
         assert server.wait(timeout_s=20) == 0, "it waits for nobody who has left"
 
 
-def test_a_reply_that_began_before_the_server_was_told_to_stop_is_not_its_connections_last():
+def test_a_reply_begun_before_sigterm_does_not_close_its_connection():
     """Nothing in it says that the connection ends: the client's next request may be on its way."""
     with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
         kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)

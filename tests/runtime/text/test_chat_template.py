@@ -111,7 +111,7 @@ def test_a_late_system_message_stays_in_its_place(source: str, expected: str) ->
 
 
 @pytest.mark.parametrize("source", [V2, V3, R1, V31])
-def test_what_comes_later_leaves_the_prompt_before_it_as_it_was(source: str) -> None:
+def test_later_messages_do_not_change_the_prompt_before_them(source: str) -> None:
     """Turn after turn, as agents send them: the prefix cache has all but the end."""
     chat: list[dict[str, Any]] = [CHAT[0]]
     before = template(source).render(CHAT[:2], add_generation_prompt=False)
@@ -179,7 +179,7 @@ def test_the_published_v3_template_renders_a_tool_turn() -> None:
         "{%- endgeneration -%} {%- endfor -%}",
     ],
 )
-def test_templates_give_what_transformers_gives(source: str) -> None:
+def test_templates_render_as_in_transformers(source: str) -> None:
     tools = [{"type": "function", "function": {"name": "f<x>", "description": "ä & b"}}]
     expected, _ = render_jinja_template(
         conversations=[CHAT],

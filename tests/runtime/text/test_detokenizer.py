@@ -77,7 +77,7 @@ def test_tokens_are_counted_up_to_the_one_that_completes_the_stop(tokenizer: Tok
     assert detokenizer.finish() == Delta("", True, 0)
 
 
-def test_a_stop_string_inside_one_token_keeps_what_stood_before_it(tokenizer: Tokenizer) -> None:
+def test_a_stop_string_inside_one_token_keeps_the_text_before_it(tokenizer: Tokenizer) -> None:
     ids = [*by_bytes(tokenizer, "a"), word(tokenizer, "xSTOPy"), *by_bytes(tokenizer, "b")]
     assert Detokenizer(tokenizer, ["STOP"]).push(ids) == Delta("ax", True, 2)
 

@@ -138,7 +138,7 @@ def test_no_messages_at_all_are_refused() -> None:
         normalize_messages([])
 
 
-def test_late_instructions_join_the_users_turn_beside_them() -> None:
+def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
     def said(role: str, content: str) -> dict[str, Any]:
         return {"role": role, "content": content}
 

@@ -268,7 +268,7 @@ def test_the_published_tokenizers_come_with_templates_that_are_known() -> None:
 
 
 @pytest.mark.parametrize("messages", [CHAT[:2], CHAT[1:3], [CHAT[1], {"role": "assistant", "content": "A"}, CHAT[1]]])
-def test_what_the_published_template_gets_right_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
+def test_correct_output_of_the_published_template_is_unchanged(messages: list[dict[str, Any]]) -> None:
     for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
         source = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
         published = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
@@ -307,7 +307,7 @@ def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_mak
     assert (template.release is None) == (arch == "v3")
 
 
-def test_releases_that_share_a_template_are_told_by_none_of_their_options() -> None:
+def test_releases_with_the_same_template_are_not_distinguished_by_options() -> None:
     assert release_of(source_of(RELEASES["qwen3-thinking-2507"][1])) == RELEASES["qwen3"][1]
     assert release_of(source_of(RELEASES["glm-4.7"][1])) == RELEASES["glm-4.7"][1]
 
@@ -359,7 +359,7 @@ def test_kimi_names_the_calls_of_another_server(name: str, break_: str, thought:
     assert kimi(name).render(turns) == prompt
 
 
-def test_kimis_results_are_told_by_their_call_or_their_place() -> None:
+def test_kimi_results_are_matched_by_call_id_or_order() -> None:
     asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
     results: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": "g", "content": "RG"},
@@ -509,7 +509,7 @@ def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
 
 
-def test_minimax_and_hunyuan_write_leading_instructions_in_front_and_late_ones_in_place() -> None:
+def test_minimax_and_hunyuan_write_leading_instructions_first_and_late_ones_in_order() -> None:
     chat = [{"role": "system", "content": "S0"}, *CHAT]
     minimax = family("minimax-m2").render(chat)
     assert minimax.startswith("]~!b[]~b]system\nS0\n\nS1[e~[\n]~b]user\nU1[e~[\n]~b]ai\nA1[e~[\n")
@@ -547,7 +547,7 @@ def test_mimo_shows_all_reasoning_unless_it_is_not_to() -> None:
     assert "<think>new</think><tool_call>" in dropped
 
 
-def test_a_file_without_a_template_is_told_which_its_vocabulary_may_have() -> None:
+def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
     metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
     with pytest.raises(
         RequestError,

@@ -290,9 +290,7 @@ def test_end_of_turn_in_the_metadata_ends_generation_too() -> None:
 
 @pytest.mark.parametrize("kind", [TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.NORMAL])
 @pytest.mark.parametrize("text", ["<|im_end|>", "<|endoftext|>", "<|EOT|>", "<|eot_id|>"])
-def test_a_token_that_is_spelt_like_an_end_of_turn_ends_generation_whatever_its_type(
-    kind: TokenType, text: str
-) -> None:
+def test_a_token_spelt_like_an_end_of_turn_ends_generation_for_any_type(kind: TokenType, text: str) -> None:
     metadata = byte_metadata(num_unused=1)
     tokens, types = list(metadata["tokenizer.ggml.tokens"]), list(metadata["tokenizer.ggml.token_type"])
     tokens[-1], types[-1] = text, kind
@@ -428,7 +426,7 @@ def test_qwens_tokenizer_is_that_of_transformers(text: str) -> None:
     assert splits("qwen2", text) == [text[begin:end] for _, (begin, end) in pieces]
 
 
-def test_glm_takes_a_whole_piece_where_it_is_a_token_and_ends_at_the_next_role() -> None:
+def test_glm_prefers_whole_tokens_and_ends_at_the_next_role() -> None:
     added = ("[gMASK]", "<sop>", "<|user|>", "<|observation|>")
     metadata = byte_metadata("glm4", merges=[(b"a", b"b"), (b"bc", b"")], user_defined=())
     metadata["tokenizer.ggml.merges"] = metadata["tokenizer.ggml.merges"][:1]

@@ -139,7 +139,7 @@ def test_a_plain_quantisation_uses_its_type_and_floats_for_norms_and_router(made
             assert found == quant.upper(), name
 
 
-def test_matrices_of_nvfp4_have_their_scales_beside_them(made: Make):
+def test_nvfp4_matrices_have_separate_scales(made: Make):
     file = made(overrides=TWO_LAYERS, quant="nvfp4").gguf
     types = types_of(file)
     shapes = {tensor.name: tuple(tensor.shape) for tensor in reader_of(file).tensors}

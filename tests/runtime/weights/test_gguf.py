@@ -120,7 +120,7 @@ def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> No
         open_gguf(tmp_path)
 
 
-def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path) -> None:
+def test_companion_files_in_a_models_folder_are_not_other_models(tmp_path: Path) -> None:
     for name in ("mmproj-F16.gguf", "mtp-model.gguf"):
         write_model(tmp_path / name, V3_SPEC)
     with pytest.raises(ConfigError, match=r"contains 2 models; pass one of them: mmproj-F16\.gguf, mtp-model\.gguf"):
@@ -210,7 +210,7 @@ def test_a_folder_without_a_model_says_what_its_files_are(tmp_path: Path, name: 
         ("page.gguf", "not a GGUF file.*a web page"),
     ],
 )
-def test_a_file_that_holds_no_model_is_refused_as_what_it_is(tmp_path: Path, name: str, told: str) -> None:
+def test_a_file_without_a_model_is_rejected_with_its_kind(tmp_path: Path, name: str, told: str) -> None:
     NOT_MODELS[name](tmp_path / name)
     with pytest.raises((ConfigError, ModelError), match=told):
         read_spec(open_gguf(tmp_path / name))
@@ -280,7 +280,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
         (3 << 24, "big-endian"),
     ],
 )
-def test_versions_and_byte_orders_that_cannot_be_read_are_named(model: Path, version: int, message: str) -> None:
+def test_unsupported_versions_and_byte_orders_are_reported(model: Path, version: int, message: str) -> None:
     content = bytearray(model.read_bytes())
     content[4:8] = struct.pack("<I", version)
     model.write_bytes(content)
@@ -481,7 +481,7 @@ def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -
     check_tensors(open_gguf(written), SCALED_SPEC)
 
 
-def test_a_scale_is_of_nvfp4_and_one_for_activations_is_left_alone(
+def test_only_nvfp4_scales_are_used_and_activation_scales_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experts = (SCALED_SPEC.routing.num_experts,)

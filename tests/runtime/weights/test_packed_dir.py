@@ -206,7 +206,7 @@ def open_to_others(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, lengthen, remove, link, make_fifo, open_to_others])
-def test_a_file_that_is_not_as_it_was_left_is_found_and_named(
+def test_a_changed_file_is_detected_and_reported(
     model: Path, folder: Path, start: Start, damage: Callable[[Path], None]
 ) -> None:
     plain, _ = start(model, folder)
@@ -260,7 +260,7 @@ def in_a_process(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_start_that_was_killed_leaves_nothing_that_is_used(model: Path, folder: Path, start: Start) -> None:
+def test_a_killed_start_leaves_no_usable_set(model: Path, folder: Path, start: Start) -> None:
     plain, _ = start(model, None)
     folder.mkdir()
     kind = "memory" if read_file_system(folder).is_in_memory else "disk"
@@ -367,7 +367,7 @@ def test_other_weights_under_the_same_name_size_and_time_are_another_set(
     assert not np.array_equal(results[0], results[2])
 
 
-def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Path, folder: Path, start: Start) -> None:
+def test_a_rewritten_file_is_another_model(tmp_path: Path, model: Path, folder: Path, start: Start) -> None:
     copy = tmp_path / "model.gguf"
     for second in (0, 1):
         shutil.copy(model, copy)
@@ -375,9 +375,7 @@ def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Pa
         assert start(copy, folder)[1].events == [KEPT]
 
 
-def test_a_stale_set_that_cannot_be_removed_is_named_and_hinders_nobody(
-    model: Path, folder: Path, start: Start
-) -> None:
+def test_a_stale_set_that_cannot_be_removed_is_reported_and_harmless(model: Path, folder: Path, start: Start) -> None:
     stale = folder / f"ballast-packed-{'0' * 32}"
     (stale / "sub").mkdir(parents=True)
     stale.chmod(0o700)
@@ -394,7 +392,7 @@ def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> N
     assert {"mine", "ballast-packed-notes"} < {found.name for found in folder.iterdir()}
 
 
-def test_a_set_that_others_could_write_is_made_anew(model: Path, folder: Path, start: Start) -> None:
+def test_a_set_writable_by_others_is_recreated(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     only_set(folder).chmod(0o2770)
     assert start(model, folder)[1].events == [KEPT]
@@ -482,7 +480,7 @@ def test_files_that_cannot_be_written_are_not_kept(model: Path, folder: Path, st
     assert start(model, folder)[1].events == [KEPT]
 
 
-def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(
+def test_a_model_closed_during_a_disk_write_stores_nothing(
     model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if read_file_system(tmp_path).is_in_memory:

@@ -66,7 +66,7 @@ def test_it_stays_within_its_lead(model: GgufModel, reads: Reads) -> None:
         reads.wait_for(model, *names)
 
 
-def test_it_ends_with_what_it_stands_beside(model: GgufModel, reads: Reads) -> None:
+def test_the_read_ahead_thread_ends_with_its_context(model: GgufModel, reads: Reads) -> None:
     before = threading.active_count()
     with ReadAhead(model, model.tensors, lead_bytes=0):
         assert threading.active_count() == before + 1

@@ -18,7 +18,7 @@ def test_models_that_fit_are_pulled_in_the_order_of_the_spec():
     assert plan((A, B, C)) == PlacePlan(pull=("a", "b"), no_room=("c",))
 
 
-def test_a_smaller_model_uses_room_that_is_too_small_for_a_larger_one():
+def test_a_smaller_model_uses_space_that_is_too_small_for_a_larger_one():
     assert plan((A, Wanted("large", 70), Wanted("small", 10))) == PlacePlan(pull=("a", "small"), no_room=("large",))
 
 

@@ -156,7 +156,7 @@ def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection
     assert reasons(seen(), service(replicas=0))["Available"] == ("False", "ScaledToZero")
 
 
-def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_that_is_allowed():
+def test_an_engine_on_the_cpu_of_a_gpu_pod_is_ready_only_if_allowed():
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 1}
     on_cpu = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device="cpu")
     asked = service(resources=resources)
@@ -168,7 +168,7 @@ def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_th
         assert reasons(seen(pod(of=allowed), report=on_cpu), allowed)["Ready"] == ("True", "Serving")
 
 
-def test_a_lost_node_is_named_and_how_to_free_the_pod_that_waits_for_it():
+def test_a_lost_node_is_reported_with_how_to_free_its_pod():
     lost = {"n1": "node n1 is not ready since 2026-01-01T00:00:00Z (NodeStatusUnknown)"}
     silent = seen(pod(ready=False), report=PodReport(), lost_nodes=lost)
     assert reasons(silent)["Ready"] == ("False", "NodeNotReady")

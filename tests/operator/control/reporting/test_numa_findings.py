@@ -98,7 +98,7 @@ def test_a_sidecar_that_takes_the_pods_guarantee_is_named():
     assert verdict({}, pod(other_containers=("logger",), qos="Guaranteed")).pinned
 
 
-def test_an_unknown_share_is_no_remote_page_and_is_left_out():
+def test_an_unknown_fraction_of_remote_pages_is_omitted():
     assert verdict({"share_local": None}).pinned
     placement = read_placement(pod(), {**GOOD, "share_local": None, "gpu_node": None}).to_api()
     assert placement == {"pod": "s-0", "node": "n1", "cpus": "2-3", "memoryNodes": "1"}

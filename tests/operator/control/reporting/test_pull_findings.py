@@ -37,7 +37,7 @@ def test_an_unknown_reason_becomes_pull_failed():
     assert found(Pull(trouble=Trouble("Nonsense", "line"))).reason == "PullFailed"
 
 
-def test_a_pull_that_resumes_after_a_trouble_reports_both_and_is_no_trouble():
+def test_a_resumed_pull_reports_its_progress_and_the_earlier_failure():
     finding = found(Pull(running=True, progress=0.1, trouble=Trouble("HubUnreachable", "timeout")))
     assert not finding.troubles
     assert "10 % done, after timeout" in finding.message

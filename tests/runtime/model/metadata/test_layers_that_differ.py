@@ -115,9 +115,7 @@ def test_a_file_without_the_scale_of_values_gets_the_models_and_the_log_says_so(
     assert source in caplog.text
 
 
-def test_a_file_with_the_scale_of_values_has_its_own_and_the_log_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_value_scale_of_a_file_is_used_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = read_spec(file_of(tmp_path, {"attention.value_scale": 0.25}))
     assert {mixer.value_scale for mixer in mixers(found)} == {0.25}
     assert "value_scale" not in caplog.text

@@ -209,7 +209,7 @@ def test_the_stored_multiplier_is_a_tenth_of_mscale_all_dim(tmp_path: Path) -> N
     assert yarn.attention_factor == 1.0
 
 
-def test_a_multiplier_of_zero_leaves_the_softmax_and_scales_cos_and_sin(tmp_path: Path) -> None:
+def test_a_multiplier_of_zero_scales_cos_and_sin_but_not_the_softmax(tmp_path: Path) -> None:
     yarn = yarn_of(tmp_path, {"rope.scaling.yarn_log_multiplier": 0.0})
     assert yarn.mscale_all_dim == 0.0
     assert yarn.attention_factor == pytest.approx(1 + 0.1 * math.log(40))
@@ -473,7 +473,7 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "qwen3moe-next"}, "which is another architecture than qwen3moe; supported are"),
     ],
 )
-def test_a_file_of_another_architecture_is_refused_as_what_it_is(
+def test_a_file_of_another_architecture_is_rejected_with_its_name(
     tmp_path: Path, general: dict[str, str], told: str
 ) -> None:
     keys = {f"general.{key}": value for key, value in general.items()}

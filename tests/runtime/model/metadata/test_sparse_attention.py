@@ -71,7 +71,7 @@ def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
     ("context", "layers"),
     [(202752, (True,) * 6), (1048576, (True, True, True, False, False, False)), (2**20 + 1, None)],
 )
-def test_glm_files_that_do_not_say_it_share_from_a_million_tokens_on(
+def test_glm_files_without_the_key_share_indexers_from_a_million_tokens(
     tmp_path: Path, context: int, layers: tuple[bool, ...] | None
 ) -> None:
     metadata = {"attention.indexer.types": None, "context_length": context}

@@ -85,14 +85,14 @@ def test_blocks_come_back_with_their_salts(tmp_path: Path) -> None:
     }
 
 
-def test_what_follows_a_block_that_was_written_over_is_gone(tmp_path: Path) -> None:
+def test_blocks_after_an_overwritten_block_are_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.write(5, 0, tokens(50), NO_SALT, content(50))
     assert restored(tmp_path) == [6, 3, 5]
 
 
-def test_what_follows_a_block_that_came_again_is_gone(tmp_path: Path) -> None:
+def test_blocks_after_a_rewritten_block_are_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.write(5, 3, tokens(5), NO_SALT, content(5))
@@ -128,7 +128,7 @@ def test_damaged_content_is_found_when_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_left", "expected"), [(0, []), (3, [3]), (6, [5, 6, 3]), (7, [6, 7, 5, 3])])
 @pytest.mark.parametrize("name", ["heads", "contents"])
-def test_a_file_that_was_cut_short_holds_what_is_left(
+def test_a_truncated_file_keeps_its_remaining_blocks(
     tmp_path: Path, name: str, num_left: int, expected: list[int]
 ) -> None:
     path = filled(tmp_path) / name
@@ -184,7 +184,7 @@ def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
         assert kept_bytes(tmp_path, KEY) >= BLOCK_BYTES
 
 
-def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_file_writable_by_others_is_rejected(tmp_path: Path) -> None:
     path = filled(tmp_path)
     (path / "heads").chmod(0o666)
     with pytest.raises(BlockFileError, match="only that user may write there"):
@@ -206,7 +206,7 @@ def test_a_folder_that_others_could_write_to_is_emptied(tmp_path: Path) -> None:
     assert restored(tmp_path) == [6, 7, 5, 3]
 
 
-def test_a_write_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_without_disk_space_leaves_nothing_behind(tmp_path: Path) -> None:
     filled(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(tmp_path) as file:

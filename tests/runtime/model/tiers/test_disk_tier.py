@@ -83,7 +83,7 @@ def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) ->
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
 
 
-def test_what_is_still_to_come_is_told(device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_blocks_are_reported(device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_tier, "READ_AT_ONCE", 1)
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
     tier.fetch(8, [moved(1, 7)])
@@ -93,7 +93,7 @@ def test_what_is_still_to_come_is_told(device: Device, tier: DiskTier, monkeypat
     wait_for("the first block", lambda: tier.poll().coming == [(7, 1), (8, 1)])
 
 
-def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
+def test_damaged_blocks_are_distinguished_from_cancelled_fetches(
     device: Device, tier: DiskTier, tmp_path: Path
 ) -> None:
     contents = np.memmap(next(tmp_path.glob("*/contents")), np.uint8, mode="r+")
@@ -111,7 +111,7 @@ def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
     assert tier.poll().fetched == [Fetched(9, 0)]
 
 
-def test_a_sequence_that_fetches_again_while_its_first_read_lasts_is_told_once(
+def test_a_sequence_that_fetches_again_during_its_first_read_is_reported_once(
     device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preempted after the first fetch was given up, it asks for the same blocks."""

@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
+async def test_a_client_that_disconnects_while_waiting_is_not_processed(
     made: tuple[TokenizeQueue, threading.Event],
 ) -> None:
     queue, release = made
@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
     assert queue.threads.num_waiting == 0
 
 
-async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_told_so(
+async def test_requests_being_read_or_waiting_get_an_error_when_the_server_stops(
     made: tuple[TokenizeQueue, threading.Event],
 ) -> None:
     queue, _ = made

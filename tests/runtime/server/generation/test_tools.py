@@ -145,7 +145,7 @@ SWITCHED_OFF: list[dict[str, Any]] = [
     ],
     ids=["shape", "call"],
 )
-def test_a_reply_that_is_held_to_a_shape_thinks_first_only_where_it_was_asked_to(
+def test_a_structured_reply_thinks_first_only_if_requested(
     v3: ServerProcess, held: dict[str, Any], switch: dict[str, Any]
 ) -> None:
     """The model always tries to begin with reasoning."""
@@ -231,9 +231,7 @@ def test_a_call_that_is_cut_short_ends_by_length(v3: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("script", ["scribble", "undeclared", "broken"])
-def test_a_call_that_is_opened_is_one_of_a_declared_tool_with_arguments_that_fit(
-    v3: ServerProcess, script: str
-) -> None:
+def test_an_opened_call_is_of_a_declared_tool_with_valid_arguments(v3: ServerProcess, script: str) -> None:
     """The model tries to write invalid JSON, to call an undeclared tool, and to call nothing."""
     (choice,) = both_ways(v3, script, tools=[SHORT], max_tokens=400).choices
     assert choice.finish_reason == "tool_calls"
@@ -259,7 +257,7 @@ def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_lett
         assert call.function.arguments == PARIS
 
 
-def test_a_shape_that_cannot_be_held_beside_tools_is_refused_by_its_own_name(v3: ServerProcess) -> None:
+def test_an_unenforceable_response_format_with_tools_is_rejected_by_its_field(v3: ServerProcess) -> None:
     odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": odd, "strict": True}}
     with pytest.raises(openai.BadRequestError, match="look-around") as refused:

@@ -201,7 +201,7 @@ def test_files_that_are_no_pair_are_refused(authority, tmp_path):
 # --- other origins, other paths ------------------------------------------------------------------------------
 
 
-def test_pages_of_other_origins_are_let_in_only_when_asked_for(key_file):
+def test_pages_of_other_origins_are_allowed_only_if_configured(key_file):
     ask = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     ask["Access-Control-Request-Headers"] = "authorization,content-type"
     options = ("--cors_origins", ORIGIN, "--api_key_file", str(key_file))

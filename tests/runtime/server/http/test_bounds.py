@@ -364,7 +364,7 @@ def test_the_largest_body_follows_from_the_context(server):
     assert message == "the request's body is larger than 1048576 bytes; send less, or raise --max_body_bytes"
 
 
-def test_bodies_beyond_what_may_be_held_at_once_are_refused():
+def test_bodies_over_the_total_limit_are_rejected():
     with ServerProcess("--max_bodies", "2", "--max_body_bytes", "100000", module=FAKE) as server:
         held = [connect(server) for _ in range(3)]
         for connection in held[:2]:

@@ -87,7 +87,7 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(server, content_type, pat
     "content_type",
     ["application/json", "Application/JSON", "application/json; charset=utf-8", "application/vnd.api+json;v=1"],
 )
-def test_a_body_that_is_said_to_be_json_is_read(server, content_type):
+def test_a_body_with_a_json_content_type_is_read(server, content_type):
     assert post(server, content_type).status_code == 200
 
 

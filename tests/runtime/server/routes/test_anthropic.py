@@ -123,9 +123,7 @@ def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str,
 
 
 @pytest.mark.parametrize("name", ["output_format", "output_config.format"])
-def test_a_schema_that_cannot_be_held_is_refused_by_the_name_that_was_sent(
-    client: anthropic.Anthropic, name: str
-) -> None:
+def test_an_unenforceable_schema_is_rejected_by_its_field(client: anthropic.Anthropic, name: str) -> None:
     import anthropic
 
     wrong = {"type": "json_schema", "schema": {"type": "nonsense"}}

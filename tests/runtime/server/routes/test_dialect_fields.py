@@ -117,7 +117,7 @@ def test_a_choice_says_what_of_the_clients_ended_it(alphabet, fields, reason):
     assert shown["stop_reason"] == reason
 
 
-def test_a_token_of_the_models_own_is_no_stop_reason_and_a_tag_is_named_as_it_was_asked_for(thinker):
+def test_an_end_token_is_no_stop_reason_but_a_requested_stop_tag_is(thinker):
     assert chat(thinker)["choices"][0]["stop_reason"] is None
     assert chat(thinker, stop=["</think>"])["choices"][0]["stop_reason"] == "</think>"
 
@@ -180,7 +180,7 @@ def test_where_reasoning_goes(thinker, fields, content, reasoning):
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == (reasoning or "")
 
 
-def test_reasoning_that_is_left_out_is_left_out_of_the_log_probabilities(thinker):
+def test_omitted_reasoning_has_no_log_probabilities(thinker):
     tokens = chat(thinker, include_reasoning=False, logprobs=True)["choices"][0]["logprobs"]
     assert "".join(token["token"] for token in tokens["content"]) == "It is 4." + EOS
     assert tokens["reasoning_content"] is None

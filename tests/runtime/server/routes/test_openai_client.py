@@ -83,7 +83,7 @@ def test_text_completions_continue_the_prompt_whole_and_streamed(client):
     assert whole.usage.completion_tokens == 20
 
 
-def test_the_same_seed_gives_the_same_text_and_another_gives_another(client):
+def test_the_same_seed_gives_the_same_text_and_another_seed_a_different_one(client):
     def text(seed):
         reply = client.chat.completions.create(
             model="m", messages=HELLO, temperature=1.0, top_p=0.95, seed=seed, max_tokens=24

@@ -103,7 +103,7 @@ def test_reasoning_is_folded(page, server, frames):
     expect(reply.first.locator("details.reasoning .text")).to_be_visible()
 
 
-def test_whoever_reads_further_up_is_left_there(page, server):
+def test_the_page_does_not_scroll_while_the_user_reads_further_up(page, server):
     page.goto(server.url)
     page.set_viewport_size(PHONE)
     page.locator("#prompt").fill("a\n" * 60)
@@ -188,7 +188,7 @@ def test_code_and_replies_are_copied(browser, server):
     context.close()
 
 
-def test_a_reply_made_again_and_a_question_put_otherwise_stand_beside_the_earlier(page, server):
+def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, server):
     says(page, "one", "two", "three", "four")
     page.goto(server.url)
     ask(page, "first")
@@ -339,7 +339,7 @@ def test_conversations_are_kept_in_the_browser(page, server):
     expect(page.locator("#chats")).to_be_hidden()
 
 
-def test_a_chat_that_has_no_room_costs_the_oldest_and_never_all(page, server):
+def test_a_full_storage_drops_the_oldest_chats_but_never_all(page, server):
     says(page, "one", "two", "three")
     page.goto(server.url)
     for title in ("first", "second"):
@@ -531,7 +531,7 @@ def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
     assert page.url.rstrip("/") == server.url.rstrip("/"), "the browser has not opened a file in the page's place"
 
 
-def test_settings_are_sent_and_empty_ones_are_left_to_the_server(page, server):
+def test_settings_are_sent_and_empty_ones_use_server_defaults(page, server):
     says(page, "one", "two")
     page.goto(server.url)
     with page.expect_request("**/v1/chat/completions") as asked:
@@ -625,7 +625,7 @@ def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
         page.locator("#new").click()
 
 
-def test_the_pictures_of_the_documentation_can_be_taken_anew(browser, built_in_server, tmp_path):
+def test_the_documentations_pictures_can_be_taken_again(browser, built_in_server, tmp_path):
     pictures.take(browser, built_in_server.url, tmp_path)
     for name, size in pictures.SIZES.items():
         shown = pictures.ROOT / "docs/pictures" / name
@@ -757,7 +757,7 @@ def test_the_files_allow_nothing_from_elsewhere(server):
         assert (again.status_code, again.content) == (304, b"")
 
 
-def test_what_others_wrote_is_as_they_published_it_with_their_licences():
+def test_vendored_files_are_unchanged_and_have_their_licences():
     vendor = resources.files("ballast.server.routes").joinpath("static", "vendor")
     packages = json.loads(vendor.joinpath("packages.json").read_text())
     assert {f"/page/vendor/{name}" for name in packages} == {path for path in FILES if "/vendor/" in path}

@@ -89,7 +89,7 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
     assert message.status == "incomplete"
 
 
-def test_a_response_that_is_cut_in_a_later_item_has_completed_the_others(client: openai.OpenAI) -> None:
+def test_a_response_truncated_in_a_later_item_has_complete_earlier_items(client: openai.OpenAI) -> None:
     whole = both_ways(client, "thought", max_output_tokens=len("Let me see.</think>It"))
     assert [item.status for item in whole.output] == ["completed", "incomplete"]
     thinking = both_ways(client, "thought", max_output_tokens=5)

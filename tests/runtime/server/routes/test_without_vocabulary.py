@@ -83,7 +83,7 @@ def test_chat_and_the_tokenizers_endpoints_say_why(client: openai.OpenAI, server
         assert (reply.status_code, WHY in reply.text) == (400, True)
 
 
-def test_any_model_gives_the_ids_beside_the_text_when_asked() -> None:
+def test_any_model_returns_ids_with_the_text_on_request() -> None:
     ask = {"ignore_eos": True, "return_token_ids": True}
     with (
         ServerProcess() as server,

@@ -49,7 +49,7 @@ def spans_of(collector, trace_id, number):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_of_a_trace_is_told_phase_by_phase_within_it(server, collector, stream):
+def test_a_traced_request_has_a_span_per_phase(server, collector, stream):
     trace_id = f"{TRACE[:-1]}{int(stream)}"
     before = time.time_ns()
     headers = {"traceparent": f"00-{trace_id}-{SPAN}-01", "tracestate": "vendor=1"}
@@ -95,7 +95,7 @@ def test_a_request_that_waits_has_its_wait_in_the_queue(server, collector):
     assert max(waits) >= 100_000_000, "one of the two had to wait for some of the other's 40 steps of 10 ms"
 
 
-def test_what_is_not_sampled_and_what_probes_ask_is_not_told(server, collector):
+def test_unsampled_requests_and_probes_are_not_traced(server, collector):
     unsampled = "c" * 32
     reply = chat(server, {"traceparent": f"00-{unsampled}-{SPAN}-00"})
     assert reply.headers["traceresponse"].startswith(f"00-{unsampled}-")
@@ -116,7 +116,7 @@ def test_a_refused_request_has_no_phases_and_no_text_goes_out(server, collector)
     assert "SECRET" not in json.dumps(collector.spans)
 
 
-def test_spans_go_where_otlp_has_them_with_the_name_that_was_given(server, collector):
+def test_spans_go_to_the_otlp_path_with_the_given_service_name(server, collector):
     chat(server, {})
     collector.wait(bool)
     assert set(collector.paths) == {("/v1/traces", "application/json")}
@@ -129,7 +129,7 @@ def test_without_a_collector_there_is_no_tracing():
         assert "traceresponse" not in chat(server, {"traceparent": PARENT}).headers
 
 
-def test_the_last_spans_are_sent_when_the_server_ends_and_a_dead_collector_harms_nobody():
+def test_the_last_spans_are_sent_at_exit_and_a_dead_collector_is_harmless():
     with Collector().serving() as last:
         with ServerProcess("--otlp_endpoint", last.url, module=FAKE) as server:
             trace = chat(server, {}).headers["traceresponse"].split("-")[1]

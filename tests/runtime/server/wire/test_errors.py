@@ -105,7 +105,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_words_that_clients_look_f
     assert (status, named, code) == (400, "prompt", "context_length_exceeded")
 
 
-def test_without_max_tokens_a_request_may_use_what_the_context_leaves(server):
+def test_without_max_tokens_a_request_may_use_the_remaining_context(server):
     _, _, data = send(server, "POST", "/v1/completions", json.dumps({"prompt": "x" * 490}))
     cached = data["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert data["usage"] == {

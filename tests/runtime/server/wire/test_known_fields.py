@@ -86,7 +86,7 @@ def parsed(kind, ignored, **fields):
         (ResponsesRequest, {"text": {"format": {"type": "text", "x": 1}, "y": 1}}, ["text.format.x", "text.y"]),
     ],
 )
-def test_what_is_not_known_is_named_by_its_path_or_refused_by_it(kind, fields, names):
+def test_unknown_fields_are_reported_or_rejected_by_their_path(kind, fields, names):
     ignored = IgnoredFields()
     parsed(kind, ignored, **fields)
     assert (sorted(ignored.names), ignored.count, bool(ignored)) == (sorted(names), len(names), bool(names))

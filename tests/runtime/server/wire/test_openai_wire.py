@@ -164,7 +164,7 @@ def test_max_tokens_is_lowered_to_the_servers_cap(text):
         (100, 1, None, None),
     ],
 )
-def test_what_is_lowered_is_lowered_to_what_fits_and_what_is_not_must_fit(text, num_prompt, asked, granted, said):
+def test_max_tokens_is_lowered_to_the_limit_or_must_fit(text, num_prompt, asked, granted, said):
     asking = body(CompletionRequest, prompt=[5] * num_prompt, max_tokens=asked)
     if granted is None:
         with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
@@ -183,7 +183,7 @@ def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
         request_builder.completion(body(CompletionRequest, prompt="x" * 99))
 
 
-def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_token_ids(text):
+def test_bos_is_added_once_and_never_before_token_ids(text):
     request_builder = RequestBuilder(text, LIMITS)
     h, i = 2 + ord("h"), 2 + ord("i")
     assert request_builder.chat(chat()).prompts[0].ids == (0, h, i)
@@ -330,7 +330,7 @@ def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
         ({}, ()),
     ],
 )
-def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, named):
+def test_a_model_without_reasoning_ignores_a_request_for_it(v31, fields, named):
     v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
     assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
     assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).ineffective == named
@@ -371,7 +371,7 @@ ALWAYS = "a<think>"
         ("deepseek-v3.1", True, {"thinking": False}, "<｜Assistant｜></think>"),
     ],
 )
-def test_a_model_that_always_thinks_is_told_not_to_by_an_empty_thought(template, force_think, fields, tail):
+def test_disabled_reasoning_is_an_empty_thought_for_a_model_that_always_thinks(template, force_think, fields, tail):
     named = template if template.startswith("deepseek") else None
     metadata = byte_metadata() | ({} if named else {"tokenizer.chat_template": template})
     text = load_text(None, metadata, "bytes.gguf", named)
@@ -466,7 +466,7 @@ def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
 
 
 @given(st.text(), st.text())
-def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
+def test_a_frame_is_one_line_for_any_text_and_model_name(piece, model):
     for format_ in (ChatFormat(), TextFormat()):
         reply = Reply("id", 1, model, format_, Shape(), bytes)
         frame = reply.piece(Piece(0, (Content(piece or "x"),)), COUNTS).decode()

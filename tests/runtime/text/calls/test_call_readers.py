@@ -236,7 +236,7 @@ def test_calls_in_invoke_tags(reply: str, content: str, calls: list[tuple[str, d
     assert parse(list(reply), INVOKED) == message
 
 
-def test_a_call_in_invoke_tags_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_invoke_tags_returns_its_complete_part() -> None:
     for rest in ("", "</para", "</parameter>\n<param", "\n</inv"):
         parser, message = OutputParser(Start.CONTENT, INVOKED, new_id=lambda: "c"), Message()
         message.take(parser.push(f'{C}{F}<parameter name="text">ab{rest}'))
@@ -336,7 +336,7 @@ def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str
     assert parse(list(reply), TAGGED) == message
 
 
-def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_tags_returns_its_complete_part() -> None:
     assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
     assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
     stray = parse([f"{C}<function=f>so<parameter=text>\nab"], TAGGED)
@@ -428,7 +428,7 @@ def test_calls_in_tags_with_a_mark(
     assert parse(list(reply), DsmlCalls) == message
 
 
-def test_a_call_in_tags_with_a_mark_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_tags_with_a_mark_returns_its_complete_part() -> None:
     begun = f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">x"'
     assert calls_of(parse([f"{begun}</{D}para"], DsmlCalls)) == [("f", '{"a": "x\\"</para')]
     assert calls_of(parse([f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">[1'], DsmlCalls)) == [

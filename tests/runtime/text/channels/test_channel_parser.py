@@ -79,7 +79,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("reply", "expected"), CASES)
-def test_a_reply_is_read_alike_in_one_piece_and_in_many(reply: str, expected: object) -> None:
+def test_a_reply_is_parsed_equally_in_one_piece_and_in_many(reply: str, expected: object) -> None:
     assert parse([reply]) == expected
     assert parse(list(reply)) == expected
     for at in range(len(reply) if len(reply) < 200 else 0):
@@ -157,7 +157,7 @@ def ids(reply: str) -> list[int]:
     return TOKENIZER.encode(reply)
 
 
-def test_tokens_of_reasoning_are_told_and_its_text_is_counted() -> None:
+def test_reasoning_tokens_are_identified_and_counted() -> None:
     reply = f"{THOUGHT}{C}final{M}Four."
     count = ChannelReasoningCount(TOKENIZER, MARKS, ChannelTracker(functions=FUNCTIONS))
     decisions = [each for token_id in ids(reply) for each in count.take(token_id)] + count.finish()

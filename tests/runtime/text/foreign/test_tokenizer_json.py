@@ -231,7 +231,7 @@ def test_a_tokenizer_with_a_pattern_of_its_own_gives_the_librarys_ids(tmp_path: 
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_a_pattern_that_takes_for_ever_costs_its_own_request(tmp_path: Path) -> None:
+def test_an_endless_pattern_fails_only_its_own_request(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, changed(PLACE, {"Regex": SLOW}))
     usual = tokenizer.encode("cab")
     with pytest.raises(

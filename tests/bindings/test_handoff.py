@@ -131,7 +131,7 @@ def test_it_ends_with_a_step_running(rng: np.random.Generator) -> None:
         ({"done": np.zeros(3, np.uint32)}, r"done is uint32 \[3\]; expected uint32 \[layers = 2\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:
+def test_mismatched_buffers_are_rejected(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_worker(rng, **changes)
 
@@ -141,7 +141,7 @@ def test_more_tokens_than_its_buffers_hold_are_refused(rng: np.random.Generator)
         make_worker(rng).begin(4)
 
 
-def test_a_driver_without_stream_memory_operations_is_named() -> None:
+def test_a_driver_without_stream_memory_operations_is_reported() -> None:
     with pytest.raises(EngineDeadError, match=r"offers no stream memory operations here: .*cuStreamWriteValue32_v2"):
         StreamSignals(ctypes.CDLL(None))
 

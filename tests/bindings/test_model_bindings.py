@@ -113,7 +113,7 @@ def test_a_step_writes_its_rows_of_the_cache_and_returns_logits():
     np.testing.assert_array_equal(np.isfinite(cache).all(axis=1), [6 <= slot <= 7 for slot in range(SLOTS)])
 
 
-def test_every_token_may_be_sampled_or_none():
+def test_all_tokens_or_none_can_be_sampled():
     assert make().forward(**step(sampled=np.array([0, 1]))).shape == (2, VOCABULARY)
     assert make().forward(**step(sampled=np.empty(0, np.int64))).shape == (0, VOCABULARY)
 
@@ -155,7 +155,7 @@ def test_every_token_may_be_sampled_or_none():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(changes, message):
+def test_mismatched_arguments_are_rejected_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
         make(**changes)
 
@@ -193,7 +193,7 @@ def test_a_position_beyond_the_rope_table_is_refused():
         make().forward(**step(**tables))
 
 
-def test_a_model_keeps_what_it_borrows():
+def test_a_model_keeps_its_arrays_alive():
     data = f32(VOCABULARY, HIDDEN)
     cache = np.zeros((SLOTS, RANK + ROPE), np.float32)
     alive = [weakref.ref(data), weakref.ref(cache)]
@@ -209,7 +209,7 @@ def test_a_model_keeps_what_it_borrows():
     assert all(ref() is None for ref in alive)
 
 
-def test_each_layer_may_give_a_sign_of_life():
+def test_each_layer_calls_the_alive_callback():
     signs = []
     make(layers=[layer()] * 3, kv_layers=[[f32(SLOTS, RANK + ROPE)] for _ in range(3)]).forward(
         **step(alive=lambda: signs.append("alive"), alive_every_s=0.0)

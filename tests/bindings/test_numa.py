@@ -141,7 +141,7 @@ def test_a_pool_refuses_a_placement_without_threads() -> None:
         kernels.ThreadPool(numa.Placement([numa.NodeThreads(0, [0]), numa.NodeThreads(1, [])]))
 
 
-def test_a_pinned_pool_computes_what_a_loose_one_does() -> None:
+def test_pinned_and_unpinned_pools_compute_the_same() -> None:
     import numpy as np
 
     cpus = sorted(os.sched_getaffinity(0))

@@ -177,7 +177,7 @@ def test_a_row_that_many_threads_divide_gives_the_same_token(shape: str) -> None
     assert together.score(logits, [ScoredRow(0, 3, 20)]) == alone.score(logits, [ScoredRow(0, 3, 20)])
 
 
-def test_a_row_without_numbers_fails_alone_and_leaves_its_sequence_as_it_was() -> None:
+def test_only_the_row_with_nans_fails_and_its_sequence_is_unchanged() -> None:
     step = StepSampler(kernels.ThreadPool(2), kernels.usable_isas()[0])
     logits = np.zeros((4, 100), np.float32)
     logits[1, 40], logits[2, 60], logits[3] = math.nan, math.inf, -math.inf
@@ -203,7 +203,7 @@ def test_a_nan_logit_of_a_masked_token_has_no_effect() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", VOCABULARIES)
-def test_log_probabilities_are_those_of_the_plain_ones(size: int, shape: str) -> None:
+def test_log_probabilities_match_the_reference(size: int, shape: str) -> None:
     logits = SHAPES[shape](np.random.default_rng(size), size).astype(np.float32)
     for num_top in (0, 1, 20, size + 1):
         plain, compiled = (score(logits, size - 1, num_top) for score in (token_logprobs, compiled_logprobs))
@@ -229,7 +229,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
         ({"sequences": [sampler_of(logit_bias={9: 1.0})]}, IndexError, "logit_bias has token 9; the model has 9"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     given: dict[str, Any] = {
         "logits": np.zeros((2, 9), np.float32),
@@ -253,7 +253,7 @@ def test_a_sequence_is_sampled_once_a_step() -> None:
         )
 
 
-def test_scores_of_what_is_not_there_are_refused() -> None:
+def test_scores_of_tokens_outside_the_vocabulary_are_rejected() -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     none = np.zeros(1, np.int32)
     with pytest.raises(IndexError, match="token_ids has 9; the vocabulary has 9"):

@@ -59,7 +59,7 @@ def scheduler() -> sched.Scheduler:
     return scheduler
 
 
-def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
+def test_a_plan_describes_the_rows_of_a_step(scheduler: sched.Scheduler) -> None:
     plan = scheduler.plan()
     assert (plan.num_requests, plan.num_tokens, plan.num_decode) == (2, 14, 0)
     assert plan.seqs.tolist() == [1, 2]
@@ -86,7 +86,7 @@ def test_a_commit_reports_sampled_tokens_and_ended_sequences(scheduler: sched.Sc
     assert (sched.Finish.NONE, sched.Finish.STOP, sched.Finish.LENGTH) == (0, 1, 2)
 
 
-def test_draft_tokens_are_computed_in_one_row_and_kept_while_they_are_right(scheduler: sched.Scheduler) -> None:
+def test_draft_tokens_are_computed_in_one_row_and_kept_while_correct(scheduler: sched.Scheduler) -> None:
     scheduler.plan()
     scheduler.commit(ids(50, 60))
     scheduler.propose(1, ids(51, 52, 53))
@@ -166,7 +166,7 @@ def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> 
     scheduler.check()
 
 
-def test_a_description_may_leave_out_those_that_wait() -> None:
+def test_a_description_can_omit_waiting_requests() -> None:
     scheduler = new_scheduler(max_batch_size=1)
     for seq in range(4):
         scheduler.add(seq, ids(seq), 3, ids())
@@ -193,7 +193,7 @@ def test_a_follower_of_a_smaller_priority_number_is_a_value_error(scheduler: sch
         scheduler.add(3, ids(*range(5)), 3, ids(), priority=-1, leader=1)
 
 
-def test_the_prefix_cache_says_what_it_saved() -> None:
+def test_the_prefix_cache_reports_its_hits() -> None:
     scheduler = new_scheduler()
     for seq in (1, 2):
         scheduler.add(seq, ids(*range(10)), 1, ids())
@@ -215,7 +215,7 @@ def test_the_prefix_cache_says_what_it_saved() -> None:
         ("prefill_chunk_size", 0),
     ],
 )
-def test_a_limit_that_cannot_work_is_named(field: str, value: int) -> None:
+def test_an_impossible_limit_is_rejected_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field}={value}"):
         new_scheduler(**{field: value})
 
@@ -242,9 +242,7 @@ def test_the_configuration_can_be_read_and_not_changed() -> None:
         (np.zeros((2, 2), np.int32), 1, "prompt has 2 dimensions"),
     ],
 )
-def test_a_request_that_is_wrong_in_itself_is_a_value_error(
-    prompt: NDArray[np.int32], max_tokens: int, problem: str
-) -> None:
+def test_an_invalid_request_is_a_value_error(prompt: NDArray[np.int32], max_tokens: int, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         new_scheduler().add(1, prompt, max_tokens, ids())
 
@@ -260,7 +258,7 @@ def test_the_cache_hit_of_an_unknown_sequence_is_a_value_error(scheduler: sched.
 
 
 @pytest.mark.parametrize("tokens", [np.array([1], np.int64), np.array([1.0]), np.arange(4, dtype=np.int32)[::2]])
-def test_arrays_of_another_type_or_layout_are_refused_rather_than_converted(tokens: NDArray[Any]) -> None:
+def test_arrays_of_another_type_or_layout_are_rejected_not_converted(tokens: NDArray[Any]) -> None:
     scheduler = new_scheduler()
     with pytest.raises(TypeError):
         scheduler.add(1, tokens, 1, ids())
@@ -323,7 +321,7 @@ def test_other_threads_run_while_the_scheduler_works(call: Callable[[sched.Sched
     assert ran
 
 
-def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
+def test_tier_operations_are_returned_as_transfers() -> None:
     scheduler = new_scheduler(num_blocks=4, tiers=[(8, 8)])
     scheduler.add(1, ids(*range(9)), 1, ids())
     scheduler.plan()
@@ -394,7 +392,7 @@ def test_a_fetching_request_holds_no_slot_and_gets_the_next_free_one() -> None:
     assert scheduler.stats().used_tokens == 0
 
 
-def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
+def test_a_request_that_waits_to_fetch_delays_no_other_request() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(*range(9)), 1, ids())  # as many fetch as may
     scheduler.add(3, ids(90, 91), 1, ids())
@@ -403,7 +401,7 @@ def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
     assert [step(scheduler) for _ in range(4)] == [[1], [1], [2], []]
 
 
-def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
+def test_a_request_that_waits_for_a_fetching_leader_delays_no_other_request() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(*range(9)), 1, ids(), leader=1)
     scheduler.add(3, ids(90, 91), 1, ids())
@@ -438,7 +436,7 @@ def test_damaged_blocks_are_sent_again_by_requests_with_intact_copies() -> None:
     assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
 
 
-def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
+def test_blocks_not_fetched_stay_in_the_tier_unless_damaged() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.take_transfers()
     scheduler.abort(1)
@@ -451,7 +449,7 @@ def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
         scheduler.fetched(2, 2, is_damaged=True)
 
 
-def test_what_is_sooner_computed_is_not_fetched() -> None:
+def test_blocks_that_are_faster_to_compute_are_not_fetched() -> None:
     costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # one token per second
     scheduler = evicted(max_batch_size=1, **costs)
     scheduler.take_transfers()
@@ -475,7 +473,7 @@ def test_what_is_sooner_computed_is_not_fetched() -> None:
         scheduler.measured(1, 1.0)
 
 
-def test_what_is_queued_before_counts_when_a_fetch_is_looked_at_again() -> None:
+def test_earlier_queued_fetches_count_when_a_fetch_is_reconsidered() -> None:
     scheduler = evicted(decode_costs=[(1, 1.0), (16, 16.0)])  # one token per second
     scheduler.add(2, ids(*range(9)), 1, ids())
     step(scheduler)
@@ -555,7 +553,7 @@ def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
     assert scheduler.stats().unsent == 64
 
 
-def test_a_tier_holds_what_has_arrived() -> None:
+def test_a_tier_holds_arrived_blocks() -> None:
     scheduler = asked(1, 42)
     assert scheduler.stats().tiers[0].cached_tokens == 0
     scheduler.stored(0, is_whole=True)

@@ -168,7 +168,7 @@ def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> No
         assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
-def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) -> None:
+def test_a_digest_overrides_a_tag_and_crds_can_be_deleted(helm: Helm) -> None:
     digest = f"sha256:{'0' * 64}"
     objects = helm.template(
         "--set", f"image.repository=registry.test/operator,image.digest={digest}", "--set", "crds.keep=false"

@@ -19,7 +19,7 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
     return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
 
 
-def test_a_service_for_the_outside_and_back_keeps_its_address_and_restarts_nothing(kube: Kube, namespace: str) -> None:
+def test_changing_the_service_type_and_back_keeps_the_address_and_restarts_nothing(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("outside"), namespace)
     wait_ready(kube, namespace, "outside")
     (pod,) = pods(kube, namespace, "outside")

@@ -37,7 +37,7 @@ def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
         wait_for("two more looks", lambda: invariants.looks > looks + 1)
 
 
-def test_a_condition_that_comes_and_goes_between_two_looks(cluster: Cluster, namespace: str) -> None:
+def test_a_condition_that_changes_and_reverts_between_two_checks(cluster: Cluster, namespace: str) -> None:
     change(cluster, namespace, "False", "True", "False", "True")
 
 

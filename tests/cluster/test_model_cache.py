@@ -106,7 +106,7 @@ def test_waiting_replicas_use_the_next_node_that_has_the_model(kube: Kube, free:
     assert placed["metadata"]["uid"] in uids, "a pod that has a node stays"
 
 
-def test_a_model_gives_way_only_to_one_that_a_service_uses(kube: Kube, free: str) -> None:
+def test_a_model_is_evicted_only_for_one_that_a_service_uses(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("old"), model("new"), nodes=ONE), free)
     finish(kube, free, "old", "keeper-a")
     wait_cache(kube, free, "models", "True", "Full")
@@ -154,7 +154,7 @@ def test_a_model_that_is_no_longer_listed_is_stopped_and_removed(kube: Kube, fre
     wait_cache(kube, free, "models", "True", "Filled")
 
 
-def test_nodes_may_come_and_go(cluster: Cluster, kube: Kube, free: str) -> None:
+def test_nodes_can_be_added_and_removed(cluster: Cluster, kube: Kube, free: str) -> None:
     label = {"test.ballast.dev/passing": free}
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=label), free)
     wait_cache(kube, free, "models", "False", "NoNodes")
@@ -185,7 +185,7 @@ def test_a_claim_is_one_place_for_all_nodes(kube: Kube, namespace: str) -> None:
     wait_for("the cache to go", lambda: kube.find("modelcaches", "models", namespace) is None)
 
 
-def test_a_cache_says_what_keeps_it_from_pulling(kube: Kube, namespace: str, free: str) -> None:
+def test_a_cache_reports_why_it_cannot_pull(kube: Kube, namespace: str, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), namespace)
     found = wait_cache(kube, namespace, "models", "False", "PullRefused")
     assert "hostPath" in found["message"], "the namespace enforces a standard that admits none"
@@ -207,7 +207,7 @@ def test_a_cache_says_what_keeps_it_from_pulling(kube: Kube, namespace: str, fre
     wait_condition(kube, free, "none", "Ready", "False", "CacheMissing")
 
 
-def test_a_cache_at_rest_is_not_written_to(kube: Kube, free: str, operator: OperatorProcess) -> None:
+def test_an_idle_cache_is_not_written_to(kube: Kube, free: str, operator: OperatorProcess) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), free)
     finish(kube, free, "tiny", "keeper-a")
     wait_cache(kube, free, "models", "True", "Filled")

@@ -19,7 +19,7 @@ def events(kube: Kube, namespace: str, name: str) -> dict[str, str]:
     return {event["reason"]: event["type"] for event in found if event["involvedObject"]["name"] == name}
 
 
-def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+def test_services_share_a_pull_until_the_claim_is_deleted(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     kube.apply("inferenceservices", pulled("first"), namespace)
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
     make_claim(kube, namespace)
@@ -133,7 +133,7 @@ def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str
     assert "after the hub said no" in found["message"]
 
 
-def test_an_evicted_pull_is_said_and_started_again(kube: Kube, namespace: str) -> None:
+def test_an_evicted_pull_is_reported_and_restarted(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("evicted"), namespace)
     pod = pulling_pod(kube, namespace)

@@ -214,7 +214,7 @@ def test_prometheus_evaluates_every_rule(prometheus: Prometheus, rules: Object) 
     wait_for("every rule to be evaluated", healthy)
 
 
-def test_dashboards_are_what_grafana_s_sidecar_takes(tmp_path: Path) -> None:
+def test_dashboards_have_the_format_of_grafanas_sidecar(tmp_path: Path) -> None:
     helm = Helm(tmp_path)
     maps = [body for body in helm.template("--set=monitoring.dashboards.enabled=true") if body["kind"] == "ConfigMap"]
     assert {body["metadata"]["labels"]["grafana_dashboard"] for body in maps} == {"1"}

@@ -104,9 +104,7 @@ def test_user_edits_and_deletions_of_children_are_healed(kube: Kube, namespace: 
         )
 
 
-def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_replaced(
-    kube: Kube, namespace: str
-) -> None:
+def test_a_pod_without_labels_is_recovered_and_a_deleted_pod_is_replaced(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("pods"))
     wait_ready(kube, namespace, "pods")
     (pod,) = pods(kube, namespace, "pods")
@@ -250,7 +248,7 @@ def test_an_image_volume_is_mounted_or_reported_as_unsupported(kube: Kube, names
         wait_condition(kube, namespace, "image", "Ready", "False", "ImageVolumeUnsupported")
 
 
-def test_a_refusal_by_the_api_server_is_told(kube: Kube, namespace: str) -> None:
+def test_an_api_server_rejection_is_reported(kube: Kube, namespace: str) -> None:
     kube.apply(
         "resourcequotas",
         {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}},

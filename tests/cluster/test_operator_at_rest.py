@@ -78,7 +78,7 @@ def test_many_services_converge_and_then_nothing_is_written(
 
 
 @pytest.mark.timeout(600)
-def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
+def test_nothing_is_written_in_a_terminating_namespace(
     cluster: Cluster, kube: Kube, namespace: str, changes_within: Changes
 ) -> None:
     kube.create("inferenceservices", service("ending"), namespace)
@@ -152,7 +152,7 @@ def lasting_pod(name: str) -> Object:
     }
 
 
-def test_without_permission_nothing_restarts_and_with_it_all_goes_on(
+def test_lost_permissions_restart_nothing_and_restored_ones_resume_work(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     role = kube.get("clusterroles", "ballast-operator")
@@ -186,7 +186,7 @@ def test_when_the_leader_dies_the_other_one_goes_on(
         operator.wait_leading()
 
 
-def test_of_two_processes_of_one_identity_the_newer_one_leads_and_the_other_one_says_so(
+def test_the_newer_of_two_processes_of_one_identity_leads_and_the_older_reports_it(
     cluster: Cluster, operator: OperatorProcess, kube: Kube
 ) -> None:
     proxy_url = operator.argv[operator.argv.index("--probe-proxy") + 1]

@@ -53,14 +53,14 @@ def test_the_cache_rule(kube: Kube, namespace: str) -> None:
             assert "smallest" not in said
 
 
-def test_the_memory_that_is_taken(kube: Kube, namespace: str) -> None:
+def test_accepted_memory_values(kube: Kube, namespace: str) -> None:
     for number, case in enumerate(MEMORY):
         resources = {"cpus": 1, "memory": case["memory"]}
         said = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
         assert (said is None) == ("bytes" in case), (case, said)
 
 
-def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
+def test_defaults_are_set(kube: Kube, namespace: str) -> None:
     kube.create("inferenceservices", service("plain"), namespace)
     spec = kube.get("inferenceservices", "plain", namespace)["spec"]
     assert spec["engine"]["chunkSize"] == 256
@@ -152,7 +152,7 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused_with_a_sentence(
+def test_an_invalid_spec_is_rejected_with_an_explanation(
     kube: Kube, namespace: str, change: dict[str, Any], said: str
 ) -> None:
     assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
@@ -193,7 +193,7 @@ def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
     ],
     ids=str,
 )
-def test_a_model_of_a_store_is_taken_or_refused_with_a_sentence(
+def test_a_model_source_is_accepted_or_rejected_with_an_explanation(
     kube: Kube, namespace: str, kind: str, fields: dict[str, Any], said: str | None
 ) -> None:
     source = {name: value for name, value in {"pvc": {"claimName": "models"}, **fields}.items() if value is not None}

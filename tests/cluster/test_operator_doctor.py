@@ -25,7 +25,7 @@ def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) -> None:
+def test_the_doctor_reports_missing_parts_until_they_are_added(cluster: Cluster) -> None:
     install(cluster)
     healthy = doctor(cluster)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
@@ -59,7 +59,9 @@ def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: 
         define(cluster.kube, of_this_release())
 
 
-def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_a_namespaced_installation_is_checked_for_its_namespaces(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
     cluster.install(*CRDS)
     helm = Helm(tmp_path, cluster.control_plane.kubeconfig)
     values = ("--set", "rbac.scope=Namespace,crds.install=false")

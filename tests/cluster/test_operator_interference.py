@@ -76,7 +76,7 @@ def test_additions_to_children_are_removed_and_foreign_labels_stay(kube: Kube, n
         [{"name": "http", "port": 10002, "targetPort": "http"}, {"name": "debug", "port": 1, "targetPort": "admin"}],
     ],
 )
-def test_a_port_that_somebody_edits_or_adds_is_healed(kube: Kube, namespace: str, ports: list[Object]) -> None:
+def test_an_edited_or_added_port_is_reverted(kube: Kube, namespace: str, ports: list[Object]) -> None:
     serving(kube, namespace, "ports")
     before = kube.get("services", "ports", namespace)["spec"]["ports"]
     kube.merge("services", "ports", {"spec": {"ports": ports}}, namespace)
@@ -84,7 +84,7 @@ def test_a_port_that_somebody_edits_or_adds_is_healed(kube: Kube, namespace: str
     wait_ready(kube, namespace, "ports")
 
 
-def test_another_port_is_applied_over_one_that_was_healed(kube: Kube, namespace: str) -> None:
+def test_a_new_port_is_applied_after_an_edit_was_reverted(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "moved")
     kube.merge("services", "moved", {"spec": {"ports": [{"name": "http", "port": 80}]}}, namespace)
     wait_for("its port", lambda: kube.get("services", "moved", namespace)["spec"]["ports"][0]["port"] == 10002)
@@ -221,7 +221,7 @@ def test_changes_that_apply_to_running_pods_restart_nothing(kube: Kube, namespac
     assert "example.org/note" not in stripped["metadata"]["annotations"]
 
 
-def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kube, namespace: str) -> None:
+def test_a_pod_that_cannot_pull_is_replaced_when_the_pull_secret_changes(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("secret", "unpullable"), namespace)
     wait_condition(kube, namespace, "secret", "Ready", "False", "ImagePullFailed")
     kube.merge("inferenceservices", "secret", {"spec": {"imagePullSecrets": [{"name": "registry"}]}}, namespace)
@@ -232,7 +232,7 @@ def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kub
     wait_for("a pod with the secret", has_secret)
 
 
-def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_refused_by_number(
+def test_an_engine_with_an_unused_gpu_is_not_ready_and_two_gpus_are_rejected(
     kube: Kube, namespace: str, answers: PodAnswers
 ) -> None:
     page = answers.pages["/debug/state"]
@@ -253,7 +253,7 @@ def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_ref
         kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)
 
 
-def test_a_misspelt_key_of_affinity_is_refused_and_what_serves_stays(kube: Kube, namespace: str) -> None:
+def test_a_misspelt_affinity_key_is_rejected_and_serving_pods_stay(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "spelt")
     (before,) = pods(kube, namespace, "spelt")
     changed = service("spelt")
@@ -354,7 +354,7 @@ def test_a_dead_node_and_its_stuck_pod_are_reported(kube: Kube, namespace: str, 
     wait_ready(kube, namespace, "orphan")
 
 
-def test_an_operator_with_another_default_image_mixes_none_within_a_spec(
+def test_a_new_default_image_is_not_mixed_with_the_old_one_within_a_spec(
     operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     serving(kube, namespace, "one")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 NOT_ALLOWED = {"source": {"hostPath": {"path": "/etc"}}}
 
 
-def test_a_pod_that_serves_keeps_the_service_available_while_a_spec_is_refused(kube: Kube, namespace: str) -> None:
+def test_a_serving_pod_keeps_the_service_available_while_a_spec_is_rejected(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("kept"), namespace)
     wait_ready(kube, namespace, "kept")
     kube.merge(

@@ -47,7 +47,7 @@ def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube,
     wait_ready(kube, namespace, "second")
 
 
-def test_a_full_quota_hinders_no_rollout_and_a_larger_pod_leaves_the_old_one(kube: Kube, namespace: str) -> None:
+def test_a_full_quota_does_not_block_rollouts_and_a_too_large_pod_keeps_the_old_one(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("full", replicas=PODS), namespace)
     wait_ready(kube, namespace, "full")
     kube.merge("inferenceservices", "full", {"spec": {"engine": {"chunkSize": 128}}}, namespace)

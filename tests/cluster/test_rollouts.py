@@ -151,7 +151,7 @@ def test_the_only_pod_keeps_serving_while_its_successor_could_not_start(
     wait_for("the check's pod to go", lambda: not kube.find("pods", "only-image-check", namespace))
 
 
-def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, namespace: str) -> None:
+def test_a_pullable_image_is_checked_and_rolled_out(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "newer", replicas=2)
     kube.apply("inferenceservices", service("newer", replicas=2, image="made.up/runtime:2"), namespace)
     wait_ready(kube, namespace, "newer")

@@ -69,7 +69,7 @@ def test_a_sample_is_accepted_and_becomes_ready(
             wait_ready(kube, namespace, service["metadata"]["name"])
 
 
-def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str) -> None:
+def test_objects_referenced_by_keda_and_the_gateway_exist(kube: Kube, namespace: str) -> None:
     def of(sample: str, kind: str) -> Object:
         return next(body for body in documents(SAMPLES / f"{sample}.yaml") if body["kind"] == kind)
 

@@ -15,7 +15,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("memory.yaml").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["memory"])
-def test_memory_is_taken_as_the_api_server_takes_it(case):
+def test_memory_is_parsed_as_by_the_api_server(case):
     resources = {"cpus": 1, "memory": case["memory"]}
     if "bytes" in case:
         assert service(resources=resources).spec.resources.memory == case["memory"]

@@ -67,7 +67,7 @@ def test_users_cannot_set_values_that_the_operator_sets_or_needs():
 
 
 @pytest.mark.parametrize("name", RESERVED_ARGUMENTS)
-def test_the_arguments_that_users_may_not_set_exist_and_are_refused_as_the_runtime_spells_them(name, capsys):
+def test_reserved_arguments_exist_in_the_runtime_and_are_rejected(name, capsys):
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     assert f"--{name}" in capsys.readouterr().out.replace(",", " ").split()
@@ -86,7 +86,7 @@ def test_abbreviations_of_them_are_refused_and_no_other_option_is():
             assert service(engine={"extraArgs": [f"--{option.name}"]})
 
 
-def test_every_option_that_names_a_file_is_the_operators_or_is_kept_to_the_model():
+def test_every_file_option_is_reserved_or_limited_to_the_model():
     files = {option.name for option in OPTIONS if re.search(r"\b(path|file|folder)\b", option.kind.allowed)}
     assert "chat_template" in files
     assert files - set(RESERVED_ARGUMENTS) == set(FILE_ARGUMENTS)

@@ -89,7 +89,7 @@ def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: Instal
     assert found.split() == ["10001"]
 
 
-def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: InstalledNode, kube: Kube) -> None:
+def test_a_device_plugins_gpu_is_allocated_and_reported(installed: InstalledNode, kube: Kube) -> None:
     # The device exists by name only: without the fall-back the engine would end.
     resources = {"cpus": 1, "memory": "4Gi", "gpus": 1, "cpuFallback": True}
     with served(installed, sample("tiny-gpu", resources=resources)) as name:

@@ -135,7 +135,7 @@ wrote none, changes the second alone."""
 
 
 @pytest.mark.parametrize("isa", [isa for isa in kernels.usable_isas() if isa != "reference"])
-def test_panels_of_another_layout_have_another_version(isa: str) -> None:
+def test_a_changed_panel_layout_has_a_new_version(isa: str) -> None:
     found = hashlib.sha256()
     for form in kernels.formats():
         rng = np.random.default_rng(form.ggml_type)

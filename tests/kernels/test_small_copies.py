@@ -53,7 +53,7 @@ def test_a_copy_is_made_where_launches_only_compile(way: tuple[SmallCopy, torch.
 
 
 @pytest.mark.gpu
-def test_a_small_copy_waits_for_no_large_ones_of_another_stream() -> None:
+def test_a_small_copy_does_not_wait_for_large_copies_of_another_stream() -> None:
     device = torch.device("cuda:0")
     copy, aside = small_copy(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
     large, small = torch.empty(LARGE_BYTES, dtype=torch.uint8).pin_memory(), torch.arange(64).int().pin_memory()

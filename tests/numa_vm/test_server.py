@@ -139,7 +139,7 @@ def test_each_node_computes_with_the_experts_in_its_own_memory(guest: Guest, tab
     table.add("numa_maps, two nodes", bound_pages_on_own_node=[bound[0][0], bound[1][1]], bound_pages_elsewhere=0)
 
 
-def test_single_keeps_on_one_node_what_auto_would_spread(guest: Guest, table: Table) -> None:
+def test_single_keeps_one_node_where_auto_would_spread(guest: Guest, table: Table) -> None:
     for mode, threads in (("auto", [1, 1]), ("single", [2, 0])):
         with running(guest, mode, options=("--numa", mode, "--cpu_threads", "2")) as server:
             report, bound = server.report(), server.bound_pages()

@@ -53,7 +53,7 @@ def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[st
     ["", "{", "5", "- a", "a: b", "\x00", "clusters: 5\ncurrent-context: x\ncontexts: [{name: x, context: 5}]"],
     ids=ascii,
 )
-def test_an_invalid_kubeconfig_is_named(
+def test_an_invalid_kubeconfig_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     config = tmp_path / "kubeconfig"

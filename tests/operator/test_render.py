@@ -24,7 +24,7 @@ def test_children_are_exactly_the_golden_ones(service, capsys):
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == list(yaml.safe_load_all(golden.read_text()))
 
 
-def test_no_golden_file_is_left_over():
+def test_every_golden_file_is_used():
     assert {path.name for path in (HERE / "golden").iterdir()} == {path.name for path in SERVICES}
 
 

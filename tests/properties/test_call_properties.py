@@ -101,7 +101,7 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=10, deadline=None)
 @given(call=values)
-def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
+def test_a_call_truncated_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
     call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
     assume(can_be_written(form, call))
     one, tools = FORMS[form], tool(PARAMETERS)

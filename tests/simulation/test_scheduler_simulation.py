@@ -216,7 +216,7 @@ def test_one_client_is_served_first_come_first_served() -> None:
     assert simulation.reference.totals.overtaken == 0
 
 
-def test_tiers_bring_back_what_the_cache_gave_up() -> None:
+def test_tiers_restore_evicted_blocks() -> None:
     simulation = Simulation(seed=23, num_requests=2_000, looks_ahead=True, tiers=[(60, 8), (400, 16)])
     simulation.run()
     reference = simulation.reference
@@ -250,7 +250,7 @@ def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     assert totals.fetched_blocks > 200
 
 
-def test_draft_tokens_leave_no_block_behind_whether_right_or_wrong() -> None:
+def test_draft_tokens_leak_no_blocks_whether_correct_or_wrong() -> None:
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     for options in ({}, costs | {"tiers": [(200, 8)]}):
         digests = set()
@@ -267,7 +267,7 @@ def test_draft_tokens_leave_no_block_behind_whether_right_or_wrong() -> None:
         assert 0.3 * totals.drafted_tokens < totals.right_draft_tokens < 0.7 * totals.drafted_tokens
 
 
-def test_different_salts_never_share_a_block_in_the_cache_or_in_tiers() -> None:
+def test_requests_with_different_salts_never_share_a_block() -> None:
     # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
     simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])
     simulation.run()

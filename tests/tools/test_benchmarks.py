@@ -46,7 +46,7 @@ def page_of(question: Question) -> str:
     return dict(files([Page(path, "# Page", (question,))]))[path]
 
 
-def test_the_page_the_charts_and_the_readme_are_those_of_the_records() -> None:
+def test_pages_charts_and_readme_match_the_records() -> None:
     assert main(["--check"]) == 0, "run: make docs-reference"
 
 

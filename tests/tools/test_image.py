@@ -60,7 +60,7 @@ def test_a_variant_is_named_after_its_requirements(tmp_path: Path) -> None:
     assert built(tmp_path) == [("ballast-runtime:next-cuda", "requirements/cuda.txt"), ("ballast-operator:next", "")]
 
 
-def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
+def test_unbuildable_variants_are_rejected_by_name(tmp_path: Path) -> None:
     refused = image(tmp_path, "images", REQUIREMENTS="requirements/gpu.txt")
     assert refused.returncode == 1
     assert "requirements/gpu.txt, which is not there" in refused.stderr
@@ -88,7 +88,7 @@ def test_files_for_another_python_are_reported_and_the_others_compiled(tmp_path:
     assert [path.name.partition(".")[0] for path in (package / "__pycache__").iterdir()] == ["fine"]
 
 
-def test_trouble_that_is_not_the_syntax_ends_the_build(tmp_path: Path) -> None:
+def test_errors_other_than_syntax_errors_end_the_build(tmp_path: Path) -> None:
     (tmp_path / "fine.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").touch()
     command = [sys.executable, ROOT / "tools/image/compile.py", tmp_path]

@@ -92,7 +92,7 @@ def test_the_image_is_not_larger_than_documented() -> None:
     assert archive.stat().st_size <= MOST_BYTES[VARIANT]
 
 
-def test_the_doctor_says_what_the_image_holds(installed: InstalledNode) -> None:
+def test_the_doctor_reports_the_contents_of_the_image(installed: InstalledNode) -> None:
     code, said = run(installed, "doctor", ["ballast", "doctor"])
     print(said)
     assert code == 0

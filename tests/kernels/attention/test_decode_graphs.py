@@ -50,7 +50,7 @@ def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception, told: ty
         DecodeGraphs(None).capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
 
 
-def test_what_cannot_be_captured_ends_the_start_with_the_batch_size() -> None:
+def test_a_failed_capture_ends_the_start_with_the_batch_size() -> None:
     with pytest.raises(EngineDeadError, match="of 2 requests cannot be captured: a value is read"):
         DecodeGraphs(None).capture(
             2, lambda size: None, lambda size: fail(RuntimeError("a value is read")), lambda share: None
@@ -95,7 +95,7 @@ FULL = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CU
 
 @pytest.mark.parametrize("is_captured", [False, True], ids=["before the capture", "in the capture"])
 @pytest.mark.parametrize("full", FULL, ids=["full", "full outside torch"])
-def test_a_device_that_is_full_keeps_the_graphs_it_has(
+def test_a_full_device_keeps_its_existing_graphs(
     caplog: pytest.LogCaptureFixture, full: Exception, is_captured: bool
 ) -> None:
     def step(_: int) -> None:

@@ -59,7 +59,7 @@ def both(
 @pytest.mark.parametrize(
     ("tokens", "length", "piece"), [(1, 1, 1), (5, 5, 100), (30, 100, 30), (30, 100, 33), (7, 64, 16), (16, 64, 16)]
 )
-def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, length: int, piece: int) -> None:
+def test_a_token_attends_to_its_request_up_to_itself_for_any_chunks(tokens: int, length: int, piece: int) -> None:
     def make(counted: torch.Tensor) -> ExpandedAttention:
         return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), piece)
 
@@ -142,7 +142,7 @@ def test_a_kernel_that_does_not_compile_is_reported_and_not_used(monkeypatch: py
     assert off.reasons == {"expanded_attention": "RuntimeError: Ninja build failed"}
 
 
-def test_kernels_that_are_wrong_are_found_out() -> None:
+def test_incorrect_kernels_are_detected() -> None:
     class Wrong(PlainExpandedKernels):
         def attend(self, query, keys, values, *, is_causal):
             averages, weights = super().attend(query, keys, values, is_causal=False)

@@ -87,7 +87,7 @@ def test_flashinfer_serves_heads_of_prompts_alone(tokens: list[int], is_theirs: 
     assert is_long(begins, num_heads=96) == is_theirs
 
 
-def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() -> None:
+def test_slices_are_planned_one_by_one_except_expanded_ones() -> None:
     sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
     case = attention_case(sizes, [9, 30, 2], [20, 30, 30], CPU, torch.float32)
@@ -144,7 +144,7 @@ def test_heads_of_other_widths_are_computed_by_our_own_kernels(sizes: GroupedSiz
     assert f"none for heads of {sizes.key_dim} and {sizes.v_dim}" in caplog.text
 
 
-def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
+def test_without_flashinfer_a_reason_lists_the_requirements(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     assert compiled_flashinfer(R1, CPU, off := SwitchedOff()) is None
     assert "extra [cuda]" in off.reasons["flashinfer"]
@@ -160,7 +160,7 @@ def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -
 
 
 @pytest.mark.parametrize("failure", [torch.AcceleratorError, torch.OutOfMemoryError])
-def test_a_device_that_is_lost_or_full_is_no_lack_of_flashinfer(failure, monkeypatch) -> None:
+def test_a_lost_or_full_device_is_not_reported_as_missing_flashinfer(failure, monkeypatch) -> None:
     def failing(sizes: LatentSizes, device: torch.device) -> FlashinferAttention:
         raise failure("CUDA error: on demand")
 

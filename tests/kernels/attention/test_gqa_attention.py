@@ -113,7 +113,7 @@ def test_with_a_window_a_token_sees_the_last_positions_alone(rng, pool, isa, hea
 
 
 @pytest.mark.parametrize("window", [0, 20])
-def test_a_sink_takes_its_share_of_a_heads_weights(rng, pool, isa, window):
+def test_a_sink_takes_its_fraction_of_a_heads_weights(rng, pool, isa, window):
     cache = cache_of(rng, [300, 2, 60], [5, 2, 1], 2)
     query = rng.standard_normal((8, 6, KEY), dtype=np.float32)
     sinks = np.array([-1e4, -2.0, 0.0, 2.0, 8.0, 1e4], np.float32)

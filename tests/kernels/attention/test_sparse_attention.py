@@ -142,7 +142,7 @@ def tied(case: Case, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("group", [64, 128, 256])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(device, tokens, lens, group) -> None:
+def test_the_highest_scores_are_chosen_with_ties_by_lower_position(device, tokens, lens, group) -> None:
     case = make(tokens, lens, device)
     scores = tied(case, 2)
     chosen = torch.full((len(scores), INDEX.top_k), -1, dtype=torch.int32, device=device)
@@ -219,7 +219,7 @@ def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("num_processors", [1, 36], ids=["whole", "split"])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processors, dtype) -> None:
+def test_attention_reads_only_the_chosen_positions(device, tokens, lens, num_processors, dtype) -> None:
     case = make(tokens, lens, device, dtype)
     chosen = PlainPositionChoice(INDEX)(*case.of_choice)
     for row, found in zip(chosen, case.seen(chosen), strict=True):
@@ -237,7 +237,7 @@ def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processo
     torch.testing.assert_close(found, plain, **TOLERANCES[dtype])
 
 
-def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
+def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> None:
     planned, later = make([1, 1], [100, 30], device), make([1, 1], [33, 180], device, seed=3)
     attend = SparseAttention(
         TritonPositionChoice(INDEX, 4, SMALL_SPANS),
@@ -272,7 +272,7 @@ def test_layers_without_an_indexer_take_the_choice_of_the_one_below() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
-def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> None:
+def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
     choose, attend = TritonPositionChoice(INDEX, 2, SMALL_SPANS), TritonChosenAttention(SIZES, SMALL_TILES, 2)
 
     class WrongChoice(TritonPositionChoice):

@@ -121,7 +121,7 @@ def test_few_pairs_are_grouped_by_expert_in_one_launch(device: torch.device) -> 
         assert tiles[num_groups:].tolist() == [[-1, 0, 0]] * (ids.numel() - num_groups)
 
 
-def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.device) -> None:
+def test_the_fused_router_matches_the_reference_router(device: torch.device) -> None:
     v2 = {"num_experts": 40, "num_groups": 4, "num_groups_used": 2, "group_score": "max", "gating": "softmax"}
     rules = [
         replace(R1_SPEC.routing, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
@@ -142,7 +142,7 @@ def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.devic
 
 
 @pytest.mark.parametrize("make", [Router, FusedRouter])
-def test_logits_that_are_no_numbers_still_give_distinct_experts(
+def test_nan_logits_still_give_distinct_experts(
     make: Callable[..., Router | FusedRouter], device: torch.device
 ) -> None:
     ids, _ = make(R1_SPEC.routing, torch.zeros(256, device=device))(torch.full((1, 256), torch.nan, device=device))

@@ -103,7 +103,7 @@ def test_an_id_that_is_no_expert_is_refused(pool, make_matrix):
             )
 
 
-def test_matrices_that_do_not_fit_together_are_refused_by_name(make_matrix):
+def test_mismatched_matrices_are_rejected_by_name(make_matrix):
     gate, _ = make_matrix(T.F32, 4 * 3, 5)
     down, _ = make_matrix(T.F32, 4 * 5, 3)
     wrong, _ = make_matrix(T.F32, 4 * 3, 6)

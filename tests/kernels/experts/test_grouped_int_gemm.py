@@ -137,7 +137,7 @@ def test_non_finite_activations_make_only_their_tokens_results_non_finite(rng, p
     assert np.isfinite(found[3]).all()
 
 
-def test_floats_mixed_types_and_many_tokens_go_another_way(rng, pool) -> None:
+def test_floats_mixed_types_and_many_tokens_do_not_use_int_gemm(rng, pool) -> None:
     device = torch.device("cpu")
     q8, _ = stack_of(rng, pool, T.Q8_0, 32, 32, device)
     q5, _ = stack_of(rng, pool, T.Q5_0, 32, 32, device)
@@ -180,7 +180,7 @@ def test_a_pair_does_not_depend_on_the_other_tokens(rng, pool, kinds) -> None:
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")
-def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, tile) -> None:
+def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind, tile) -> None:
     kernel = grouped_kernel(kind, tile, has_up=False, is_split=False)
     pointers = {"terms": "*bf16", "tiles": "*i32", "points": "*i32", "arrived": "*i32"}
     pointers |= dict.fromkeys(("words", "up_words"), "*i32") | dict.fromkeys(("halves", "up_halves"), "*fp16")

@@ -24,7 +24,7 @@ T = GGMLQuantizationType
 every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
 
-def test_the_formats_are_the_promised_ones_and_as_the_gguf_package_has_them():
+def test_the_formats_are_the_documented_ones_and_match_the_gguf_package():
     found = [(known.ggml_type, known.name, known.block_weights, known.block_bytes) for known in kernels.formats()]
     assert found == [(kind, kind.name, *GGML_QUANT_SIZES[kind]) for kind in FORMATS]
     assert {T(known.ggml_type) for known in kernels.formats() if known.layout is None} == FLOATS

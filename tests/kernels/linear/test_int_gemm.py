@@ -126,7 +126,7 @@ def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")
-def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, num_tokens) -> None:
+def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind, num_tokens) -> None:
     kernel = int_gemm_kernel(kind, num_tokens)
     pointers = {
         "terms": "*bf16",
@@ -193,7 +193,7 @@ def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
     assert off.reasons == {}
 
 
-def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch) -> None:
+def test_an_inaccurate_kernel_is_not_used(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     multiply = PanelLinear.multiply
     monkeypatch.setattr(

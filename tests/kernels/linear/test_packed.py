@@ -84,7 +84,7 @@ def test_packing_keeps_every_weight_to_the_bit(rng, pool, kind, isa, rows):
 
 
 @every_format
-def test_packed_weights_take_hardly_more_memory_than_the_file(rng, pool, kind):
+def test_packed_weights_take_little_more_memory_than_the_file(rng, pool, kind):
     data = random_blocks(rng, kind, 64, 2048)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 64, 2048), ISAS[0], activation_bytes=1)
     assert data.nbytes <= packed.packed_nbytes <= 1.04 * data.nbytes
@@ -195,7 +195,7 @@ ONE_BYTE = "MXFP4 NVFP4 Q4_0 Q4_K IQ4_NL IQ4_XS Q2_K Q3_K IQ3_S IQ3_XXS IQ2_S IQ
 TWO_BYTES = "Q4_1 Q5_0 Q5_1 Q5_K Q6_K Q8_0"
 
 
-def test_one_byte_an_activation_is_the_default_where_decision_80_measured_that_it_is_enough():
+def test_activation_bytes_default_to_the_values_of_decision_80():
     by_default = {known.name: known.activation_bytes for known in kernels.formats()}
     expected = dict.fromkeys(ONE_BYTE.split(), 1) | dict.fromkeys(TWO_BYTES.split(), 2)
     assert by_default == expected | dict.fromkeys(("F32", "F16", "BF16"))
@@ -339,7 +339,7 @@ def test_an_unusable_isa_is_rejected_with_the_usable_ones(pool, make_matrix, nam
         kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name, activation_bytes=1)
 
 
-def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
+def test_a_packed_matrix_reports_its_isa(pool, make_matrix):
     weight, _ = make_matrix(T.Q8_0, 12, 32)
     by_heads = kernels.pack(pool, weight, ISAS[0], activation_bytes=1, num_heads=3, head_stride=4, num_rows=4)
     story = r"packed for 3 heads of 4 rows, head_stride 4, row_offset 0, not transposed; pack it for the product"

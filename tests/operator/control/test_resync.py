@@ -13,7 +13,7 @@ from ballast_operator.control.state import OperatorState
 from ballast_operator.definitions import DEFINITIONS
 
 
-def test_a_kind_that_may_not_be_listed_does_not_end_the_resync():
+def test_a_kind_without_list_permission_does_not_end_the_resync():
     api, enqueued = FakeApi(custom_resource(), {("list", "PodMonitor"): 403}), []
     look = Resync(api, OperatorState(), Freshness(), enqueued.append, lambda: 0.0)
     assert asyncio.run(look.run_once()) == 1
@@ -46,7 +46,7 @@ def test_a_replaced_definition_is_noticed_and_services_are_reconciled_again(capl
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_schemas_that_cannot_be_read_do_not_end_the_look_at_everything(status, caplog):
+def test_unreadable_schemas_do_not_end_the_resync(status, caplog):
     api, enqueued = FakeApi(custom_resource(), {("discover", "schemas"): status}), []
     state = OperatorState()
     look = Resync(api, state, Freshness(), enqueued.append, lambda: 0.0)

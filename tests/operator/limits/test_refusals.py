@@ -41,7 +41,7 @@ def test_without_lists_everything_but_a_host_path_is_allowed():
         ("runtime:5000/x:1", "runtime", False),
     ],
 )
-def test_an_image_is_of_a_prefix_only_up_to_a_whole_part(image, prefix, allowed):
+def test_an_image_prefix_matches_whole_path_segments_only(image, prefix, allowed):
     lists = AllowLists(images=("other.test/", prefix))
     assert (refusal(lists, image=image) is None) == allowed
     assert (refusal(lists, model={"source": {"image": {"reference": image}}}) is None) == allowed
@@ -135,7 +135,7 @@ def test_a_node_selector_holds_all_labels_of_one_entry():
         assert "allows only pool=models,zone=a, gpu=h100" in said
 
 
-def test_all_values_that_are_not_allowed_are_named_together():
+def test_all_forbidden_values_are_reported_together():
     lists = AllowLists(images=("r.test/",), priority_classes=("models",))
     said = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
     assert said is not None

@@ -85,7 +85,7 @@ def test_kernels_are_kept_on_a_directory_of_the_node():
             service(kernelCache=asked)
 
 
-def test_an_external_service_sets_fields_that_the_api_server_would_fill_in():
+def test_an_external_service_sets_fields_that_the_api_server_would_default():
     made = build_service(service(endpoint={"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}))
     assert made["spec"]["type"] == "LoadBalancer"
     assert made["spec"]["externalTrafficPolicy"] == "Cluster"
@@ -111,7 +111,7 @@ def test_scrapers_are_those_of_the_operators_options():
     ]
 
 
-def test_an_endpoint_picker_without_labels_may_be_any_pod_of_the_namespace():
+def test_without_picker_labels_any_pod_of_the_namespace_is_admitted():
     (_, picker) = admin_peers(ChildOptions(), inferencePool={"pickerName": "picker"})
     assert picker == {"podSelector": {}}
 

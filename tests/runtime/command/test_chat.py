@@ -263,7 +263,7 @@ def test_a_terminals_line_that_is_no_text_is_not_sent(server):
         assert terminal.ended() == 0
 
 
-def test_a_file_name_with_a_nul_is_refused_and_the_conversation_goes_on(server):
+def test_a_file_name_with_a_nul_is_rejected_and_the_chat_continues(server):
     ended = chat_with(server, b"/save a\0b\nRepeat: sea\n")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(b"cannot be written: embedded null byte\nsea\n")

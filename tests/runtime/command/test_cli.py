@@ -135,7 +135,7 @@ def test_misspelt_variables_cause_a_warning_but_kubernetes_service_variables_do_
     assert reason.startswith("ballast: cache_lens=1: ")
 
 
-def test_a_misspelt_variable_is_named_by_every_command_and_at_every_level():
+def test_a_misspelt_variable_is_reported_by_every_command_at_every_log_level():
     for arguments in (["version"], ["doctor"], ["plan", "--log_level", "error"]):
         ended = ballast(*arguments, BALLAST_POTR="secret")
         assert "BALLAST_POTR" in ended.stderr, arguments
@@ -191,7 +191,7 @@ def test_output_that_cannot_be_written_is_one_sentence(arguments, output, redire
     assert "Exception ignored" not in ended.stderr
 
 
-def test_a_failed_command_keeps_its_exit_code_when_nothing_can_be_written():
+def test_a_failed_command_keeps_its_exit_code_if_output_fails():
     ended = subprocess.run(
         ["bash", "-c", '"$@" >/dev/full 2>/dev/full', "bash", sys.executable, "-m", "ballast", "plan", "README.gguf"],
         timeout=60,
@@ -231,7 +231,7 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
     assert "usage: ballast" in ended.stderr
 
 
-def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
+def test_a_file_that_is_not_a_model_exits_with_3_and_its_name(tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"not a model")
     ended = ballast("serve", "--gguf_path", str(file))
@@ -248,7 +248,7 @@ def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
     assert "m\\udcff.gguf" in shown.stdout
 
 
-def test_a_type_of_a_tiny_model_may_be_spelt_as_gguf_spells_it(tmp_path):
+def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
     made = ballast("tiny-model", str(tmp_path / "tiny"), "--quant", "IQ2_XXS")
     assert made.returncode == 0, made.stderr
     assert open_gguf(tmp_path / "tiny" / "model.gguf").tensors["output.weight"].ggml_type.name == "IQ2_XXS"

@@ -187,7 +187,7 @@ SCALARS = (
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_a_value_means_the_same_in_a_file_the_environment_and_on_the_command_line(tmp_path, scalar):
+def test_values_are_parsed_equally_in_files_environment_and_command_line(tmp_path, scalar):
     for opt in OPTIONS:
         if opt.kind.flag:
             continue
@@ -233,7 +233,7 @@ def test_scalars_of_a_file_are_kept_as_written(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_file_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp_path, encoding):
+def test_a_file_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path, encoding):
     path = tmp_path / "ballast.yaml"
     path.write_bytes("port: 5\r\nhost: ::1\r\n".encode(encoding))
     config = read_config(options_in_file(path))
@@ -317,7 +317,7 @@ def test_a_config_made_in_code_is_checked_too():
 
 
 @pytest.mark.parametrize(("batch", "new", "cache"), [(4, 1024, 4096), (4, 1024, 1), (1, 1, 1), (8, 4096, 32768)])
-def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_smallest_that_passes(batch, new, cache):
+def test_a_cache_too_small_for_a_full_batch_is_rejected_with_the_smallest_valid_one(batch, new, cache):
     with pytest.raises(ConfigError) as caught:
         resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=cache)
     message = str(caught.value)
@@ -372,7 +372,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
         )
 
 
-def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
+def test_the_plan_sets_a_gpus_longest_step_and_only_a_gpu_streams():
     assert resolved(device="cuda").scheduling.prefill_chunk_size is None
     assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
     assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
@@ -471,7 +471,7 @@ def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_is_switched_off_may_be_so_anywhere(device):
+def test_gpu_options_set_to_zero_are_accepted_on_any_device(device):
     config = resolved(device=device, stream_from_tokens=0, gpu_experts=0, pcie_share=0.0)
     assert config.unused_options == ()
     assert config.machine == resolved(device="cpu").machine

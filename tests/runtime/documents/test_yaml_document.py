@@ -76,7 +76,7 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_no_document_of_plain_values_is_refused(tmp_path: Path, content: str | bytes, problem: str) -> None:
+def test_a_document_without_plain_values_is_rejected(tmp_path: Path, content: str | bytes, problem: str) -> None:
     with pytest.raises(DocumentError) as raised:
         read(tmp_path, content)
     assert problem in str(raised.value)

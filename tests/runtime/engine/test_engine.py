@@ -160,7 +160,7 @@ async def test_concurrent_streams_each_get_their_own_text():
     assert sum(count for _, count in recorder.steps) >= snapshot.prompt_tokens
 
 
-async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
+async def test_a_runners_limit_on_prefill_tokens_shortens_steps():
     class Bounded(Runner):
         max_prefill_tokens = 16
 
@@ -207,7 +207,7 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
         assert engine.state is EngineState.READY
 
 
-async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_engine_repeatedly_offers_idle_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
     class Late(Wrapped):
@@ -304,7 +304,7 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
 
 
-async def test_what_left_the_batch_is_measured_and_idle_time_is_not(monkeypatch):
+async def test_ended_requests_are_measured_without_idle_time(monkeypatch):
     told = []
 
     def ran(self, run_s, num_ended):
@@ -361,7 +361,7 @@ async def test_a_prompt_that_is_too_long_is_a_request_error_with_the_openai_code
         assert (await collect(engine.submit(make_request([1] * 246, 10))))[1] is FinishReason.LENGTH
 
 
-async def test_drain_refuses_new_work_and_finishes_what_runs():
+async def test_drain_rejects_new_requests_and_finishes_running_ones():
     async with running_engine(step_s=0.002) as engine:
         stream = engine.submit(make_request([1], 50))
         await anext(stream)
@@ -398,7 +398,7 @@ class NotANumber(Runner):
         return logits
 
 
-async def test_a_request_whose_logits_are_not_numbers_fails_alone():
+async def test_only_the_request_with_nan_logits_fails():
     async with running_engine(wrap=lambda runner: NotANumber(runner, 7)) as engine:
         good, bad = engine.submit(make_request([1], 20)), engine.submit(make_request([7], 20))
         with pytest.raises(RequestError, match="nan"):
@@ -472,7 +472,7 @@ async def test_the_view_of_a_long_queue_is_bounded():
         pace.allow()
 
 
-async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_queue():
+async def test_the_count_of_waiting_prompt_tokens_is_correct_after_every_exit_from_the_queue():
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
@@ -538,7 +538,7 @@ async def test_a_failing_model_ends_every_request_with_the_reason():
             engine.submit(make_request([1], 1))
 
 
-async def test_a_model_that_does_not_load_leaves_a_dead_engine():
+async def test_a_model_that_fails_to_load_leaves_a_dead_engine():
     def explode(report: Callable[[float], None]) -> Runner:
         raise OSError("disk gone")
 

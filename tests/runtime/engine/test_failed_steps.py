@@ -87,7 +87,7 @@ def fail(core: EngineCore, request: Request, seq: int = 1) -> Exception:
 
 
 @pytest.mark.parametrize("chunk_size", [128, 64, 16])
-def test_blocks_of_a_prompt_without_numbers_serve_nobody(chunk_size: int):
+def test_blocks_of_a_prompt_with_nans_are_not_shared(chunk_size: int):
     core, model = make_core(chunk_size)
     model.bad = {PROMPT[-1]}
     assert isinstance(fail(core, make_request()), FloatingPointError)
@@ -97,7 +97,7 @@ def test_blocks_of_a_prompt_without_numbers_serve_nobody(chunk_size: int):
     assert again.cached_tokens == 0
 
 
-def test_nor_do_those_of_a_reply_that_fails_in_its_middle():
+def test_blocks_of_a_reply_that_fails_midway_are_not_shared():
     core, model = make_core()
     (whole,) = generate(core, [make_request(max_tokens=60)], first_seq=1)
     core, model = make_core()
@@ -151,7 +151,7 @@ def test_a_failed_grammar_publishes_nothing_and_keeps_published_blocks():
     assert (first.cached_tokens, again.cached_tokens) == (0, 96)
 
 
-def test_a_failure_of_the_request_s_own_making_leaves_a_shared_prefix_cached():
+def test_a_failure_caused_by_the_request_keeps_a_shared_prefix_cached():
     """Its bias, not the model, made the numbers infinite."""
     core, _ = make_core()
     generate(core, [make_request()], first_seq=1)

@@ -30,7 +30,7 @@ def draw(logits: np.ndarray, count: int = 4000, **params: object) -> dict[int, f
     return {token: tokens.count(token) / count for token in set(tokens)}
 
 
-def test_temperature_zero_takes_the_most_probable_token_and_of_equals_the_lowest_id():
+def test_temperature_zero_takes_the_most_probable_token_with_ties_by_lowest_id():
     logits = np.zeros(VOCABULARY, np.float32)
     logits[[7, 9]] = 3.0
     assert sampler(temperature=0.0).next_token(logits) == 7

@@ -68,7 +68,7 @@ def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]
     return found
 
 
-def test_a_step_is_as_long_as_the_faster_of_two_and_a_larger_one_never_shorter() -> None:
+def test_step_costs_are_the_faster_of_two_measurements_and_never_decrease() -> None:
     times = 0.5, 0.5, 0.25, 0.125, 0.125, 0.75, 0.625  # the first warms up
     assert costs_of(*times, sizes=(1, 2, 4)) == [(1, 0.25), (2, 0.25), (4, 0.625)]
 
@@ -79,7 +79,7 @@ def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
     assert costs_of(9.0, 9.0, sizes=(1,)) == [(1, 9.0)]
 
 
-def test_costs_ascend_whatever_is_measured_first() -> None:
+def test_costs_ascend_for_any_order_of_measurements() -> None:
     assert costs_of(0.25, 0.25, 0.25, 1.0, 1.0, 0.5, sizes=(1, 8, 2)) == [(1, 0.25), (2, 0.5), (8, 1.0)]
     assert costs_of(1.0, 1.0, 1.0, 2.0, sizes=(1, 8, 2)) == [(1, 1.0), (8, 2.0)]
 

@@ -66,7 +66,7 @@ def accepts(grammar: str, text: str) -> bool:
     ],
     ids=lambda each: each[:60] if isinstance(each, str) else "",
 )
-def test_a_grammar_accepts_what_it_says(grammar: str, right: list[str], wrong: list[str]) -> None:
+def test_a_grammar_accepts_exactly_its_language(grammar: str, right: list[str], wrong: list[str]) -> None:
     assert [text for text in right if not accepts(grammar, text)] == []
     assert [text for text in wrong if accepts(grammar, text)] == []
 

@@ -103,7 +103,7 @@ def test_the_time_of_one_task_is_not_counted_for_the_next(shared: GuardedProcess
         assert shared.ask(["compute", 0.1]) == "done"
 
 
-def test_a_process_that_ended_between_tasks_is_started_anew(shared: GuardedProcess) -> None:
+def test_a_process_that_ended_between_tasks_is_restarted(shared: GuardedProcess) -> None:
     pid = shared.ask(["pid"])
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
@@ -129,7 +129,7 @@ def test_the_environment_stays_outside(shared: GuardedProcess, monkeypatch: pyte
     assert "BALLAST_SECRET" not in shared.ask(["environment"])
 
 
-def test_a_process_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
         GuardedProcess("support.guarded_tasks", LIMITS).ask(["pid"])
@@ -208,7 +208,7 @@ def test_the_process_of_an_isolated_program_is_isolated_too(tmp_path: Path) -> N
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_an_answer_that_is_late_because_everything_stood_still_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_delayed_by_a_pause_of_the_machine_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
     monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
     ours, theirs = socket.socketpair()

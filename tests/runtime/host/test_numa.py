@@ -75,7 +75,7 @@ def test_threads_that_are_not_pinned_say_why() -> None:
     assert placed(ONE_NODE, 5) == "there are 5 threads for 4 CPUs"
 
 
-def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
+def test_pinning_is_judged_by_the_threads_actual_affinity() -> None:
     def threads(*cpus: tuple[int, ...]) -> list[ComputeThread]:
         return [ComputeThread(f"ballast-cpu-{number}", each) for number, each in enumerate(cpus)]
 
@@ -168,14 +168,14 @@ def test_a_pod_pinned_to_one_node_is_reported_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("siblings", "shared"), [({2: "2-3", 3: "2-3"}, ()), ({2: "0,2", 3: "1,3"}, (2, 3)), ({3: "1,3"}, (3,)), ({}, ())]
 )
-def test_cores_that_others_may_use_too_are_reported(
+def test_cores_shared_with_other_processes_are_reported(
     tmp_path: Path, siblings: dict[int, str], shared: tuple[int, ...]
 ) -> None:
     files = {f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{t}\n" for n, t in siblings.items()}
     assert read_report(WeightMemory(), root=plant(tmp_path, PINNED_POD | files)).shared_core_cpus == shared
 
 
-def test_threads_that_were_to_be_pinned_and_are_not_carry_the_reason(tmp_path: Path) -> None:
+def test_threads_that_could_not_be_pinned_report_the_reason(tmp_path: Path) -> None:
     loose = PINNED_POD | {"proc/self/task/9/status": "Name:\tballast-cpu-0\nCpus_allowed_list:\t0-3\n"}
     report = read_report(WeightMemory(), "numa is off", plant(tmp_path, loose))
     assert not report.pinned

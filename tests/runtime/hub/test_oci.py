@@ -88,7 +88,7 @@ def test_an_artifact_of_oras_is_pulled_listed_and_removed(
     assert not found.store.path.exists()
 
 
-def test_a_tag_that_moves_is_followed_and_the_old_digest_still_means_the_old_files(registry: Registry) -> None:
+def test_a_moved_tag_is_followed_and_the_old_digest_keeps_its_files(registry: Registry) -> None:
     old = registry.push("team/moving", "latest", [(OCTETS, WEIGHTS, {TITLE: "tiny-Q8_0.gguf"})])
     assert gguf(pulled(f"oci://{registry.host}/team/moving")) == WEIGHTS
     registry.push("team/moving", "latest", [(OCTETS, WEIGHTS[::-1], {TITLE: "tiny-Q8_0.gguf"})])
@@ -152,7 +152,7 @@ def test_an_index_leads_to_its_one_model(registry: Registry) -> None:
         pulled(f"oci://{registry.host}/team/index:v2")
 
 
-def test_an_interrupted_pull_goes_on_and_wrong_bytes_are_refused(registry: Registry, hub: Hub, tmp_path: Path) -> None:
+def test_an_interrupted_pull_resumes_and_wrong_bytes_are_rejected(registry: Registry, hub: Hub, tmp_path: Path) -> None:
     body = WEIGHTS + b"resumed"
     registry.push("team/resumed", "v1", [(OCTETS, body, {TITLE: "tiny-Q8_0.gguf"})])
     name = read_name(f"oci://{registry.host}/team/resumed:v1")
@@ -378,6 +378,6 @@ def test_names_are_read_as_they_are_meant() -> None:
         *("oci://ghcr.io/a@sha256:12", "oci://ghcr.io//a", "oci://ghcr.io/a:v1:../x", "oci://ghcr.io:99999999/a"),
     ],
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="oci://registry/repo:tag"):
         read_name(text)

@@ -96,7 +96,7 @@ def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
     assert len(server.ranges) == asked
 
 
-def test_what_was_pulled_before_a_branch_moved_on_is_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_files_pulled_before_a_branch_moved_are_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
     """Another service pulls another quantisation onto the same claim; the first one starts again, offline."""
     server, hub = served
     pull(NAME, hub, None, io.StringIO())
@@ -175,7 +175,7 @@ def test_the_choices_are_shown(served: tuple[HubServer, Hub]) -> None:
         pull(HubName("org/tiny", "Q2_K"), served[1], None)
 
 
-def test_what_does_not_fit_is_not_fetched(served: tuple[HubServer, Hub]) -> None:
+def test_files_that_do_not_fit_are_not_downloaded(served: tuple[HubServer, Hub]) -> None:
     server, hub = served
     config = serve_config(["--device", "cpu", "--max_new_tokens", "1000000", "--cache_lens", "1000000000"])
     with pytest.raises(OutOfMemoryError):
@@ -277,7 +277,7 @@ def test_a_listing_without_end_is_refused(served: tuple[HubServer, Hub]) -> None
 
 
 @pytest.mark.parametrize("to", ["{hub}/org/tiny/resolve/{commit}/tiny-Q8_0.gguf", "file:///etc/passwd", "http://[x"])
-def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> None:
+def test_endless_redirects_fail(served: tuple[HubServer, Hub], to: str) -> None:
     server, hub = served
     server.redirect = to.format(hub=hub.endpoint, commit=COMMIT)
     with pytest.raises(ModelError, match=r"hub|does not send it"):
@@ -297,7 +297,7 @@ def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> Non
         (503, {}, "status 503"),
     ],
 )
-def test_statuses_say_what_to_do(
+def test_http_errors_are_reported_with_a_fix(
     served: tuple[HubServer, Hub], waits: list[float], status: int, headers: dict[str, str], problem: str
 ) -> None:
     server, hub = served
@@ -307,7 +307,7 @@ def test_statuses_say_what_to_do(
     assert sum(waits) < 60
 
 
-def test_a_busy_hub_is_asked_again_when_it_says(
+def test_a_busy_hub_is_retried_after_its_retry_time(
     served: tuple[HubServer, Hub], weights: bytes, waits: list[float]
 ) -> None:
     server, hub = served
@@ -445,9 +445,7 @@ def test_a_file_system_without_symbolic_links_holds_the_files_themselves(
     assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
 
 
-def test_what_the_hubs_tools_keep_without_symbolic_links_is_found(
-    served: tuple[HubServer, Hub], weights: bytes
-) -> None:
+def test_files_stored_without_symbolic_links_are_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     folder = hub.cache / "models--org--tiny" / "snapshots" / COMMIT
     folder.mkdir(parents=True)
@@ -497,7 +495,7 @@ EXPECTED = "expected a URL without spaces that begins with https:// or http://"
 
 
 @addresses
-def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addresses_are_refused(
+def test_white_space_around_a_hubs_address_is_ignored_and_invalid_addresses_are_rejected(
     served: tuple[HubServer, Hub], value: str, found: bool
 ) -> None:
     """In a process of its own: huggingface_hub reads its address when it is imported."""
@@ -513,7 +511,7 @@ def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addr
 
 
 @addresses
-def test_the_address_of_modelscope_is_read_alike(
+def test_the_address_of_modelscope_is_parsed_the_same_way(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, value: str, found: bool
 ) -> None:
     url = served[1].endpoint

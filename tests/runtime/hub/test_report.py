@@ -98,7 +98,7 @@ def test_a_folder_that_is_no_folder_is_reported(served: tuple[HubServer, Hub], t
     assert reported(tmp_path)[1]["reason"] == "VolumeNotWritable"
 
 
-def test_a_report_that_cannot_be_written_is_said(
+def test_an_unwritable_report_is_reported(
     served: tuple[HubServer, Hub], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["pull", "org/tiny:Q8_0", "--skip_plan", "--report", str(tmp_path / "no/report")]) == 2

@@ -104,7 +104,7 @@ def test_a_model_is_planned_from_its_header_and_pulled_by_the_name_of_its_file(s
     assert pull(read_name("s3://built-in/a"), hub, None, out).missing == ()
 
 
-def test_the_command_reports_what_it_pulled(store: S3Server, tmp_path: Path) -> None:
+def test_the_command_lists_the_pulled_files(store: S3Server, tmp_path: Path) -> None:
     report = tmp_path / "report"
     words = ["pull", f"s3://models/{FOLDER}:Q8_0", "--skip_plan", "--report", str(report)]
     done = ballast(words, {**os.environ, **store.environment})
@@ -114,7 +114,7 @@ def test_the_command_reports_what_it_pulled(store: S3Server, tmp_path: Path) -> 
     assert "secret" not in done.stderr + report.read_text()
 
 
-def test_an_interrupted_pull_goes_on_from_what_came(hub: Hub) -> None:
+def test_an_interrupted_pull_resumes_from_the_received_bytes(hub: Hub) -> None:
     found = find(NAME, hub, io.StringIO())
     [file] = found.choice.files
     part = found.store.blob(file).with_name(f"{file.content}.incomplete")
@@ -219,7 +219,7 @@ def test_errors_are_reported_with_their_cause(
         pulled(name)
 
 
-def test_an_identity_that_the_cloud_refuses_is_named(
+def test_a_rejected_cloud_identity_is_reported(
     store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -334,6 +334,6 @@ def test_names_are_read_as_they_are_meant() -> None:
         ),
     ],
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="s3://bucket/prefix"):
         read_name(text)

@@ -62,7 +62,7 @@ def test_outputs_are_cumulative_delta_or_final_only(engine: AsyncLLM) -> None:
     assert sum((output.outputs[0].logprobs for output in pieces), ()) == final.outputs[0].logprobs
 
 
-def test_each_of_many_replies_has_its_own_outputs(engine: AsyncLLM) -> None:
+def test_each_concurrent_reply_has_its_own_outputs(engine: AsyncLLM) -> None:
     params = SamplingParams(n=3, seed=5, temperature=5, max_tokens=6, ignore_eos=True)
     outputs = asyncio.run(all_of(engine.generate("a", params)))
     assert all(len(output.outputs) == 1 for output in outputs)

@@ -57,7 +57,7 @@ def test_leaving_a_stream_frees_its_slot(llm):
     assert llm.generate("1 + 1 =", GREEDY)[0].outputs[0].text
 
 
-def test_ids_are_prompts_too_and_n_replies_have_their_own_seeds(llm):
+def test_token_ids_are_accepted_as_prompts_and_n_replies_have_different_seeds(llm):
     ids = llm.generate("What is 2 + 2?", GREEDY)[0].prompt_token_ids
     params = SamplingParams(n=3, seed=5, temperature=5, max_tokens=8, logprobs=2, ignore_eos=True)
     (output,) = llm.generate([ids], params)
@@ -69,7 +69,7 @@ def test_ids_are_prompts_too_and_n_replies_have_their_own_seeds(llm):
     assert llm.generate(ids, params)[0].outputs == output.outputs
 
 
-def test_what_the_server_refuses_is_refused_by_name(llm):
+def test_parameters_that_the_server_rejects_are_rejected_by_name(llm):
     with pytest.raises(RequestError, match="temperature"):
         llm.generate(["a", "b"], SamplingParams(temperature=9))
     with pytest.raises(RequestError, match="maximum context length"):

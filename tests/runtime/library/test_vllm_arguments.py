@@ -146,7 +146,7 @@ def test_parameters_that_cannot_be_honoured_are_refused_by_name(llm: LLM, params
         llm.generate("a", SamplingParams(**params))
 
 
-def test_parameters_of_vllm_that_ask_for_nothing_are_accepted(llm: LLM) -> None:
+def test_vllm_parameters_without_effect_are_accepted(llm: LLM) -> None:
     params = SamplingParams(
         n=2, best_of=2, detokenize=True, logits_processors=[], extra_args={}, spaces_between_special_tokens=True
     )

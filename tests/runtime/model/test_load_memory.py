@@ -150,7 +150,7 @@ def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:
         load_runner(gguf, spec, spec.vocab_size, beyond_any_address)
 
 
-def test_a_file_larger_than_the_address_space_allowed_has_a_way_out(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_address_space_is_reported_with_a_fix(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     with file.open("wb") as stream:
         stream.write(BUILT_IN.gguf.read_bytes())

@@ -153,7 +153,7 @@ def test_a_refusal_names_the_options_that_would_help_most_first(
         check_memory(plan)
 
 
-def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
+def test_text_and_json_show_gpu_and_host(r1: GgufModel) -> None:
     plan = r1_plan(r1)
     lines = [" ".join(line.split()) for line in render(plan).splitlines()]
     assert "Memory of the host" in lines
@@ -186,7 +186,7 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
 )
-def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
+def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     on_device = 0
@@ -377,7 +377,7 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast:
         check_memory(r1_plan(r1, vram=12 * GIB, numbers=numbers))
 
 
-def test_the_plan_has_room_for_the_buffers_that_are_made(written: MakeTiny) -> None:
+def test_the_plan_includes_all_buffers(written: MakeTiny) -> None:
     gguf = open_gguf(written(arch="v3", mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
@@ -432,7 +432,7 @@ def choosing_too_many(gguf: GgufModel) -> ModelSpec:
     return changed(spec, index=chosen)
 
 
-def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
+def test_insufficient_host_memory_does_not_shorten_planned_steps(r1: GgufModel) -> None:
     config = config_for(r1.path, 24 * GIB)
     config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))
     plan = plan_for(config, r1, R1_SPEC)
@@ -491,7 +491,7 @@ def test_kernels_that_pack_nothing_are_refused(written: MakeTiny, monkeypatch: p
         run(config_for(written().gguf, GIB), out=io.StringIO())
 
 
-def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serving_on_a_missing_gpu_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu does not need a GPU"):
         check_device("cuda:15")
     check_device("cpu")
@@ -520,7 +520,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_lists_unused_options(
         (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 needs packed ones"),
     ],
 )
-def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
+def test_auto_is_the_cpu_if_the_gpu_is_not_supported(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
 ) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)

@@ -109,7 +109,7 @@ def use(plan: MemoryPlan, name: str) -> int:
     return found
 
 
-def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel) -> None:
+def test_spare_memory_is_filled_with_experts_after_the_cache(r1: GgufModel) -> None:
     none, auto = (r1_plan(r1, 80 * GIB, GpuExpertOptions(most)) for most in (0, None))
     check_memory(auto)
     assert none.device is not None
@@ -216,7 +216,7 @@ def test_options_that_cannot_be_followed_are_refused(options: dict[str, object],
 # --- the profile --------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path) -> None:
+def test_a_profile_is_accepted_only_for_its_model(tmp_path: Path) -> None:
     gguf, again, other = (
         open_gguf(write_tiny_model(tmp_path / name, arch="v3", quant=quant, seed=seed).gguf)
         for name, quant, seed in (("a", "q8_0", 0), ("b", "q4_k", 0), ("c", "q8_0", 1))
@@ -251,7 +251,7 @@ def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path)
         ('{"model": "m", "fingerprint": "f", "num_tokens": 1, "uses": [[1e400]]}', r"uses\.0\.0=inf: "),
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path: Path, r1: GgufModel, text: str, message: str) -> None:
+def test_an_invalid_profile_is_rejected(tmp_path: Path, r1: GgufModel, text: str, message: str) -> None:
     file = tmp_path / "profile.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):

@@ -47,7 +47,7 @@ def test_auto_uses_half_of_the_remaining_memory_within_bounds() -> None:
     assert auto_host_bytes(-GIB) == 0
 
 
-def test_auto_is_settled_by_the_plan_and_never_makes_it_too_large(tiny: tuple[GgufModel, ModelSpec]) -> None:
+def test_auto_is_resolved_by_the_plan_and_never_exceeds_memory(tiny: tuple[GgufModel, ModelSpec]) -> None:
     for host, least in ((64 * GIB, 25 * GIB), (8 * GIB, 2 * GIB), (4 * GIB, 0)):
         config, plan = settled(tiny, host)
         taken = config.machine.kv_host_bytes

@@ -98,7 +98,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("step35", "split", "q4_k_m"),
     ],
 )
-def test_the_plan_counts_what_the_loaded_model_takes(
+def test_the_plan_matches_the_memory_of_the_loaded_model(
     written: MakeTiny, arch: str, mla: str, quant: str, num_nodes: int, isa: str
 ) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
@@ -185,7 +185,7 @@ def test_without_a_gpu_rules_move_nothing_and_the_plan_says_so(gguf: GgufModel) 
     assert note.endswith(": without --device cuda, the CPU computes everything")
 
 
-def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
+def test_cache_and_tables_match_the_engines_allocations(gguf: GgufModel) -> None:
     pool = KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32)
     plan = plan_of(gguf)
     assert use(plan, "KV cache") == pool.nbytes
@@ -292,7 +292,7 @@ def test_the_command_prints_and_then_rejects_a_plan_that_does_not_fit(gguf: Gguf
     assert re.search(r"It does not fit\. \S+ GiB more host memory is needed\.\n$", out.getvalue())
 
 
-def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:
+def test_the_command_rejects_the_same_options_as_serve(tmp_path: Path, gguf: GgufModel) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("- match: {name: nothing_like_it}\n  replace: {class: default}\n")
     with pytest.raises(ConfigError, match=r"rule 1 \(name: nothing_like_it\) matches no module of this model"):

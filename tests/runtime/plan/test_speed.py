@@ -104,7 +104,7 @@ def read_speeds(found: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize(("file", "minute", "begins"), RECORDED)
-def test_predictions_are_within_a_quarter_of_what_was_measured(
+def test_predictions_are_within_25_percent_of_measurements(
     works: dict[str, Work], file: str, minute: str, begins: str
 ) -> None:
     found = runs(file, minute, begins)
@@ -164,7 +164,7 @@ def test_the_bytes_of_a_step_are_those_that_benchmarks_counted(works: dict[str, 
                 assert gigabytes == pytest.approx(record["gb_read_per_step"], rel=0.05)
 
 
-def test_the_limit_is_named(works: dict[str, Work]) -> None:
+def test_the_limiting_factor_is_reported(works: dict[str, Work]) -> None:
     slow_memory, slow_cpu = Rates(1e9, 64, "avx512"), Rates(1e12, 1, "reference")
     assert decode(works["v2"], slow_memory, 1).limit == "host memory, 1.6 GiB per step"
     assert decode(works["v2"], slow_cpu, 1).limit == "the CPU's arithmetic"
@@ -208,7 +208,7 @@ def test_a_machine_is_described(
     assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in told
 
 
-def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
+def test_a_described_machine_does_not_use_the_local_gpu(
     models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "free_vram", lambda _: 4 * GIB)

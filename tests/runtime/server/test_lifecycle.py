@@ -83,7 +83,7 @@ def test_a_signal_while_it_loads_stops_the_server_at_once():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(number):
+def test_a_signal_finishes_running_requests_rejects_new_ones_and_exits_cleanly(number):
     with ServerProcess(*SLOW, module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=50, stream=True), timeout=30) as stream:
             assert server.get("/readyz")[0] == 200
@@ -174,7 +174,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_frame():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_engine_inside_an_endless_step_does_not_keep_the_server_from_a_clean_exit(stream):
+def test_an_endless_step_does_not_prevent_a_clean_exit(stream):
     options = ("--hang_at", "5", "--drain_timeout_s", "0.3", "--stuck_s", "0.3", "--max_new_tokens", "100")
     with ServerProcess(*options, module=FAKE) as server:
         reply = Background(post(server, max_tokens=100, stream=stream))
@@ -254,7 +254,7 @@ def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault(
         assert "the fake model was told to fail" in server.stderr.splitlines()[-1]
 
 
-def test_an_engine_that_hangs_for_too_long_is_declared_dead_and_ends_the_process_as_our_fault():
+def test_an_engine_that_hangs_is_declared_dead_and_ends_the_process():
     with ServerProcess("--hang_at", "5", "--fatal_silence_s", "2", module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=100, stream=True), timeout=30) as stream:
             *chunks, error, done = frames(stream)
@@ -306,7 +306,7 @@ def test_a_port_in_use_is_a_configuration_error():
         (("--admin_port", "10002"), "admin_port=10002: is also the API's port; choose another"),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_blamed_on_the_option_that_names_it(options, sentence):
+def test_an_unusable_address_is_reported_with_its_option(options, sentence):
     code, said = ended(*options)
     assert code == 2
     assert sentence in said[-1]
@@ -321,7 +321,7 @@ def test_an_admin_port_in_use_is_blamed_on_its_own_option():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_request_that_takes_too_long_is_ended_and_leaves_nothing(stream):
+def test_a_request_over_the_time_limit_is_ended_and_leaves_nothing_behind(stream):
     # The head of a stream must have come before.
     with ServerProcess(*SLOW, "--request_timeout_s", "2" if stream else "0.5", module=FAKE) as server:
         status, headers, body = Background(post(server, max_tokens=1000, stream=stream)).result()

@@ -37,7 +37,7 @@ def test_a_character_comes_out_with_its_last_byte(tokenizer: Tokenizer) -> None:
     assert [delta.text for delta in deltas] == ["a", "", "é", "", "", "", "👍", "", "", "中", ""]
 
 
-def test_an_emoji_joined_from_several_comes_out_whole_characters_at_a_time(tokenizer: Tokenizer) -> None:
+def test_a_joined_emoji_is_emitted_in_whole_characters(tokenizer: Tokenizer) -> None:
     family = "👩\u200d👩\u200d👧"
     deltas = pushed(Detokenizer(tokenizer), by_bytes(tokenizer, family))
     assert "".join(delta.text for delta in deltas) == family
@@ -63,7 +63,7 @@ def test_control_tokens_are_counted_and_not_shown(tokenizer: Tokenizer) -> None:
     assert shown.text == tokenizer.decode(ids, skip_control=False)
 
 
-def test_a_stop_string_across_tokens_is_cut_off_and_none_of_it_leaks(tokenizer: Tokenizer) -> None:
+def test_a_stop_string_across_tokens_is_removed_completely(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer, ["###"]), by_bytes(tokenizer, "ab###cd"))
     assert [delta.text for delta in deltas] == ["a", "b", "", "", "", "", "", ""]
     assert [delta.stopped for delta in deltas] == [False] * 4 + [True] * 4
@@ -104,7 +104,7 @@ def test_a_stop_string_completed_by_the_last_token_is_cut_off(tokenizer: Tokeniz
     assert detokenizer.push(by_bytes(tokenizer, "the end")) == Delta("the ", True, 7)
 
 
-def test_at_most_one_character_less_than_the_longest_stop_is_held(tokenizer: Tokenizer) -> None:
+def test_at_most_the_longest_stop_minus_one_character_is_held_back(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer, ["aaab", "ab"])
     text = "".join(detokenizer.push(by_bytes(tokenizer, "a")).text for _ in range(20))
     assert len(text) == 17
@@ -190,7 +190,7 @@ def test_a_stop_string_does_not_match_inside_tool_calls(text: str, shown: str, s
         assert (found, detokenizer.stop is not None) == (shown, stopped)
 
 
-def test_a_stop_string_that_begins_before_a_tool_call_does_not_go_on_in_it() -> None:
+def test_a_stop_string_does_not_continue_into_a_tool_call() -> None:
     tokenizer = byte_tokenizer(user_defined=("<call>",))
     detokenizer = Detokenizer(tokenizer, ["ab"], marks={word(tokenizer, "<call>"): Mark.CALL})
     deltas = pushed(detokenizer, tokenizer.encode("a<call>b"))

@@ -56,7 +56,7 @@ def test_a_key_that_is_no_id_counts_as_missing(wrong: Any) -> None:
     assert found(fim_pre_token_id=wrong, fim_suf_token_id=8, fim_mid_token_id=9) is None
 
 
-def test_a_model_that_lacks_one_has_none() -> None:
+def test_a_model_without_all_infill_tokens_has_none() -> None:
     assert found() is None
     assert found(*QWEN[:2]) is None
     assert found(*QWEN[:2], fim_mid_token_id=FIRST) is None, "one token cannot be two of them"

@@ -167,7 +167,7 @@ def test_a_model_without_a_vocabulary_is_loaded_for_ids_alone(values: dict[str, 
             refused()
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match=r"tokenizer_config\.json: is not JSON"):
         load_text(tmp_path, metadata(), "m.gguf")

@@ -40,7 +40,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
         (None, ""),
     ],
 )
-def test_the_effort_of_3_7_is_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
+def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
     options = {} if asked is None else {"reasoning_effort": asked}
     with_system = render("step-3.7-flash", SYSTEM, options=options)
     assert with_system == f"{BOS}<|im_start|>system\n{line}S<|im_end|>\n{OPEN}"

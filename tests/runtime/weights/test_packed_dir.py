@@ -332,7 +332,7 @@ def on_two_nodes(start: Start, model: Path, folder: Path) -> tuple[np.ndarray, L
         return executor.submit(start, model, folder, topology=nodes, numa="auto").result()
 
 
-def test_another_division_among_nodes_is_another_set(model: Path, folder: Path, start: Start) -> None:
+def test_another_division_among_nodes_uses_another_set(model: Path, folder: Path, start: Start) -> None:
     first, _ = start(model, folder)
     before = only_set(folder)
     result, log = on_two_nodes(start, model, folder)
@@ -341,7 +341,7 @@ def test_another_division_among_nodes_is_another_set(model: Path, folder: Path, 
     np.testing.assert_allclose(result, first, rtol=0, atol=1e-4 * np.abs(first).max())
 
 
-def test_another_layout_is_another_set(
+def test_another_layout_uses_another_set(
     model: Path, folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(model, folder)
@@ -351,7 +351,7 @@ def test_another_layout_is_another_set(
     assert only_set(folder) != before
 
 
-def test_other_weights_under_the_same_name_size_and_time_are_another_set(
+def test_different_weights_with_equal_name_size_and_time_use_another_set(
     tmp_path: Path, folder: Path, start: Start
 ) -> None:
     results = []
@@ -384,7 +384,7 @@ def test_a_stale_set_that_cannot_be_removed_is_reported_and_harmless(model: Path
     assert log.why == f"{stale}/sub: Is a directory"
 
 
-def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> None:
+def test_unrelated_files_in_the_folder_are_kept(model: Path, folder: Path, start: Start) -> None:
     folder.mkdir()
     (folder / "mine").write_text("kept")
     (folder / "ballast-packed-notes").mkdir()
@@ -439,7 +439,7 @@ def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_t
     assert "256.0 KiB are free" in log.why
 
 
-def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path, start: Start) -> None:
+def test_an_unwritable_folder_is_reported(model: Path, small_tmpfs: Path, start: Start) -> None:
     plain, _ = start(model, small_tmpfs)
     lock = only_set(small_tmpfs) / "lock"
     for missing in (lock, lock.parent):
@@ -452,7 +452,7 @@ def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path
         shutil.rmtree(lock.parent, ignore_errors=True)
 
 
-def test_room_that_ends_meanwhile_is_given_back(
+def test_space_is_released_if_it_runs_out_during_a_write(
     model: Path, small_tmpfs: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _ = start(model, None)
@@ -511,7 +511,7 @@ def test_plain_loops_keep_nothing(model: Path, folder: Path, start: Start) -> No
     assert not folder.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(model: Path, tmp_path: Path, start: Start) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(model: Path, tmp_path: Path, start: Start) -> None:
     (tmp_path / "file").write_text("")
     plain, log = start(model, tmp_path / "file")
     assert log.events == [UNUSED]

@@ -106,7 +106,7 @@ def test_a_constant_comes_back_almost_exactly(ggml_type: GGMLQuantizationType, c
 
 @pytest.mark.parametrize("ggml_type", SPANNING, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("outlier", [6e4, -6e4])
-def test_an_outlier_survives_and_spoils_only_its_block(ggml_type: GGMLQuantizationType, outlier: float):
+def test_an_outlier_is_kept_and_affects_only_its_block(ggml_type: GGMLQuantizationType, outlier: float):
     if ggml_type in SMALL_RANGE:
         outlier = np.copysign(2600, outlier)
     values = normal(4, 512)
@@ -121,7 +121,7 @@ def test_an_outlier_survives_and_spoils_only_its_block(ggml_type: GGMLQuantizati
 
 @pytest.mark.parametrize("ggml_type", SCALED, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("size", [1e-6, 1e-9, 1e-30, 1e-42])
-def test_weights_too_small_for_the_scales_fade_to_zero(ggml_type: GGMLQuantizationType, size: float):
+def test_weights_too_small_for_the_scales_become_zero(ggml_type: GGMLQuantizationType, size: float):
     back = there_and_back(normal(4, 512) * np.float32(size), ggml_type)
     assert np.abs(back).max() <= 20 * size + 1e-6
 

@@ -64,7 +64,7 @@ def test_a_place_that_the_spec_no_longer_selects_is_emptied():
     assert plan((), {"a": Held(40), "b": Held(40, leaving=True)}) == PlacePlan(remove=("a",))
 
 
-def test_a_smaller_capacity_removes_what_no_longer_fits():
+def test_a_smaller_capacity_removes_models_that_no_longer_fit():
     held = {"a": Held(40, "2026-01-01"), "b": Held(40, "2026-01-02")}
     assert plan((A, B), held, capacity=50) == PlacePlan(remove=("a",), no_room=("a",))
 

@@ -25,7 +25,7 @@ def test_a_pod_that_flaps_is_no_progress():
     assert clock.idle_s("a", 2, 3, 20.0) == 20
 
 
-def test_a_complete_service_is_never_idle_and_a_later_failure_starts_the_clock():
+def test_a_complete_service_never_times_out_and_a_later_failure_starts_the_timeout():
     clock = ProgressClock()
     clock.idle_s("a", 3, 3, 0.0)
     assert clock.idle_s("a", 3, 3, 500.0) == 0

@@ -98,7 +98,7 @@ def test_an_engine_that_sees_no_gpu_gets_a_hint_about_runtime_classes():
         (None, "ContainerCreating"),
     ],
 )
-def test_a_container_that_does_not_start_has_its_reason(waiting, reason):
+def test_a_container_that_does_not_start_is_reported_with_its_reason(waiting, reason):
     assert reasons(seen(not_running(waiting=waiting)))["ModelLoaded"] == ("False", reason)
 
 
@@ -185,7 +185,7 @@ def test_conflicts_come_first():
     assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")
 
 
-def test_a_service_that_is_not_reached_through_its_address_is_not_ready():
+def test_a_service_unreachable_at_its_address_is_not_ready():
     assert reasons(seen(pod(), service_failure="refused"))["Ready"] == ("False", "ServiceUnreachable")
 
 
@@ -213,7 +213,7 @@ def test_every_replica_counts():
     assert found["EndpointReady"] == ("False", "PodsNotReady")
 
 
-def test_an_image_volume_that_the_api_server_dropped_is_named():
+def test_an_image_volume_dropped_by_the_api_server_is_reported():
     asked = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
     assert reasons(seen(pod(of=asked)), asked)["Ready"] == ("True", "Serving")
     dropped = seen(pod(of=asked, volumes=frozenset({"scratch"})))

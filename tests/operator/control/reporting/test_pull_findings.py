@@ -26,7 +26,7 @@ def test_each_step_is_reported():
 
 
 @pytest.mark.parametrize("seen_reason", FIXES)
-def test_every_trouble_has_a_fix_and_is_trouble(seen_reason):
+def test_every_pull_failure_has_a_fix_and_is_reported_as_a_failure(seen_reason):
     finding = found(Pull(trouble=Trouble(seen_reason, "said")))
     assert finding.troubles
     assert FIXES[seen_reason] in finding.message

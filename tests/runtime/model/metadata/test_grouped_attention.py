@@ -177,7 +177,7 @@ def test_senseless_numbers_are_refused(tmp_path: Path, metadata: dict[str, Any],
         ({"blk.2.attn_k.bias": (64,)}, r"is a bias of blk\.2\.attn_k\.weight, which is not supported"),
     ],
 )
-def test_weights_that_would_be_left_out_are_refused(
+def test_files_with_unused_weights_are_rejected(
     tmp_path: Path, shapes: dict[str, tuple[int, ...] | None], message: str
 ) -> None:
     gguf = file_of(tmp_path, QWEN3_SPEC, shapes=shapes)

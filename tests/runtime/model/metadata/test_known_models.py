@@ -120,7 +120,7 @@ def refusal(gguf: GgufModel, config: HfConfig | None = None) -> str:
     ],
     ids=["v2-lite", "v2", "v3", "k2", "k2-thinking", "glm-flash"],
 )
-def test_a_known_model_needs_none_of_the_keys_that_old_files_lack(
+def test_a_known_model_needs_no_keys_that_old_files_lack(
     tmp_path: Path, spec: ModelSpec, without: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = read_spec(file_of(tmp_path, spec, ()))

@@ -50,7 +50,7 @@ def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
     }
 
 
-def test_index_keys_are_a_plane_of_the_layers_that_have_an_indexer() -> None:
+def test_layers_with_an_indexer_have_index_keys_in_the_cache() -> None:
     widths = [[(plane.name, plane.width) for plane in planes] for planes in GLM_DSA_SPEC.planes]
     full, shared = [("latent", 80), ("index keys", 32)], [("latent", 80)]
     assert widths == [full, full, full, shared, shared, full]
@@ -58,7 +58,7 @@ def test_index_keys_are_a_plane_of_the_layers_that_have_an_indexer() -> None:
     assert V32_SPEC.kv_numbers == 3 * (80 + 32)
 
 
-def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
+def test_layers_with_a_shared_indexer_need_no_indexer_tensors(tmp_path: Path) -> None:
     assert not any(name.startswith(("blk.3.indexer", "blk.4.indexer")) for name in expected_tensors(GLM_DSA_SPEC))
     kept = file_of(tmp_path, GLM_DSA_SPEC, shapes={"blk.4.indexer.proj.weight": (16, 64)})
     check_tensors(kept, read_spec(kept))
@@ -176,7 +176,7 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
         read_spec(file_of(tmp_path, V32_SPEC), HfConfig.model_validate(config))
 
 
-def test_a_config_of_the_same_model_says_what_the_file_does(tmp_path: Path) -> None:
+def test_config_and_file_of_a_model_agree(tmp_path: Path) -> None:
     config = {"index_topk": 2**31 - 1, "indexer_types": ["full", "full", "full", "shared", "shared", "full", "full"]}
     file = file_of(tmp_path, GLM_DSA_SPEC, {"attention.indexer.top_k": 2**31 - 1})
     assert read_spec(file, HfConfig.model_validate(config)).context_length < 2**31 - 1

@@ -53,7 +53,7 @@ def units(spec: ModelSpec) -> list[tuple[object, object]]:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"expert_gating_func": None, "expert_weights_norm": None}])
-def test_a_file_says_what_its_layers_are(tmp_path: Path, metadata: dict[str, Any]) -> None:
+def test_a_file_describes_its_layers(tmp_path: Path, metadata: dict[str, Any]) -> None:
     gguf = file_of(tmp_path, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)

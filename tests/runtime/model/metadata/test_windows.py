@@ -48,7 +48,7 @@ def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path
     )
 
 
-def test_every_product_of_a_layer_but_those_of_norms_has_a_bias() -> None:
+def test_every_linear_layer_has_a_bias() -> None:
     tensors = expected_tensors(GPT_OSS_SPEC)
     matrices = {name.removesuffix(".weight") for name in tensors if name.startswith("blk.1.") and "norm" not in name}
     with_bias = {name.removesuffix(".bias") for name in tensors if name.startswith("blk.1.") and name.endswith(".bias")}

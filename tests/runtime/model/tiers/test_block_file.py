@@ -58,7 +58,7 @@ def read(file: BlockFile, block: int) -> NDArray[np.uint8] | None:
     return found if file.read(block, found) else None
 
 
-def test_another_process_finds_what_was_written(tmp_path: Path) -> None:
+def test_another_process_finds_written_blocks(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         found = file.restored()
@@ -99,7 +99,7 @@ def test_blocks_after_a_rewritten_block_are_dropped(tmp_path: Path) -> None:
     assert restored(tmp_path) == [6, 5, 3], "7 was written after another 5"
 
 
-def test_a_dropped_block_takes_what_follows_along(tmp_path: Path) -> None:
+def test_a_dropped_block_also_drops_its_successors(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.drop(3)
@@ -148,7 +148,7 @@ def test_files_of_noise_hold_nothing(tmp_path: Path) -> None:
     assert restored(tmp_path) == []
 
 
-def test_a_smaller_bound_keeps_what_is_within_it(tmp_path: Path) -> None:
+def test_a_smaller_limit_keeps_blocks_within_it(tmp_path: Path) -> None:
     path = filled(tmp_path)
     with opened(tmp_path, num_blocks=6) as file:
         assert file.restored().blocks.tolist() == [5, 6, 3]
@@ -163,7 +163,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_other_sets_are_removed_unless_somebody_uses_them(tmp_path: Path) -> None:
+def test_other_sets_are_removed_unless_in_use(tmp_path: Path) -> None:
     (tmp_path / "ballast-kv-notes").mkdir()
     (tmp_path / "letters").write_text("mine")
     with opened(tmp_path, OTHER) as used:
@@ -235,7 +235,7 @@ KILLED_WRITER = """
 """
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_whole_blocks(tmp_path: Path) -> None:
+def test_a_process_killed_during_a_write_leaves_complete_blocks(tmp_path: Path) -> None:
     code = KILLED_WRITER.format(tests=str(Path(__file__).parents[3]), folder=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

@@ -73,7 +73,7 @@ def tier(device: Device, tmp_path: Path) -> Any:
     made.close(30)
 
 
-def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) -> None:
+def test_copies_to_the_cache_do_not_block_requests(device: Device, tier: DiskTier) -> None:
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
     assert device.has_begun.wait(30)
     assert tier.poll().fetched == []
@@ -141,7 +141,9 @@ def test_a_sequence_that_fetches_again_during_its_first_read_is_reported_once(
     assert ends == [Fetched(7, 2), Fetched(8, 1)]
 
 
-def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_that_cannot_be_copied_are_computed(
+    device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture
+) -> None:
     device.error = RuntimeError("the device is full")
     tier.fetch(7, [moved(1, 5)])
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 0)]
@@ -152,7 +154,7 @@ def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplo
     assert wait_for("the next", lambda: tier.poll().fetched) == [Fetched(8, 1)]
 
 
-def test_blocks_of_another_arithmetic_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_computed_differently_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path / "model", arch="v3", mla="split", quant="f32").gguf)
     assert (disk_folder.SOURCES / "rope.py").is_file()
     monkeypatch.setattr(disk_folder, "SOURCES", tmp_path)

@@ -33,7 +33,7 @@ def test_the_latest_counts_most() -> None:
     assert speed.block_seconds(now) > 0.9
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_read_speeds_are_forgotten() -> None:
     speed = ReadSpeed()
     speed.note(1, 10.0, 10.0)
     assert speed.block_seconds(10.0 + FORGOTTEN_AFTER_S) == pytest.approx(10.0)

@@ -28,7 +28,7 @@ def complete(client, *, extra=None, **fields):
     return client.completions.create(model="m", extra_body=GO_ON | (extra or {}), **fields)
 
 
-def test_choices_differ_but_come_again_with_the_same_seed_and_the_prompt_counts_once(client):
+def test_choices_differ_but_are_reproducible_and_the_prompt_counts_once(client):
     def texts(seed):
         reply = chat(client, n=5, seed=seed, temperature=1.0)
         assert [choice.index for choice in reply.choices] == list(range(5))
@@ -137,7 +137,7 @@ def test_the_first_prompt_token_has_no_score_and_generation_is_optional(client):
     )
 
 
-def test_a_stop_string_ends_one_choice_and_is_kept_when_asked_for(client):
+def test_a_stop_string_ends_one_choice_and_is_included_on_request(client):
     fields = {"n": 4, "seed": 11, "temperature": 1.0, "max_tokens": 30}
     whole = [choice.message.content for choice in chat(client, **fields).choices]
     stop = whole[2][5:8]

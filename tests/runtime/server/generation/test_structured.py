@@ -93,7 +93,7 @@ def test_any_object_is_valid_json_with_every_other_parameter_on(client):
         assert b"".join(bytes(token.bytes) for token in spelled).decode() == choice.message.content
 
 
-def test_a_reply_that_is_cut_says_so_and_begins_as_the_shape_does(client):
+def test_a_truncated_reply_has_finish_reason_length_and_begins_like_its_schema(client):
     reply = chat(client, response_format=schema_of(SHORT), max_tokens=3)
     assert reply.choices[0].finish_reason == "length"
     assert reply.choices[0].message.content.startswith("{")
@@ -135,7 +135,7 @@ DOG_OR_CAT = r"cat|dog\d\d"
         ({"guided_json_object": True, "logit_bias": None}, r"(?s)\{.*\}"),
     ],
 )
-def test_every_dialects_field_for_the_form_is_kept_to_in_texts_and_chats(client, fields, pattern):
+def test_every_dialects_format_field_is_enforced_in_completions_and_chats(client, fields, pattern):
     bias = quotation_marks(client) if "logit_bias" in fields else {}
     asked = {name: value for name, value in fields.items() if name != "logit_bias"}
     common = {"model": "m", "max_tokens": 400, "seed": 3, "logit_bias": bias, "extra_body": asked}

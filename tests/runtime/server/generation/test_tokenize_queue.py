@@ -134,7 +134,7 @@ def test_a_list_in_parts_is_the_same_list(items: list[Any], size: int) -> None:
         assert json.loads(json_text.list_to_json(items, str)) == [str(item) for item in items]
 
 
-def test_no_one_call_writes_more_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_single_call_serialises_more_than_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = json_text.to_json
 

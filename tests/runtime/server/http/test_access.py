@@ -78,7 +78,7 @@ def test_the_admin_port_wants_no_key(key_file):
         assert server.get("/v1/models")[0] == 401
 
 
-def test_a_changed_file_counts_and_one_that_vanishes_leaves_the_last_keys_in_force(key_file):
+def test_a_changed_key_file_is_reloaded_and_a_deleted_one_keeps_the_last_keys(key_file):
     with ServerProcess("--api_key_file", str(key_file), module=FAKE) as server:
         assert status(server, "third-key").status_code == 401
         key_file.write_text("third-key\n")

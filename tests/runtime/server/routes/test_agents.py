@@ -252,7 +252,7 @@ def test_tools_that_the_conversation_brings_are_known(server):
     assert (call["type"], call["name"]) == ("custom_tool_call", "patch")
 
 
-def test_a_chats_hosted_tools_are_left_out(server):
+def test_hosted_tools_of_a_chat_are_left_out(server):
     tools = [{"type": "web_search"}, {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
     body = {"messages": [{"role": "user", "content": "say call"}], "tools": tools, "reasoning_effort": "none"}
     reply = post(server, "/v1/chat/completions", body)

@@ -80,7 +80,7 @@ def test_reasoning_and_a_text_are_blocks(client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("display", "is_shown"), [("summarized", True), ("updates", True), (None, True), ("omitted", False)]
 )
-def test_reasoning_is_left_out_on_demand(
+def test_reasoning_is_omitted_on_request(
     client: anthropic.Anthropic, kind: str, display: str | None, *, is_shown: bool
 ) -> None:
     thinking: Any = {"type": kind, "display": display} | ({"budget_tokens": 1024} if kind == "enabled" else {})

@@ -75,7 +75,7 @@ def test_two_names_for_one_field_must_agree(alphabet):
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": -1}, {"n_predict": -1}, {}])
-def test_as_many_tokens_as_fit(alphabet, fields):
+def test_max_tokens_defaults_to_the_remaining_context(alphabet, fields):
     body = {"prompt": "ab", **fields}
     reply = post(alphabet, "/v1/completions", **body)
     assert reply.json()["usage"]["completion_tokens"] == 60
@@ -91,7 +91,7 @@ def test_as_many_tokens_as_fit(alphabet, fields):
         ("/v1/messages", {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 32000}),
     ],
 )
-def test_more_than_the_server_lets_one_have_is_lowered_said_and_counted(alphabet, path, body):
+def test_max_tokens_above_the_limit_is_lowered_reported_and_counted(alphabet, path, body):
     before = alphabet.metrics()["ballast_lowered_max_tokens_total"]
     reply = post(alphabet, path, **body)
     assert reply.headers["x-ballast-max-tokens"] == "60"
@@ -109,7 +109,7 @@ def test_more_than_the_server_lets_one_have_is_lowered_said_and_counted(alphabet
         ({"stop_token_ids": [1], "stop": "zz"}, None),
     ],
 )
-def test_a_choice_says_what_of_the_clients_ended_it(alphabet, fields, reason):
+def test_a_choice_reports_the_clients_stop_that_ended_it(alphabet, fields, reason):
     assert text(alphabet, **fields)["choices"][0]["stop_reason"] == reason
     last = frames(alphabet, "/v1/completions", prompt="abcd", max_tokens=4, **fields)[-1]
     assert last["choices"][0]["stop_reason"] == reason
@@ -202,7 +202,7 @@ def token(letter):
         ({"allowed_token_ids": [token("q")], "regex": "[a-z]{4}"}, "qqqq"),
     ],
 )
-def test_which_tokens_may_come(alphabet, fields, reply):
+def test_bad_words_and_allowed_tokens_restrict_the_reply(alphabet, fields, reply):
     whole = text(alphabet, temperature=0, **fields)
     said = whole["choices"][0]["text"]
     assert whole["usage"]["completion_tokens"] == 4

@@ -155,7 +155,7 @@ def test_a_reply_is_drawn_as_markdown_and_never_as_html(page, server):
     expect(page.locator("article.user > .text")).to_have_text("<b>add</b> **please**")
 
 
-def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(page, server):
+def test_a_streamed_text_is_rendered_like_a_whole_one(page, server):
     page.goto(server.url)
     whole, grown = page.evaluate(
         """async (text) => {
@@ -220,7 +220,7 @@ def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, se
     expect(page.locator(".versions")).to_have_text(["‹1 / 2›", "‹1 / 2›"])
 
 
-def test_an_edit_that_is_given_up_changes_nothing(page, server):
+def test_a_cancelled_edit_changes_nothing(page, server):
     says(page, "one")
     page.goto(server.url)
     ask(page, "first")
@@ -255,7 +255,7 @@ def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
     expect(page.locator("article.user .versions")).to_contain_text("2 / 2")
 
 
-def test_a_message_is_deleted_with_what_follows_it(page, server):
+def test_a_message_is_deleted_with_all_later_ones(page, server):
     page.on("dialog", lambda dialog: dialog.accept())
     says(page, "one", "two")
     page.goto(server.url)
@@ -415,7 +415,7 @@ $$
 """
 
 
-def test_formulas_are_drawn_and_their_source_is_shown_where_they_are_wrong(page, server):
+def test_formulas_are_rendered_and_invalid_ones_shown_as_source(page, server):
     says(page, FORMULAS)
     page.goto(server.url)
     ask(page, "root")
@@ -571,7 +571,7 @@ def test_the_servers_own_timings_and_the_context_are_shown(page, server):
     expect(page.locator("#context-text")).to_have_text(re.compile(r"^1[5-9] of 2,048"))
 
 
-def test_the_box_grows_with_its_text_as_far_as_there_is_room(page, server):
+def test_the_input_box_grows_with_its_text_within_the_page(page, server):
     page.goto(server.url)
     heights = []
     for lines in (1, 8, 200):
@@ -675,7 +675,7 @@ POST = """async ([url, type]) => {
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("evil.example", 421)])
-def test_a_page_of_another_name_makes_the_server_do_nothing(browser, server, host, status):
+def test_a_page_of_another_host_cannot_use_the_server(browser, server, host, status):
     """The browser sends such a body without asking the server before. The name was moved here, as its owner can."""
     tab = browser.new_page()
     num_tokens, num_events = server.metrics()["ballast_prompt_tokens_total"], len(server.events)

@@ -168,7 +168,7 @@ def test_llama_forms(server, form, pattern):
     ],
     ids=json.dumps,
 )
-def test_llama_messages_that_are_none(server, messages):
+def test_llama_rejects_invalid_messages(server, messages):
     reply = ask(server, "/chat/completions", {"messages": messages})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"].startswith("messages")
@@ -252,7 +252,7 @@ def test_llama_tokenize(server):
 @pytest.mark.parametrize(
     "extra", [{}, {"filename": "ok"}, {"filename": 123, "text": "abc"}, {"filename": 1, "text": 4}]
 )
-def test_llama_infill_with_a_file_that_is_none(server, extra):
+def test_llama_infill_rejects_an_invalid_file(server, extra):
     body = {"input_extra": [extra], "input_prefix": "a", "prompt": "b", "input_suffix": "c"}
     assert ask(server, "/infill", body).status_code == 400
 

@@ -220,7 +220,7 @@ def test_unsupported_values_are_refused_by_name(client: openai.OpenAI, fields: d
     assert (refused.value.param or "").startswith(param)
 
 
-def test_an_input_that_is_too_long_is_refused_in_the_clients_words(client: openai.OpenAI) -> None:
+def test_an_input_that_is_too_long_is_rejected_with_the_clients_field_name(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="or lower max_output_tokens") as refused:
         client.responses.create(model="m", input="x " * 100_000, max_output_tokens=5)
     assert refused.value.param == "input"
@@ -236,7 +236,7 @@ def test_input_tokens_are_those_of_the_response(client: openai.OpenAI) -> None:
         assert counted.input_tokens == whole.usage.input_tokens
 
 
-def test_what_cannot_be_counted_is_refused_by_name(client: openai.OpenAI) -> None:
+def test_uncountable_inputs_are_rejected_by_name(client: openai.OpenAI) -> None:
     for fields, param in (({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"), ({}, "input")):
         with pytest.raises(openai.BadRequestError) as refused:
             client.post("/responses/input_tokens", body={"model": "m", **fields}, cast_to=object)

@@ -108,7 +108,7 @@ def test_unsampled_requests_and_probes_are_not_traced(server, collector):
     assert not [span for span in collector.spans if "readyz" in span["name"]]
 
 
-def test_a_refused_request_has_no_phases_and_no_text_goes_out(server, collector):
+def test_a_rejected_request_has_no_phases_and_spans_contain_no_text(server, collector):
     reply = chat(server, {}, max_tokens="SECRET")
     assert reply.status_code == 400
     (whole,) = spans_of(collector, reply.headers["traceresponse"].split("-")[1], 1).values()
@@ -167,7 +167,7 @@ def test_a_traceparent_is_read_as_w3c_says(header, sampled):
 
 
 @pytest.mark.parametrize("state", ["x" * 513, "a=\nb", "a=é"])
-def test_a_tracestate_that_may_not_be_passed_on_is_dropped(state):
+def test_an_invalid_tracestate_is_dropped(state):
     found = read_parent(PARENT, state)
     assert found is not None
     assert found.state == ""
@@ -189,7 +189,7 @@ def test_a_share_of_the_requests_without_a_trace_is_traced():
         (Phases(2.0, 3.0, 4.0, 5.0), ["prepare", "queue", "prefill", "decode"]),
     ],
 )
-def test_a_request_that_is_cut_off_has_the_phases_that_it_began(phases, names):
+def test_an_aborted_request_has_spans_for_the_phases_it_began(phases, names):
     got = []
     tracer = Tracer(got.extend, 1.0)
     record = Record("id", started=1.0, status=504, outcome="timeout", phases=phases)

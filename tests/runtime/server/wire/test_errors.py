@@ -180,7 +180,7 @@ def test_unknown_routes_and_methods_use_the_envelope_too(server, method, path, s
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_even_when_its_length_is_not_announced(server, chunked):
+def test_a_body_that_is_too_large_is_rejected_without_a_content_length(server, chunked):
     data = json.dumps(TEXT | {"prompt": "x" * 8000}).encode()
     parts = (data[n : n + 1000] for n in range(0, len(data), 1000)) if chunked else data
     headers = {"Transfer-Encoding": "chunked"} if chunked else {}
@@ -209,7 +209,7 @@ def test_a_chunked_body_within_the_limit_is_read(server):
     assert status == 200
 
 
-def test_a_client_that_asks_before_it_sends_a_large_body_is_refused_at_once(server):
+def test_expect_100_continue_with_a_large_body_is_rejected_immediately(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"

@@ -46,14 +46,14 @@ def chat(**fields):
     return body(ChatCompletionRequest, **({"messages": [{"role": "user", "content": "hi"}]} | fields))
 
 
-def test_what_the_client_leaves_out_is_openais_default():
+def test_omitted_fields_have_openais_defaults():
     params = to_sampling(chat(), max_tokens=9, eos_ids=frozenset({1}))
     assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
     assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
     assert (params.max_tokens, params.min_tokens, params.stop_token_ids) == (9, 0, {1})
 
 
-def test_every_sampling_parameter_of_the_engine_is_a_field_of_each_openai_body_and_of_the_library():
+def test_every_sampling_parameter_is_a_field_of_each_openai_body_and_the_library():
     names = {each.name for each in fields(SamplingParams)} - {"max_tokens", "logprobs", "constraint"}
     for kind in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         assert names <= kind.model_fields.keys()
@@ -97,7 +97,7 @@ def test_stop_is_one_text_several_or_none(stop, expected):
     assert chat(stop=stop).stop == expected
 
 
-def test_a_whole_number_may_be_written_with_a_point():
+def test_an_integer_may_be_written_with_a_decimal_point():
     written = {"max_tokens": 3.0, "n": 2.0, "seed": -4.0, "top_k": 5.0, "priority": 1e3, "stop_token_ids": [6.0]}
     read = chat(**written)
     found = {name: getattr(read, name) for name in written}
@@ -174,7 +174,7 @@ def test_max_tokens_is_lowered_to_the_limit_or_must_fit(text, num_prompt, asked,
     assert (job.sampling.max_tokens, job.lowered_max_tokens) == (granted, said)
 
 
-def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
+def test_max_tokens_defaults_to_the_largest_allowed_that_fits(text):
     request_builder = RequestBuilder(text, LIMITS)
     assert request_builder.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50
     assert request_builder.completion(body(CompletionRequest, prompt="x" * 79)).sampling.max_tokens == 20
@@ -240,7 +240,7 @@ def test_which_of_a_chats_tokens_are_its_prompt(text, fields, kept):
         ({"reasoning": {"effort": "lots"}}, "reasoning.effort"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(fields, param):
+def test_invalid_fields_are_rejected_by_name(fields, param):
     with pytest.raises(RequestError) as refused:
         chat(**fields)
     assert refused.value.param == param
@@ -315,7 +315,7 @@ def prompt_of(text, **fields):
         ({"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}, "</think>"),
     ],
 )
-def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
+def test_every_option_for_reasoning_reaches_the_template(v31, fields, tail):
     assert prompt_of(v31, **fields).endswith(f"<｜Assistant｜>{tail}")
 
 
@@ -337,7 +337,7 @@ def test_a_model_without_reasoning_ignores_a_request_for_it(v31, fields, named):
     assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).ineffective == ()
 
 
-def test_variables_that_the_template_does_not_read_are_named(text, v31):
+def test_unused_template_variables_are_reported(text, v31):
     variables = {"enable_thinking": True, "extra": "a", "other": 1}
     job = RequestBuilder(text, LIMITS).chat(chat(chat_template_kwargs=variables))
     assert job.ineffective == ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.other")
@@ -479,7 +479,7 @@ def test_a_frame_is_one_line_for_any_text_and_model_name(piece, model):
         assert chunk["model"] == model
 
 
-def test_timings_are_speeds_of_what_was_computed():
+def test_timings_are_speeds_of_computed_tokens():
     assert TIMINGS.to_wire() == {
         "cache_n": 4,
         "prompt_n": 6,
@@ -508,7 +508,7 @@ def test_a_prompt_is_a_text_token_ids_or_a_list_of_these(text, prompt, expected)
     assert [each.ids for each in job.prompts] == expected
 
 
-def test_the_first_choice_has_the_requests_seed_and_the_others_their_own(text):
+def test_the_first_choice_has_the_requests_seed_and_the_others_derived_ones(text):
     def seeds(seed):
         job = RequestBuilder(text, LIMITS).chat(chat(n=4, seed=seed))
         return [request.sampling.seed for request in job.requests("id")]
@@ -546,7 +546,7 @@ def test_reasoning_of_earlier_turns_is_kept_where_the_template_can(thinking, pro
     assert job.ineffective == ("thinking",)
 
 
-def test_a_wish_about_earlier_reasoning_that_the_template_cannot_fulfil_is_named(v31):
+def test_an_unsupported_option_for_earlier_reasoning_is_reported(v31):
     thinking = {"type": "enabled", "clear_thinking": False}
     assert RequestBuilder(v31, LIMITS).chat(chat(thinking=thinking)).ineffective == ("thinking.clear_thinking",)
 
@@ -604,7 +604,7 @@ def test_usage_adds_up():
         (ZeroDivisionError("secret"), 500, None, None),
     ],
 )
-def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, retry_after):
+def test_every_error_has_a_status_and_discloses_no_internals(error, status, code, retry_after):
     reply = error_reply(error)
     assert (reply.status, reply.body["error"]["code"]) == (status, code)
     told = (reply.headers.get("Retry-After"), reply.headers.get("Retry-After-Ms"))
@@ -657,7 +657,7 @@ def test_no_text_has_fewer_tokens_than_its_lower_bound(text, value):
     assert text.tokenizer.fewest_tokens(value) <= len(text.tokenizer.encode(value))
 
 
-def test_as_many_token_ids_as_the_context_holds_are_refused_from_their_number(text):
+def test_too_many_token_ids_are_rejected_by_their_number(text):
     request_builder = RequestBuilder(text, LIMITS)
     with pytest.raises(RequestError, match="at least 101 tokens") as refusal:
         request_builder.completion(body(CompletionRequest, prompt=[10**6] * 100))

@@ -149,9 +149,7 @@ def test_calls_as_keys_and_values(reply: str, content: str, arguments: dict[str,
         (f"a{K}b{END_V}c", "abc", []),
     ],
 )
-def test_calls_as_keys_and_values_that_are_cut_or_no_calls(
-    reply: str, content: str, calls: list[tuple[str, str]]
-) -> None:
+def test_truncated_or_invalid_calls_as_keys_and_values(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
     message = parse([reply], KEYED)
     assert (message.content, calls_of(message)) == (content, calls)
     assert parse(list(reply), KEYED) == message
@@ -290,7 +288,7 @@ def test_calls_end_reasoning() -> None:
         assert (message.reasoning, message.content, calls_of(message)) == ("hm", "", [("f", "{}")])
 
 
-def test_a_value_that_can_only_be_a_string_is_passed_on_as_it_arrives() -> None:
+def test_a_value_that_can_only_be_a_string_is_streamed() -> None:
     parser, seen = OutputParser(Start.CONTENT, KEYED), Message()
     for piece in (f"{C}f{K}text{END_K}{V}", "one ", 'two "'):
         seen.take(parser.push(piece))

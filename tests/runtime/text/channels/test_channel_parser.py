@@ -129,7 +129,7 @@ def test_without_tools_a_call_is_text() -> None:
     assert parse([f"{C}commentary to=functions.f{M}" + '{"a": 1}'], functions=None) == ("", '{"a": 1}', [])
 
 
-def test_a_reply_that_is_cut_short_shows_no_half_header_and_no_empty_call() -> None:
+def test_a_truncated_reply_shows_no_partial_header_and_no_empty_call() -> None:
     assert parse([f"{THOUGHT}{C}comm"], is_cut=True) == ("Hm.", "", [])
     assert parse([f"{C}commentary to=functions.f"], is_cut=True) == ("", "", [])
     assert parse([f"{C}commentary to=functions.f{M}"], is_cut=True) == ("", "", [])

@@ -78,7 +78,7 @@ def granted(kube: Kube, namespace: str) -> set[Permission]:
 
 
 def asked(audit: AuditLog, namespace: str) -> set[Permission]:
-    """What the operator's account asked for; none of it was denied. In namespaces that end, everybody is denied."""
+    """Permissions that the operator's account used; asserts that none was denied outside of ending namespaces."""
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     calls = audit.new_calls(lambda call: call.user == user and call.namespace in ("", namespace))
     assert [call for call in calls if call.code in (401, 403)] == []

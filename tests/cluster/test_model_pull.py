@@ -138,7 +138,7 @@ def test_an_evicted_pull_is_reported_and_restarted(kube: Kube, namespace: str) -
     kube.apply("inferenceservices", pulled("evicted"), namespace)
     pod = pulling_pod(kube, namespace)
     set_status(kube, pod, phase="Failed", reason="Evicted", message="The node was low on ephemeral-storage.")
-    pulling_pod(kube, namespace, beside=pod["metadata"]["name"])
+    pulling_pod(kube, namespace, other_than=pod["metadata"]["name"])
     found = wait_condition(kube, namespace, "evicted", "ModelPulled", "False", "Pulling")
     wait_for(
         "the eviction", lambda: "ephemeral-storage" in condition(kube, namespace, "evicted", "ModelPulled")["message"]

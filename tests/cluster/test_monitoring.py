@@ -133,7 +133,7 @@ def panels() -> list[tuple[str, str]]:
 
 
 def marked() -> list[str]:
-    """What marks moments in the dashboards; mostly there is none."""
+    """The queries of the dashboards' annotations, which usually have no result."""
     return [
         filled_in(mark["expr"], board, CHOICES) for board in boards().values() for mark in board["annotations"]["list"]
     ]

@@ -27,9 +27,9 @@ Changes = Callable[[AuditLog, float], list[Call]]
 
 @pytest.fixture
 def changes_within(operator: OperatorProcess, kube: Kube) -> Changes:
-    """What the operator has written since the last look and writes within so many seconds, but for its lease.
+    """The operator's writes since the last call and within the given number of seconds, except to its lease.
 
-    Namespaces of tests before this one end without being waited for, and it clears up in them meanwhile: left out.
+    Ignores the terminating namespaces of earlier tests, in which the operator still cleans up.
     """
     ending = {each["metadata"]["name"] for each in kube.list("namespaces") if "deletionTimestamp" in each["metadata"]}
 

@@ -53,7 +53,7 @@ def test_orphaned_children_are_adopted_by_the_next_service_of_that_name(kube: Ku
     kube.delete("inferenceservices", "again", namespace, propagationPolicy="Orphan")
     wait_for("it to be gone", lambda: kube.find("inferenceservices", "again", namespace) is None)
     wait_for(
-        "its pod to be nobody's",
+        "its pod to have no owner",
         lambda: not kube.get("pods", "again-0", namespace)["metadata"].get("ownerReferences"),
     )
     serving(kube, namespace, "again")

@@ -130,7 +130,7 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   EXPECT(match(blocks, {1, 2, 4, 9}).empty());
   check_owned(blocks, {&other});
 
-  other.push_back(blocks.allocate());  // it goes on, for itself alone
+  other.push_back(blocks.allocate());  // it continues without sharing its blocks
   blocks.publish(other, 3, {1, 2, 4, 5}, kNoSalt);
   Table again = allocate(blocks, 2);
   publish(blocks, again, {1, 2});

@@ -34,7 +34,7 @@ struct Memory {
   int64_t count;
   std::unique_ptr<std::atomic<uint32_t>[]> submitted;
   std::unique_ptr<std::atomic<uint32_t>[]> done;
-  // What the words guard: not atomic, so that a missing order between the threads is a race for TSan.
+  // Guarded by the words. Not atomic, so that TSan reports a missing order between the threads as a race.
   int64_t input = 0;
   int64_t result = 0;
 };

@@ -50,7 +50,7 @@ class SmallModel {
         cache.layers.back().push_back(planes_.back().data());
       }
     }
-    if (spoil) spoil(input, *this);
+    if (break_input) break_input(input, *this);
     model_.reset(new Transformer(pool_, kernels, kShape, ModelWeights(input, kShape),
                                  {{cos_.data(), sin_.data(), kPositions, kRopeDim}}, cache));
   }
@@ -84,7 +84,7 @@ class SmallModel {
     return Matrix(memory_.back().data(), rows * cols * int64_t{sizeof(float)}, 0, rows, cols);
   }
 
-  static inline void (*spoil)(ModelInput&, SmallModel&) = nullptr;
+  static inline void (*break_input)(ModelInput&, SmallModel&) = nullptr;
   int layers_done = 0;
 
  private:
@@ -206,15 +206,15 @@ IndexerShape& index_of(ModelInput& input, size_t layer) {
   return *std::get<LatentShape>(input.layers[layer].mixer).index;
 }
 
-std::string refusal(void (*spoil)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
-  SmallModel::spoil = spoil;
+std::string refusal(void (*break_input)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
+  SmallModel::break_input = break_input;
   std::string message = "none";
   try {
     SmallModel(nullptr, 1, kind);
   } catch (const std::invalid_argument& error) {
     message = error.what();
   }
-  SmallModel::spoil = nullptr;
+  SmallModel::break_input = nullptr;
   return message;
 }
 
@@ -299,7 +299,9 @@ TEST(a_tensor_that_is_missing_of_another_kind_or_unknown_is_refused_by_name) {
 }
 
 TEST(an_indexer_that_does_not_fit_is_refused_by_name) {
-  const auto refused = [](void (*spoil)(ModelInput&, SmallModel&)) { return refusal(spoil, Kind::kSparse); };
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kSparse);
+  };
   EXPECT(begins_with(
       refused([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 0, "index_key") = m.matrix(8, 31); }),
       "layers[0].index_key is [8, 31]; expected [8, 32]"));

@@ -194,8 +194,8 @@ TEST(a_placement_of_no_threads_is_refused) {
   EXPECT_THROWS(ThreadPool(Placement{{{0, {}}, {1, {kAnyCpu}}}}), std::invalid_argument);
 }
 
-// Readable memory that nobody has touched, on the page at `address` alone where that is free; the kernel
-// joins it with a readable neighbour.
+// Readable, untouched memory on the page at `address`, if that is free. The kernel merges it with a readable
+// neighbour.
 class Neighbour {
  public:
   explicit Neighbour(uint8_t* address)

@@ -131,7 +131,7 @@ TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
   EXPECT_EQ(index.num_hides(), 1u);
   EXPECT(index.is_hidden(BlockId{1}) && index.contains(BlockId{1}));
   EXPECT(find(index, kNullBlock, {1}) == kNullBlock);
-  insert(index, 4, BlockId{2}, {4});  // whoever holds its parent goes on
+  insert(index, 4, BlockId{2}, {4});  // a holder of its parent continues
   EXPECT(index.is_hidden(BlockId{4}) && find(index, BlockId{2}, {4}) == kNullBlock);
   index.check();
   index.erase(BlockId{4});

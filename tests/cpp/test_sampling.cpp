@@ -120,8 +120,8 @@ TEST(rows_that_threads_divide_give_the_same_bits_alone_and_together) {
   for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
     logits.push_back(random_row(n, shape, 12));
   }
-  // Greedy, by id, by rank, few by rank, and adjusted: together they are all that a step may have. More than
-  // once, so that they are more than rows at once.
+  // Greedy, by id, by rank, few by rank, and adjusted: all kinds of rows that a step can have. Each kind is
+  // repeated, so that there are more rows than kRowsAtOnce.
   std::vector<SamplingParams> params(5, plain_params());
   params[0].selection = {0.0, 0, 1.0, 0.0};
   params[2].selection = {0.6, 0, 0.95, 0.0};

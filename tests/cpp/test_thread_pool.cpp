@@ -232,7 +232,7 @@ TEST(a_sleeping_worker_is_woken_to_be_kept_awake_and_sleeps_again_by_and_by) {
   const WorkerClock worker(pool);
   double longest = 0.0;
   int num_undisturbed = 0;
-  // It gives way to whoever wants its CPU, the hypervisor among them, and then has spun the less.
+  // The worker spins for less time if another thread or the hypervisor takes its CPU.
   for (int round = 0; round < 200 && longest <= 1000.0; ++round) {
     const double before = worker.once_asleep();
     const long interrupted = worker.times_interrupted();

@@ -74,7 +74,7 @@ def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
 
 
 def refusal(kube: Kube, name: str) -> str:
-    """What the service says of a token that the hub has refused; empty before it does."""
+    """The service's message about a token that the hub rejected; empty if there is none yet."""
     status = kube.get("inferenceservices", name, NAMESPACE).get("status", {})
     refused = [found for found in status.get("conditions", []) if found["reason"] == "TokenRefused"]
     return next((found["message"] for found in refused if found["type"] == "ModelPulled"), "")

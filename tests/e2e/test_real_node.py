@@ -42,7 +42,7 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
 ) -> None:
     with served(installed, sample("tiny-cpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
-        assert len(chunks) > 5, "streamed, not sent at once"
+        assert len(chunks) > 5, "streamed, not sent as one chunk"
         assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
         assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
 
@@ -55,7 +55,7 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
         assert placement["node"] == installed.node.name
         assert placement["cpus"] == allowed_cpus(installed, pod_name) == "1"
         # The kubelet takes the CPU from all others when it next looks, every 10 s.
-        wait_for("the CPU to be nobody else's", lambda: allowed_cpus(installed, client_pod) == "0", timeout_s=30)
+        wait_for("the CPU to be exclusive", lambda: allowed_cpus(installed, client_pod) == "0", timeout_s=30)
         assert placement["memoryNodes"] == "0"
         assert placement["localPercent"] == 100
 
@@ -219,7 +219,7 @@ def test_a_change_drains_the_running_request_and_restarts_once(
         chunks = [json.loads(line) for line in running.lines[:-1]]
         finished = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
         assert finished == ["length"] * NUM_CHOICES
-        assert all(len(uids) <= 1 for uids in seen), "never two engine pods at once"
+        assert all(len(uids) <= 1 for uids in seen), "never two engine pods at the same time"
         assert len({uid for uids in seen for uid in uids}) == 2, "one restart"
         installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
         (after,) = engine_pods(kube, name)

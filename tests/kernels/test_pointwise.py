@@ -52,7 +52,7 @@ def unturned(device: torch.device) -> Callable[..., tuple[TorchPointwise, Triton
 
 
 def step_of(positions: list[int], slots: list[int], device: torch.device) -> Step:
-    """Of which only positions and slots are read."""
+    """A step with only the fields that pointwise kernels read: positions and slots."""
     tables = (torch.tensor(values, dtype=torch.int32, device=device) for values in (positions, slots))
     return Step(*tables, torch.empty(0, dtype=torch.int64), ())
 

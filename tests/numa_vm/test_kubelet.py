@@ -56,7 +56,7 @@ def test_one_numa_node_is_allocated_and_preferably_the_gpus(cluster: GuestCluste
         cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
         without = seen(cluster, name)
     # Node 0 is free again: only the GPU draws the next pod to node 1.
-    with cluster.service("beside-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
+    with cluster.service("with-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
         # There is no driver that could tell the process where its GPU is: said, not assumed, and required.
         cluster.wait(name, "NUMAPinned", "False", "GPUNodeUnknown")
         cluster.wait(name, "Ready", "False", "GPUNodeUnknown")

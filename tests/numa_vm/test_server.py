@@ -118,7 +118,7 @@ def test_each_node_computes_with_the_experts_in_its_own_memory(guest: Guest, tab
     assert {node["node"]: node["threads"] for node in two["nodes"]} == {0: 2, 1: 2}
     assert set(bound) == {0, 1}
     for node, pages in bound.items():
-        assert set(pages) == {node}, "pages that are bound to a node lie on it"
+        assert set(pages) == {node}, "pages that are bound to a node are on it"
     experts = {node["node"]: node["expert_bytes"] for node in two["nodes"]}
     total = sum(experts.values())
     assert all(abs(part / total - 0.5) < 0.05 for part in experts.values()), f"halves, for two threads each: {experts}"

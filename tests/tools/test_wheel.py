@@ -1,4 +1,4 @@
-"""What people install: the wheel, in an environment in which the project's folders are not."""
+"""The wheel, installed in an environment without the project's folders."""
 
 import json
 import os

@@ -51,12 +51,18 @@ _QUANT = re.compile(
 )
 _IMATRIX = re.compile(r"(?:^|[-._ ])imatrix(?=$|[-._ ])", re.IGNORECASE)
 _CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|etag-[0-9a-f]{64}")
-_BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_COMPANIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 """Files to download with the weights; never code."""
 
 _MOST_BYTES = 1 << 44
 """Maximum size of a file. The largest models are a tenth of this in total."""
-_MOST_BESIDE_BYTES = 128 << 20
+_MOST_COMPANION_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +259,6 @@ def choose(name: HubName, found: Sequence[Choice]) -> Choice:
     raise NotFoundError("model", name.written, f"{told}; name one:{listed}")
 
 
-def files_beside(files: Sequence[HubFile]) -> tuple[HubFile, ...]:
+def companion_files(files: Sequence[HubFile]) -> tuple[HubFile, ...]:
     """config.json and the tokenizer's files, as far as they exist."""
-    return tuple(file for file in files if file.path in _BESIDE and file.num_bytes <= _MOST_BESIDE_BYTES)
+    return tuple(file for file in files if file.path in _COMPANIONS and file.num_bytes <= _MOST_COMPANION_BYTES)

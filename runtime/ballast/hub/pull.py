@@ -19,7 +19,7 @@ from ballast.errors import BallastError, ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.sizes import human
 from ballast.hub.errors import BusyError, FullDiskError, NotFoundError, NotWritableError, UnreachableError
-from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, files_beside
+from ballast.hub.naming import Choice, HubFile, HubName, choices, choose, companion_files
 from ballast.hub.progress import Progress
 from ballast.hub.remote import Hub
 from ballast.hub.store import Store
@@ -35,12 +35,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of resolving a name: a commit, the files of one of its models, and the files next to them."""
+    """The result of resolving a name: a commit, the files of one of its models, configuration and tokenizer files."""
 
     store: Store
     commit: str
     choice: Choice
-    beside: tuple[HubFile, ...]
+    companions: tuple[HubFile, ...]
     others: tuple[Choice, ...] = ()
     """All models of the repository."""
     address: str = ""
@@ -49,11 +49,11 @@ class Found:
     @property
     def missing(self) -> tuple[HubFile, ...]:
         """The files that are not downloaded yet."""
-        return tuple(file for file in (*self.beside, *self.choice.files) if not self.store.has(self.commit, file))
+        return tuple(file for file in (*self.companions, *self.choice.files) if not self.store.has(self.commit, file))
 
     def model(self, folder: Path, asked: ModelConfig) -> ModelConfig:
         """The model options for its files in `folder`."""
-        has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.beside}
+        has_config = {"config.json", "tokenizer.json"} <= {file.path for file in self.companions}
         model_path = asked.model_path or (folder if has_config else None)
         return replace(asked, gguf_path=folder / self.choice.files[0].path, model_path=model_path)
 
@@ -86,7 +86,7 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         return kept
     store.snapshot(listing.commit)
     found = choices(listing.files)
-    return Found(store, listing.commit, choose(name, found), files_beside(listing.files), found, listing.address)
+    return Found(store, listing.commit, choose(name, found), companion_files(listing.files), found, listing.address)
 
 
 def pull(
@@ -108,7 +108,7 @@ def pull(
     try:
         if found.missing:
             _fetch(hub, found, Progress(sum(file.num_bytes for file in found.missing), out, told=told))
-        found.store.add(found.commit, (*found.beside, *found.choice.files))
+        found.store.add(found.commit, (*found.companions, *found.choice.files))
         found.store.remember(name.revision, found.commit)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -151,7 +151,7 @@ def print_plan(
         return
     with tempfile.TemporaryDirectory(prefix="ballast-headers-") as temporary:
         folder = Path(temporary)
-        for file in found.beside:
+        for file in found.companions:
             _place(folder, file, hub.head(found.store.repo, found.address, file, file.num_bytes))
         for file in found.choice.files:
             for most in _HEADS:
@@ -186,7 +186,7 @@ def _kept(store: Store, name: HubName) -> Found | None:
         if not found:
             continue
         try:
-            return Found(store, each, choose(name, found), files_beside(files))
+            return Found(store, each, choose(name, found), companion_files(files))
         except ConfigError as error:
             failed = failed or error
     if failed is not None:

@@ -132,7 +132,7 @@ def test_flashinfer_keeps_a_plan_for_each_slice(sizes: Sizes) -> None:
 def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:
     with caplog.at_level(logging.INFO):
         assert compiled_flashinfer(LatentSizes(4, 256, 64, 0.1, 32), CPU, off := SwitchedOff()) is None
-    assert off.reasons == {}, "nobody can have any"
+    assert off.reasons == {}, "there are none to report"
     assert "none for latents of 256 + 64" in caplog.text
 
 

@@ -99,7 +99,7 @@ def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capabi
     assert compiled.metadata.shared <= shared_bytes
     assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
     if capability == 90:
-        assert "serialized" not in advice_of_assembler(compiled, capability), "products follow each other at once"
+        assert "serialized" not in advice_of_assembler(compiled, capability), "products are not serialized"
 
 
 def test_unsupported_latent_sizes_are_rejected_with_the_size() -> None:

@@ -104,8 +104,8 @@ def test_non_finite_scores_still_choose_distinct_positions(rng, pool, isa):
     p = paged(rng, [100], [1], WIDTH, 16)
     query = rng.standard_normal((1, 16, WIDTH), dtype=np.float32)
     weights = rng.standard_normal((1, 16), dtype=np.float32)
-    for spoilt in (np.nan, np.inf, -np.inf):
-        query[0, 3, 5] = spoilt
+    for value in (np.nan, np.inf, -np.inf):
+        query[0, 3, 5] = value
         (chosen,) = choose(pool, query, weights, p, 30, isa)
         assert len(set(chosen.tolist())) == 30
         assert 0 <= chosen.min() <= chosen.max() < 100

@@ -335,7 +335,7 @@ def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
         assert sorted(ours) == chosen[token, :count].tolist()
         blocks = given.step.requests.blocks[int(owners[token])]
         alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
-        assert torch.equal(alone[0, :count], chosen[token, :count]), "whatever is in the batch"
+        assert torch.equal(alone[0, :count], chosen[token, :count]), "independent of the batch"
     found = attend(given.query, given.cache, chosen, owners, given.step)
     plain = PlainChosenAttention(sizes)(given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step)
     torch.testing.assert_close(found, plain, **TOLERANCES[torch.float16])

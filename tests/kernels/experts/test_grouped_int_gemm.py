@@ -38,7 +38,7 @@ IDS = np.array([[2, -1], [NUM_EXPERTS, 2], [2, 0], [-1, 2], [2, -1]], np.int32)
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where experts are multiplied in this test."""
+    """The device of the experts in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(

@@ -34,7 +34,7 @@ Scaled = tuple[kernels.Experts, list[np.ndarray]]
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where experts are multiplied in this test."""
+    """The device of the experts in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(

@@ -268,7 +268,7 @@ def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens,
 def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes, routing):
     size = 256 if GGML_QUANT_SIZES[kind][0] == 256 else 64
     matrices = [make_matrix(kind, 4 * size, size)[0] for _ in range(3)]
-    # Where the routing is special, one batch of each size class is enough.
+    # For special routings, one batch per size class is enough.
     for num_tokens in TOKENS if routing == "any" else (0, 1, 2, 17, 65, 300):
         assert_experts(rng, pool, isa, num_bytes, matrices, 4, num_tokens, routing)
 

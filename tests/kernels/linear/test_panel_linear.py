@@ -41,7 +41,7 @@ FAST = kernels.usable_isas()[0]
 every_format = pytest.mark.parametrize("kind", sorted({*FLOAT_TYPES, *LAYOUTS}), ids=lambda kind: kind.name)
 Make = Callable[..., PanelLinear]
 SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "padded_cols")
-"""Those that are multiples of sixteen, of which Triton knows more then."""
+"""Arguments that are multiples of 16, for which Triton specialises kernels."""
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])

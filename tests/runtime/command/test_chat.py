@@ -25,7 +25,7 @@ from support.servers.process import FAKE, ServerProcess
 WAIT_S = 60
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 PASTING_OFF = "\x1b[?2004l\r"
-"""What readline writes once a line is read: a terminal marks pasted blocks only while it reads one."""
+"""Readline's output after it has read a line: it disables bracketed paste."""
 
 
 class Terminal:
@@ -178,7 +178,7 @@ def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on(ignored):
         Terminal("--url", f"{server.url}/v1", ignores_ctrl_c=ignored) as terminal,
     ):
         terminal.until("> ")
-        terminal.type("go on for ever\n")
+        terminal.type("write without end\n")
         server.wait_for(lambda metrics: metrics["ballast_generation_tokens_total"] > 3)
         terminal.press_ctrl_c()
         terminal.until("\\(cancelled\\)\r\n.*> ")
@@ -202,7 +202,7 @@ class SwallowingEndpoint:
 def test_a_swallowed_ctrl_c_still_cancels(capsys):
     before = signal.getsignal(signal.SIGINT)
     chat = Chat(SwallowingEndpoint(), "some", None, {})
-    chat.answer("go on")
+    chat.answer("continue")
     assert capsys.readouterr().out == "one\n(cancelled)\n"
     assert signal.getsignal(signal.SIGINT) is before
 

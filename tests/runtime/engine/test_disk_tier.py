@@ -68,7 +68,7 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
-    """What is left of them is on disk then."""
+    """Generates the replies and waits until their blocks are on disk."""
     replies = generate(core, requests)
     until_written(core)
     return replies
@@ -312,7 +312,7 @@ def test_a_request_that_fetches_alone_is_shown(
             await asyncio.sleep(0.01)
         stream = engine.submit(Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0)))
         while [line["state"] for line in engine.describe()] != ["fetching"]:
-            assert time.monotonic() < until, "nobody is told what the request waits for"
+            assert time.monotonic() < until, "the request is not reported as fetching"
             await asyncio.sleep(0.01)
         now = engine.snapshot()
         assert (now.fetching, now.running, now.waiting) == (1, 0, 1)

@@ -77,7 +77,7 @@ def test_rows_are_sampled_on_the_threads_of_the_runner():
     core = EngineCore(OnThreads(17 * BLOCK_TOKENS, BLOCK_TOKENS, VOCABULARY), config)
     OnThreads.pool.start_recording()
     results = generate(core, [make_request([n], 5) for n in range(3)])
-    assert len(OnThreads.pool.stop_recording()) == 5, "one loop a step, whatever the number of rows"
+    assert len(OnThreads.pool.stop_recording()) == 5, "one loop per step for any number of rows"
     assert [result.token_ids for result in results] == [expected_text([n], 5) for n in range(3)]
 
 

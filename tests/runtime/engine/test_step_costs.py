@@ -55,7 +55,7 @@ def test_sizes_double_up_to_the_last() -> None:
 
 
 def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]:
-    """What is measured where steps take so long, one after the other; all of them are run."""
+    """The measured costs if consecutive steps take `seconds`; asserts that all of them run."""
     times = iter(seconds)
     now = 0.0
 

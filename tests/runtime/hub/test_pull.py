@@ -195,10 +195,10 @@ def test_without_ranges_a_transfer_begins_again(served: tuple[HubServer, Hub], w
     server, hub = served
     server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
 
-    def mend(_: float) -> None:
+    def answer_correctly(_: float) -> None:
         server.break_after = None
 
-    assert gguf(pull(NAME, dataclasses.replace(hub, sleep=mend), None, io.StringIO())) == weights
+    assert gguf(pull(NAME, dataclasses.replace(hub, sleep=answer_correctly), None, io.StringIO())) == weights
 
 
 def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, Hub], weights: bytes) -> None:
@@ -393,7 +393,7 @@ def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], we
         server.hold_at = None
         parent.stdin.close()
     begins = [begin for name, begin in server.ranges if name.endswith(".gguf")]
-    assert max(begins) > 0, "it went on where the last one ended"
+    assert max(begins) > 0, "it resumed where the last one ended"
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
 
 

@@ -65,7 +65,7 @@ def test_the_experts_used_most_for_their_bytes_are_chosen(
     free = capacity - forced_bytes - sum(sizes[layer] for layer, _ in optional)
     if most is None or len(chosen) < most:
         for layer in set(range(4)) - always - never:
-            assert len(found[layer]) == 6 or sizes[layer] > free, "whatever fits has been taken"
+            assert len(found[layer]) == 6 or sizes[layer] > free, "all experts that fit are on the GPU"
     worth = {place: uses[place] / sizes[place[0]] for place in np.ndindex(4, 6)}
     for place in optional:
         for other in set(worth) - chosen:

@@ -53,7 +53,7 @@ def test_auto_is_resolved_by_the_plan_and_never_exceeds_memory(tiny: tuple[GgufM
         taken = config.machine.kv_host_bytes
         assert taken is not None
         assert taken >= least
-        assert rows(plan).get("KV beside the GPU", 0) == taken
+        assert rows(plan).get("KV cache in RAM", 0) == taken
         assert plan.fits
     assert taken == 0
 

@@ -109,4 +109,4 @@ def wait_until_one_waits(server):
     for _ in range(500):
         if server.metrics()["ballast_requests_waiting"] == 1:
             return
-    raise AssertionError("nobody waits")
+    raise AssertionError("no request waits")

@@ -99,7 +99,7 @@ V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
         (f"{CC}{C}\n{END_C}{END_CC}", "", []),
         (f"{CC}{C}a b{S}{{}}{END_C}{V31_CALL}{END_CC}", "a b{}", [("f", '{"a": 1}')]),
         (f"x{END_C}y{S}z{END_CC}", "xyz", []),
-        # What there is of a call that is cut before its name is known is content.
+        # A call that is truncated before its name is known is content.
         (f"I look.{CC}", "I look.", []),
         (f"I look.{CC}{C}half", "I look.half", []),
         (f"{CC}{C}function{S}na", "functionna", []),

@@ -378,7 +378,7 @@ def test_shards_hold_the_single_files_tensors_between_them(tmp_path: Path, num_s
 
 def test_writing_again_leaves_only_the_new_model(tmp_path: Path):
     write_tiny_model(tmp_path, num_shards=3)
-    (tmp_path / "notes.gguf").write_text("somebody else's")
+    (tmp_path / "notes.gguf").write_text("an unrelated file")
     write_tiny_model(tmp_path, arch="v2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config", "model.gguf", "notes.gguf"]
 

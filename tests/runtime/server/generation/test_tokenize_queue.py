@@ -27,7 +27,7 @@ MAX_WAITING = 4
 
 
 class Client:
-    """Sends a body immediately, and stays connected until it is told to disconnect."""
+    """Sends a body immediately, and stays connected until `gone` is set."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -94,7 +94,7 @@ async def test_requests_being_read_or_waiting_get_an_error_when_the_server_stops
 
     async def receive() -> Message:
         await read_for_ever.wait()
-        raise AssertionError("nobody sets the event")
+        raise AssertionError("the event is never set")
 
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, receive)

@@ -418,7 +418,9 @@ async def test_checking_and_tokenising_are_time_limited_and_not_on_the_event_loo
     for reply in await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies)):
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "request_timeout")
     assert (await client.get("/version")).status_code == 200
-    assert (await client.get("/debug/state")).json()["preparing"] == 0, "what had not begun is not done for nobody"
+    assert (await client.get("/debug/state")).json()["preparing"] == 0, (
+        "requests that timed out before they began are not processed"
+    )
 
 
 async def test_requests_waiting_for_tokenisation_are_limited_by_the_queue(blocked):

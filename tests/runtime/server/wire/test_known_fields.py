@@ -129,7 +129,7 @@ def test_each_rule_is_kept(kind, name, rule):
 
 
 def outcome(kind, name, value):
-    """What is read, or the field that is refused."""
+    """The parsed body, or the field that is rejected."""
     try:
         return parsed(kind, IgnoredFields(), **{name: value})
     except RequestError as refused:

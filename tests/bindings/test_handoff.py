@@ -81,7 +81,7 @@ def test_chosen_experts_are_computed_except_those_with_id_minus_one(rng: np.rand
         assert worker.bytes_read == num_read * 3 * WIDTH * HIDDEN * 4
 
 
-def test_an_id_that_is_no_expert_fails_the_step(rng: np.random.Generator) -> None:
+def test_an_invalid_expert_id_fails_the_step(rng: np.random.Generator) -> None:
     memory = buffers()
     memory["ids"][0, 1] = EXPERTS
     memory["submitted"][0] = 1

@@ -160,7 +160,7 @@ def test_mismatched_arguments_are_rejected_by_name(changes, message):
         make(**changes)
 
 
-def test_a_tensor_that_is_no_array_is_refused_by_role():
+def test_a_tensor_that_is_not_an_array_is_rejected_by_role():
     with pytest.raises(ValueError, match=r"kv_a_norm is float64 \[6\]; expected float32"):
         layer(kv_a_norm=np.zeros(RANK))
 
@@ -180,7 +180,7 @@ def test_a_tensor_that_is_no_array_is_refused_by_role():
         ({"query_indptr": i32()}, ValueError, "query_indptr is empty"),
     ],
 )
-def test_a_step_that_leads_outside_is_refused_and_writes_nothing(changes, error, message):
+def test_a_step_with_indices_out_of_range_is_rejected_and_writes_nothing(changes, error, message):
     cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
     with pytest.raises(error, match=message):
         make(kv_layers=[[cache]]).forward(**step(**changes))
@@ -217,7 +217,7 @@ def test_each_layer_calls_the_alive_callback():
     assert signs == ["alive"] * 3
 
 
-def test_a_short_step_is_not_held_up_by_signs_of_life():
+def test_a_short_step_is_not_delayed_by_alive_callbacks():
     signs = []
     make().forward(**step(alive=lambda: signs.append("alive"), alive_every_s=3600.0))
     assert signs == []

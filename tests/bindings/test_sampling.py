@@ -76,7 +76,7 @@ def attempt(sampler: NumpySampler | CompiledSampler, logits: Logits, allowed: ND
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", VOCABULARIES)
-def test_tokens_are_those_of_the_plain_sampler(size: int, shape: str) -> None:
+def test_tokens_match_the_reference_sampler(size: int, shape: str) -> None:
     rng = np.random.default_rng(size)
     for seed in range(25):
         logits = SHAPES[shape](rng, size).astype(np.float32)
@@ -163,7 +163,7 @@ def test_a_row_is_independent_of_threads_and_other_rows() -> None:
 
 
 @pytest.mark.parametrize("shape", ["flat", "peaked", "tied", "in two heaps"])
-def test_a_row_that_many_threads_divide_gives_the_same_token(shape: str) -> None:
+def test_a_row_divided_among_many_threads_gives_the_same_token(shape: str) -> None:
     rng = np.random.default_rng(5)
     logits = SHAPES[shape](rng, 40_000).astype(np.float32)[None]
     alone, together = (StepSampler(kernels.ThreadPool(count), kernels.usable_isas()[0]) for count in (1, 4))

@@ -220,7 +220,7 @@ def test_an_impossible_limit_is_rejected_by_name(field: str, value: int) -> None
         new_scheduler(**{field: value})
 
 
-def test_a_chunk_smaller_than_the_batch_names_both() -> None:
+def test_a_chunk_smaller_than_the_batch_is_rejected_with_both_values() -> None:
     with pytest.raises(ValueError, match=r"chunk_size=3: .*max_batch_size=4"):
         new_scheduler(chunk_size=3)
 
@@ -247,7 +247,7 @@ def test_an_invalid_request_is_a_value_error(prompt: NDArray[np.int32], max_toke
         new_scheduler().add(1, prompt, max_tokens, ids())
 
 
-def test_an_id_that_is_live_is_a_value_error(scheduler: sched.Scheduler) -> None:
+def test_the_id_of_a_live_sequence_is_a_value_error(scheduler: sched.Scheduler) -> None:
     with pytest.raises(ValueError, match="sequence 1 is live already"):
         scheduler.add(1, ids(1), 1, ids())
 
@@ -545,7 +545,7 @@ def test_shared_blocks_are_counted_once_when_evicted() -> None:
     assert scheduler.stats().tiers[0].dropped_tokens == 32, "but for the two that were sent"
 
 
-def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
+def test_few_requests_wait_for_a_tier_without_progress() -> None:
     scheduler = asked(1, 42, num_blocks=2000)
     for seq in range(2, 100):
         scheduler.add(seq, ids(*range(1000 * seq, 1000 * seq + 9)), 1, ids())

@@ -234,7 +234,7 @@ DIGEST = f"sha256:{'0' * 64}"
         (f"cpuRuntimeImage.digest={DIGEST}", f"ballast-runtime:{VERSION}", f"ballast-runtime@{DIGEST}"),
     ],
 )
-def test_services_with_and_without_gpus_take_an_image_each(
+def test_services_with_and_without_gpus_have_separate_images(
     helm: Helm, chosen: str, with_gpus: str, without: str
 ) -> None:
     words = container(helm.template("--set", chosen))["args"]

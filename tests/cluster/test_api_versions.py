@@ -178,7 +178,7 @@ def remove_definitions(kube: Kube) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("restored")
-def test_definitions_of_the_releases_before_and_after_restart_and_write_nothing(
+def test_crds_of_other_releases_cause_no_restart_and_no_write(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     remove_definitions(kube)

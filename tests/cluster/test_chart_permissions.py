@@ -161,7 +161,7 @@ def test_every_permission_is_needed_and_none_is_missing(
         helm("uninstall", RELEASE, "--namespace", namespace)
 
 
-def test_within_one_namespace_nothing_is_missing_either(
+def test_within_one_namespace_no_permission_is_missing(
     cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers
 ) -> None:
     where = ("--namespace", namespace, "--take-ownership", "--wait")

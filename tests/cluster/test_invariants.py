@@ -42,6 +42,6 @@ def test_a_condition_that_changes_and_reverts_between_two_checks(cluster: Cluste
 
 
 @pytest.mark.parametrize("statuses", [("True",), ("False", "True", "True")])
-def test_a_time_that_changes_alone(cluster: Cluster, namespace: str, statuses: tuple[str, ...]) -> None:
+def test_a_change_of_only_a_timestamp(cluster: Cluster, namespace: str, statuses: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="s: Progressing changed its time and not its status"):
         change(cluster, namespace, *statuses)

@@ -166,7 +166,7 @@ def test_nodes_can_be_added_and_removed(cluster: Cluster, kube: Kube, free: str)
     assert kube.list("jobs", free) == [], "nothing can be removed from a node that is gone"
 
 
-def test_a_claim_is_one_place_for_all_nodes(kube: Kube, namespace: str) -> None:
+def test_a_claim_is_one_storage_location_for_all_nodes(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     storage = {"pvc": {"claimName": "models"}}
     scope = {"modelScope": {"repo": "org/tiny", "quant": "Q8_0"}}

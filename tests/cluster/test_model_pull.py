@@ -68,7 +68,7 @@ def test_services_share_a_pull_until_the_claim_is_deleted(kube: Kube, namespace:
     ],
     ids=["s3", "oci"],
 )
-def test_a_model_of_a_store_is_pulled_as_one_of_a_hub(
+def test_a_model_of_an_object_store_is_pulled_like_one_of_a_hub(
     kube: Kube, namespace: str, source: dict[str, dict[str, object]], name: str
 ) -> None:
     make_claim(kube, namespace)

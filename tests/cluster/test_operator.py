@@ -138,7 +138,7 @@ def test_objects_of_other_owners_are_not_changed_but_reported(kube: Kube, namesp
     wait_ready(kube, namespace, "taken")
 
 
-def test_a_change_of_the_spec_replaces_the_pod_after_the_old_one_has_gone(kube: Kube, namespace: str) -> None:
+def test_a_spec_change_creates_the_new_pod_after_the_old_one_is_deleted(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("changed", podMetadata={"annotations": {"test.ballast.dev/lingers": "yes"}}))
     wait_ready(kube, namespace, "changed")
     (old,) = pods(kube, namespace, "changed")
@@ -195,7 +195,7 @@ def test_a_rejected_pod_is_reported_and_recreated_with_backoff(cluster: Cluster,
 @pytest.mark.parametrize(
     ("behaviour", "reason", "said"), [("loading", "Loading", "40 % loaded"), ("oom", "OutOfMemory", "SIGKILL")]
 )
-def test_a_pod_that_does_not_serve_says_why(
+def test_a_pod_that_does_not_serve_reports_the_reason(
     kube: Kube, namespace: str, answers: PodAnswers, behaviour: str, reason: str, said: str
 ) -> None:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
@@ -208,9 +208,7 @@ def test_a_pod_that_does_not_serve_says_why(
         answers.pages["/readyz"] = before
 
 
-def test_a_service_is_not_ready_before_it_was_reached_through_its_address(
-    kube: Kube, namespace: str, answers: PodAnswers
-) -> None:
+def test_a_service_is_ready_only_after_its_address_was_reached(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], None
     try:
         apply(kube, namespace, service("unreached"))
@@ -222,7 +220,7 @@ def test_a_service_is_not_ready_before_it_was_reached_through_its_address(
     assert f"http://{address}:10002/readyz" in answers.asked
 
 
-def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+def test_a_service_without_its_required_pinning_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     before, answers.pages["/debug/numa"] = answers.pages["/debug/numa"], (200, {**PINNED, "cpus": "0-3"})
     try:
         apply(kube, namespace, service("loose", numa={"enforcement": "Require"}))

@@ -168,7 +168,7 @@ def test_lost_permissions_restart_nothing_and_restored_ones_resume_work(
     assert (operator.is_running, operator.pid) == (True, pid)
 
 
-def test_when_the_leader_dies_the_other_one_goes_on(
+def test_another_replica_takes_over_when_the_leader_dies(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     second = OperatorProcess(cluster, "second", operator.argv[operator.argv.index("--probe-proxy") + 1])

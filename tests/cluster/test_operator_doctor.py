@@ -47,7 +47,7 @@ def test_the_doctor_reports_missing_parts_until_they_are_added(cluster: Cluster)
     assert "FAIL  system:serviceaccount:ballast-system:ballast-operator lacks permissions: get pods" in ill.stdout
 
 
-def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: Cluster) -> None:
+def test_a_crd_without_v1beta1_is_reported_as_another_version(cluster: Cluster) -> None:
     install(cluster)
     define(cluster.kube, of_the_release_before())
     try:

@@ -151,7 +151,7 @@ def test_a_serving_pod_stays_while_its_successor_would_be_refused(
     assert uids(pods(kube, namespace, "stays")) != uids([before])
 
 
-def test_a_quota_that_holds_one_pod_lets_it_be_replaced(kube: Kube, namespace: str) -> None:
+def test_a_pod_can_be_replaced_within_a_quota_of_one_pod(kube: Kube, namespace: str) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
     kube.apply("resourcequotas", quota, namespace)
     wait_for("the quota", lambda: kube.get("resourcequotas", "q", namespace).get("status", {}).get("hard"))

@@ -36,7 +36,7 @@ def pods(kube: Kube, namespace: str) -> list[Object]:
     return kube.list("pods", namespace)
 
 
-def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube, namespace: str) -> None:
+def test_a_pod_beyond_the_quota_waits_until_another_service_is_deleted(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("first", replicas=2), namespace)
     wait_ready(kube, namespace, "first")
     kube.apply("inferenceservices", service("second", replicas=2), namespace)

@@ -49,7 +49,7 @@ def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str
     return gone
 
 
-def test_old_pods_that_flap_stay_while_the_new_spec_does_not_serve(kube: Kube, namespace: str) -> None:
+def test_flapping_old_pods_stay_until_the_new_spec_serves(kube: Kube, namespace: str) -> None:
     before = serving(kube, namespace, "flaps", replicas=3)
     kube.apply("inferenceservices", service("flaps", "unpullable", replicas=3), namespace)
     wait_condition(kube, namespace, "flaps", "Ready", "False", "ImagePullFailed")

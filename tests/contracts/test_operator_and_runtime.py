@@ -94,7 +94,7 @@ def test_every_file_option_is_reserved_or_limited_to_the_model():
 
 @pytest.mark.parametrize("name", FILE_ARGUMENTS)
 @pytest.mark.parametrize(("value", "taken"), [("/models/a/b", True), ("a", True), ("/etc/b", False), ("a/b", False)])
-def test_files_are_read_below_the_models_directory_alone(name, value, taken):
+def test_files_are_read_only_below_the_models_directory(name, value, taken):
     for spelt in (name, name.replace("_", "-")):
         for words in ([f"--{spelt}", value], [f"--{spelt}={value}"], ["--max_queue", "8", f"--{spelt}={value}"]):
             if taken:
@@ -148,14 +148,14 @@ def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path, caps
     assert json.loads(capsys.readouterr().out)["needed_bytes"] == state["planned_bytes"]["host"]
 
 
-def test_a_runtime_that_cannot_start_says_why_by_its_code():
+def test_a_failed_start_reports_its_reason_by_exit_code():
     server = ServerProcess("--cache_lens", "1", until_ready=False)
     with pytest.raises(Exception, match="cache_lens"), server:
         pass
     assert server.process.returncode == errors.ConfigError.exit_code
 
 
-def test_a_secret_of_variables_sets_nothing_that_the_operator_sets():
+def test_a_secret_of_variables_cannot_override_the_operators_variables():
     """env comes before envFrom, and an empty variable sets no option of the server."""
     asked = service(envFrom=[{"secretRef": {"name": "more"}}])
     (engine,) = build_pod(asked, ChildOptions(), Attempt(0))["spec"]["containers"]

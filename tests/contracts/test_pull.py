@@ -23,7 +23,7 @@ from support.stores.oci_registry import TITLE, docker_config, oci_registry
 from support.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
 
 
-def test_the_operator_knows_a_way_out_for_every_reason():
+def test_the_operator_has_a_fix_for_every_reason():
     assert {word for _, word in REASONS} <= FIXES.keys()
 
 

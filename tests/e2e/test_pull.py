@@ -29,7 +29,7 @@ def hub(installed: InstalledNode) -> Iterator[tuple[HubServer, str]]:
         yield found
 
 
-def test_a_model_of_a_hub_is_pulled_served_and_kept(
+def test_a_hub_model_is_pulled_served_and_cached(
     installed: InstalledNode, client_pod: str, kube: Kube, hub: tuple[HubServer, str]
 ) -> None:
     server, endpoint = hub

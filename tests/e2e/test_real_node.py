@@ -37,9 +37,7 @@ def allowed_cpus(installed: InstalledNode, pod: str) -> str:
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
-def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
-    installed: InstalledNode, client_pod: str, kube: Kube
-) -> None:
+def test_a_tiny_model_is_served_pinned_and_cleaned_up(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
     with served(installed, sample("tiny-cpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
         assert len(chunks) > 5, "streamed, not sent as one chunk"
@@ -154,7 +152,7 @@ def bind_anyway(kube: Kube, node: str, stop: threading.Event) -> None:
                 kube.post("pods", pod["metadata"]["name"], "binding", body, NAMESPACE)
 
 
-def test_a_killed_engine_comes_back_and_is_not_ready_meanwhile(
+def test_a_killed_engine_restarts_and_is_not_ready_in_the_meantime(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
     with served(installed, sample("tiny-cpu")) as name, seen_ready(kube, name) as readiness:

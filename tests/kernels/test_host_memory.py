@@ -92,7 +92,7 @@ def test_unpacked_experts_have_no_parts(make_matrix) -> None:
     assert panels_of(kernels.Experts(matrix, matrix, matrix, 1)) == []
 
 
-def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None:
+def test_every_byte_is_registered_once_in_chunks_and_unregistered(experts) -> None:
     packed, _ = experts
     registrar, shares = Registrar(), []
     pinned = pin([packed], registrar, shares.append)

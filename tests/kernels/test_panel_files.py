@@ -41,7 +41,7 @@ def packed(path: Path, *, mapped: bool, checksum: int | None) -> tuple[kernels.M
 
 
 @pytest.mark.parametrize("mapped_again", [False, True])
-def test_panels_packed_into_a_file_come_from_it_again(tmp_path: Path, mapped_again: bool) -> None:
+def test_panels_packed_into_a_file_are_read_from_it(tmp_path: Path, mapped_again: bool) -> None:
     plain = kernels.pack(POOL, matrix(), ISA, activation_bytes=2)
     first, file = packed(tmp_path / "panels", mapped=True, checksum=None)
     np.testing.assert_array_equal(first.panels, plain.panels)
@@ -71,7 +71,7 @@ def test_a_byte_that_changed_is_seen(tmp_path: Path, mapped: bool) -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_file_that_was_cut_is_seen(tmp_path: Path, mapped: bool) -> None:
+def test_a_truncated_file_is_detected(tmp_path: Path, mapped: bool) -> None:
     _, file = packed(tmp_path / "panels", mapped=True, checksum=None)
     os.truncate(tmp_path / "panels", PAGE)
     with pytest.raises(RuntimeError, match="too s"):
@@ -86,7 +86,7 @@ def experts() -> kernels.Experts:
     return kernels.Experts(gate, up, down, 4)
 
 
-def test_experts_come_from_their_files(tmp_path: Path) -> None:
+def test_experts_are_read_from_their_files(tmp_path: Path) -> None:
     checksums: dict[str, int] = {}
 
     def packed() -> kernels.Experts:

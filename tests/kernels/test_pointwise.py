@@ -205,7 +205,7 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
 
 
-def test_a_norm_of_all_heads_takes_their_mean_square_together(both, unturned) -> None:
+def test_a_norm_of_all_heads_uses_their_common_mean_square(both, unturned) -> None:
     device = both[0]._cos.device
     query, key = (
         random(1, 2, ROPE, device=device) * torch.tensor([[[1.0], [9.0]]], device=device),

@@ -68,7 +68,7 @@ def test_gaps_stay_gaps_and_nans_are_not_drawn() -> None:
     assert all(map(math.isnan, other.values))
 
 
-def test_a_mark_stands_where_its_query_begins_to_have_a_value() -> None:
+def test_an_annotation_is_drawn_where_its_query_first_has_a_value() -> None:
     assert [(mark.colour, mark.time) for mark in marks(BOARDS["fleet"], Constant(), WINDOW, CHOICES)] == [
         (colour, time) for colour in ("blue", "red") for time in (1000, 1008, 1000)
     ]

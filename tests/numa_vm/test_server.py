@@ -150,7 +150,7 @@ def test_single_keeps_one_node_where_auto_would_spread(guest: Guest, table: Tabl
         table.add(f"server, 2 threads, --numa {mode}", **seen, share_local=report["share_local"])
 
 
-def test_off_binds_nothing(guest: Guest, table: Table) -> None:
+def test_numa_off_binds_no_memory(guest: Guest, table: Table) -> None:
     with running(guest, "off", options=("--numa", "off")) as server:
         report, bound = server.report(), server.bound_pages()
         assert server.text(PROMPTS[0])

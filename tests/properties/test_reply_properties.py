@@ -78,7 +78,7 @@ def test_a_stream_has_the_same_content_as_the_whole_reply(
 
 @given(replies, starts, cuts)
 @settings(max_examples=300, deadline=None)
-def test_the_order_of_parts_does_not_depend_on_the_cut(text: str, start: Start, at: list[int]) -> None:
+def test_the_order_of_parts_does_not_depend_on_chunking(text: str, start: Start, at: list[int]) -> None:
     ids = encoded(text)
     assert merged(parts_of(cut(ids, at), start, [])) == merged(parts_of([ids], start, []))
 

@@ -38,9 +38,7 @@ def test_an_impossible_token_is_never_chosen(weights: np.ndarray, share: float) 
 
 
 @given(weights_of, st.integers(0, 500), st.sampled_from([0.0, 0.125, 0.5, 0.75, 0.96875, 0.999]))
-def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(
-    weights: np.ndarray, padding: int, top_p: float
-) -> None:
+def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(weights: np.ndarray, padding: int, top_p: float) -> None:
     weights = np.concatenate([weights, np.full(padding, 1 / 64)])
     order = sorted(range(len(weights)), key=lambda n: (-weights[n], n))
     reached = itertools.accumulate(weights[n] for n in order)

@@ -5,7 +5,7 @@ import threading
 from ballast.awake_clock import AwakeClock
 
 
-def test_it_goes_with_the_system_s_clock_while_it_is_read():
+def test_the_clock_follows_the_system_clock_while_it_is_read():
     time_s = iter([100.0, 100.5, 101.5, 101.5, 102.25])
     clock = AwakeClock(1.0, lambda: next(time_s))
     assert [clock.now() for _ in range(4)] == [0.5, 1.5, 1.5, 2.25]

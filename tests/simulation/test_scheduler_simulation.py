@@ -151,7 +151,7 @@ def test_without_a_prefix_cache_everything_is_still_served_once() -> None:
     assert simulation.reference.totals.preemptions > 0
 
 
-def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() -> None:
+def test_steps_planned_ahead_leak_no_blocks() -> None:
     simulation = Simulation(seed=13, num_requests=1_000, looks_ahead=True)
     simulation.run()
     totals = simulation.reference.totals
@@ -195,7 +195,7 @@ def test_two_lanes_that_follow_their_costs_leave_no_block_behind_either() -> Non
     assert simulation.reference.scheduler.costs()["decode"] != costs["decode_costs"]
 
 
-def test_clients_that_take_turns_leave_no_block_behind_either() -> None:
+def test_fair_share_among_clients_leaks_no_blocks() -> None:
     simulation = Simulation(seed=19, num_requests=3_000, num_clients=5)
     simulation.run()
     totals = simulation.reference.totals

@@ -27,7 +27,7 @@ def check_stream():
         ("socket.getaddrinfo('localhost', 80)", None),
     ],
 )
-def test_a_client_that_looks_for_another_machine_fails_its_checks(tmp_path, leak, host):
+def test_a_client_that_connects_to_another_machine_fails_its_checks(tmp_path, leak, host):
     (tmp_path / "check_it.py").write_text(CHECK.format(leak=leak))
     command = [sys.executable, str(RUN), "it", "http://127.0.0.1:1", "http://127.0.0.1:2"]
     run = subprocess.run(

@@ -24,7 +24,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_case_follows_from_seed_kind_and_number_alone(tmp_path: Path, kind: str) -> None:
+def test_a_case_depends_only_on_seed_kind_and_number(tmp_path: Path, kind: str) -> None:
     made = []
     for name, seed, number in (("a", 20, 7), ("b", 20, 7), ("c", 20, 8), ("d", 21, 7)):
         (tmp_path / name).mkdir()

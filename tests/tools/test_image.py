@@ -41,7 +41,7 @@ def built(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -> None:
+def test_images_are_built_with_the_names_of_the_chart(tmp_path: Path) -> None:
     assert image(tmp_path, "images").returncode == 0
     assert built(tmp_path) == [
         (f"ballast-runtime:{VERSION}", "requirements/runtime.txt"),
@@ -50,7 +50,7 @@ def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -
     ]
 
 
-def test_the_operator_takes_images_of_the_version_by_default() -> None:
+def test_the_operator_uses_images_of_its_version_by_default() -> None:
     assert ChildOptions().runtime_image == f"ballast-runtime:{VERSION}"
     assert f"image: ballast-operator:{VERSION}\n" in (ROOT / "manifests/operator/operator.yaml").read_text()
 

@@ -37,7 +37,7 @@ def asked_in(conversation):
     return tuple(turn.user.lower() for turn in conversation.turns), bool(conversation.tools)
 
 
-def test_nothing_of_the_examination_is_trained_on():
+def test_exam_questions_are_not_in_the_training_data():
     asked = {asked_in(item.conversation) for item in examination(7, 200)}
     trained = set()
     for conversation, _ in itertools.islice(corpus(1), 40_000):
@@ -199,7 +199,7 @@ def network():
     return made
 
 
-def test_weights_say_which_sizes_are_not_the_built_in_models(network, tmp_path):
+def test_weights_store_sizes_that_differ_from_the_built_in_model(network, tmp_path):
     save(network, tmp_path / "weights.npz")
     with np.load(tmp_path / "weights.npz") as stored:
         assert json.loads(str(stored["shape"])) == {"num_layers": 2}

@@ -127,9 +127,7 @@ def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, 
         assert device["why"] == "NVIDIA's driver or a GPU is missing"
 
 
-def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(
-    installed: InstalledNode, kernels_volume: Path
-) -> None:
+def test_tritons_kernels_are_compiled_and_outlive_the_pod(installed: InstalledNode, kernels_volume: Path) -> None:
     assert run(installed, "triton", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
     made = {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
     assert len(made) == 1

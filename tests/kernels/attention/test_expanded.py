@@ -73,7 +73,7 @@ def test_a_token_attends_to_its_request_up_to_itself_for_any_chunks(tokens: int,
 @pytest.mark.parametrize(
     ("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (300, 1601, 512), (256, 1024, 256)]
 )
-def test_flashinfer_attends_as_the_plain_way(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
+def test_flashinfer_attention_matches_the_reference(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
     compiled = compiling_expansion(sizes, GPU)
     assert compiled is not None
     counted = torch.zeros((), dtype=torch.int64, device=GPU)
@@ -101,7 +101,7 @@ def make(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_keys_values_and_merges_are_those_of_torch_s_operations(make, dtype: torch.dtype) -> None:
+def test_keys_values_and_merges_match_torch_operations(make, dtype: torch.dtype) -> None:
     device, make_kernels = make
     sizes = ExpandedSizes(num_heads=19, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
     rng = torch.Generator().manual_seed(0)

@@ -103,7 +103,7 @@ def test_each_head_attends_to_the_keys_of_its_group(rng, pool, isa, heads, kv_he
 
 @pytest.mark.parametrize("window", [1, 7, 48, 128, 200, 1000])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (5, 5), (40, 2)])
-def test_with_a_window_a_token_sees_the_last_positions_alone(rng, pool, isa, heads, kv_heads, window):
+def test_with_a_window_a_token_attends_only_to_the_last_positions(rng, pool, isa, heads, kv_heads, window):
     cache = cache_of(rng, [700, 1, 450, 33], [90, 1, 1, 33], kv_heads)
     query = rng.standard_normal((125, heads, KEY), dtype=np.float32)
 

@@ -157,7 +157,7 @@ def test_the_highest_scores_are_chosen_with_ties_by_lower_position(device, token
 
 
 @pytest.mark.parametrize("score", [0.0, -0.0, 1.5, torch.nan, -torch.inf])
-def test_of_scores_that_are_all_equal_the_first_are_chosen(device, score: float) -> None:
+def test_the_first_of_equal_scores_are_chosen(device, score: float) -> None:
     case = make([1, 2], [150, 40], device)
     scores = torch.full((3, case.step.requests.blocks.shape[1] * 16), score, device=device)
     chosen = torch.full((3, INDEX.top_k), -1, dtype=torch.int32, device=device)
@@ -209,7 +209,7 @@ def test_rounds_keep_the_highest_of_groups_until_one_group_is_left() -> None:
         group_counts(20000, MOST_CHOSEN + 1)
 
 
-def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_scored_in_chunks_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make([5, 1, 2], [60, 130, 90], device)
     expected = case.seen(PlainPositionChoice(INDEX)(*case.of_choice))
     monkeypatch.setattr("ballast.model.hybrid.sparse.sizes.SCORE_BYTES", 4 * 144 * 3)
@@ -260,7 +260,7 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
     torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
 
 
-def test_layers_without_an_indexer_take_the_choice_of_the_one_below() -> None:
+def test_layers_without_an_indexer_use_the_choice_of_the_previous_layer() -> None:
     case = make([1, 1], [100, 30], torch.device("cpu"))
     attend = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=True)
     attend.prepare(case.step)
@@ -309,9 +309,7 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
 @pytest.mark.parametrize(("heads", "index_heads"), [(128, 64), (64, 32)], ids=["V3.2", "GLM-5"])
-def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
-    heads: int, index_heads: int, length: int
-) -> None:
+def test_kernels_of_published_sizes_match_the_reference(heads: int, index_heads: int, length: int) -> None:
     device = torch.device("cuda:0")
     sizes = replace(V32, num_heads=heads)
     index = replace(V32_INDEX, num_heads=index_heads)

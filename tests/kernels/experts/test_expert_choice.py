@@ -72,7 +72,7 @@ def test_the_division_is_by_rank_among_the_distinct_experts(rule: Divide, device
             assert int(counter) == 5 + count
 
 
-def test_without_a_share_only_gpu_experts_leave_the_host(rule: Divide, device: torch.device) -> None:
+def test_without_a_pcie_share_the_gpu_computes_only_its_own_experts(rule: Divide, device: torch.device) -> None:
     ids = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32, device=device).repeat(200, 1)
     slots = torch.tensor([-1, 1, 0], dtype=torch.int32, device=device)
     found = rule(ids, slots, None, 0.5, torch.tensor(0, device=device))

@@ -106,7 +106,7 @@ def test_a_pair_is_in_one_tile_of_its_expert(rng, device, tile: int) -> None:
     ],
     ids=["some", "scales of experts", "all to one expert", "none here"],
 )
-def test_gate_up_and_down_come_together(rng, pool, device, monkeypatch, kinds, ids) -> None:
+def test_gate_up_and_down_are_computed_together(rng, pool, device, monkeypatch, kinds, ids) -> None:
     """Columns are in two shares, and the last step of a share is not a whole one."""
     monkeypatch.setattr(grouped_int_gemm, "_WANTED_PROGRAMS", 8)
     hidden, width = (256, 64) if kinds[0] in (T.Q4_K, T.NVFP4) else (160, 32)

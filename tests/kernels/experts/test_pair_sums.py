@@ -77,7 +77,7 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )
-def test_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:
+def test_tokens_sum_their_local_experts(rng, pool, device, kinds) -> None:
     stacks, matrices = stacks_of(rng, pool, kinds, device)
     given = some_tokens(rng, device)
     check(sums_of(*given, stacks), given, matrices, range(NUM_EXPERTS))
@@ -118,7 +118,7 @@ def test_a_token_s_sum_does_not_depend_on_the_others(rng, pool, device) -> None:
     assert torch.equal(sums_of(x[20:50], ids[20:50], weights[20:50], stacks), whole[20:50])
 
 
-def test_floats_and_rows_of_no_whole_panel_are_not_decoded(rng, pool) -> None:
+def test_floats_and_partial_panels_are_not_supported(rng, pool) -> None:
     device = torch.device("cpu")
     quantised, _ = stack_of(rng, pool, T.Q8_0, 32, 64, device)
     floats, _ = stack_of(rng, pool, T.F16, 32, 64, device)

@@ -100,7 +100,7 @@ def test_scales_are_copied_to_a_device_with_their_experts(rng, device, experts, 
 
 
 @apart
-def test_those_seen_in_host_memory_have_theirs_on_the_device(rng, experts, monkeypatch) -> None:
+def test_experts_in_host_memory_have_their_scales_on_the_device(rng, experts, monkeypatch) -> None:
     """On a GPU the memory would have to be pinned: test_host_memory.py."""
     monkeypatch.setattr(
         grouped_int_gemm, "grouped_int_gemm_kernels", interpreted(grouped_int_gemm_kernels, monkeypatch)

@@ -86,7 +86,7 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind: T) 
 
 
 @pytest.mark.parametrize("num_tokens", [8, 34])
-def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, device, monkeypatch, num_tokens) -> None:
+def test_heads_token_tiles_and_column_shards_can_be_combined(rng, pool, device, monkeypatch, num_tokens) -> None:
     monkeypatch.setattr(int_gemm, "_LEAST_SHARE", 2)  # four steps of four groups, in two shares
     linear, weight = linear_of(rng, pool, T.Q4_K, 24, 512, device, heads=2)
     for _ in range(2):  # the second call finds its counters as the first one did
@@ -151,7 +151,7 @@ def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind,
     assert "shfl.sync" not in compiled.asm["ptx"]
 
 
-def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -> None:
+def test_the_faster_kernel_is_chosen_per_number_of_tokens(rng, pool, device) -> None:
     alike = [linear_of(rng, pool, T.Q4_K, 32, 256, device)[0] for _ in range(2)]
     other, _ = linear_of(rng, pool, T.F32, 32, 256, device)
     seconds = iter([2.0, 1.0, 1.0, 1.0, 1.0, 0.5])  # one token, two, four: without codes, and by them
@@ -185,7 +185,7 @@ def test_a_later_start_checks_the_kept_kernels_without_measuring(rng, pool, devi
     assert linear.int_gemm_tokens == frozenset()
 
 
-def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
+def test_a_matrix_of_zeros_does_not_disable_a_kernel(rng, pool, device) -> None:
     zeros = kernels.Matrix(np.zeros((32, 34), np.uint8), T.Q8_0, 32, 32)
     packed = kernels.pack(pool, zeros, FAST, num_heads=1, head_stride=32, num_rows=32, activation_bytes=1)
     linear = PanelLinear(packed, 32, 32, is_transposed=False, device=device)

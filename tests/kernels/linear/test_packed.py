@@ -202,7 +202,7 @@ def test_activation_bytes_default_to_the_values_of_decision_80():
 
 
 @every_isa
-def test_without_a_number_of_bytes_each_matrix_takes_its_formats(rng, pool, make_matrix, isa):
+def test_the_default_activation_bytes_are_those_of_each_matrixs_format(rng, pool, make_matrix, isa):
     x = rng.standard_normal((3, 256), dtype=np.float32)
     for known in kernels.formats():
         weight, _ = make_matrix(T(known.ggml_type), 32, 256)

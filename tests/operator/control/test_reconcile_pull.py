@@ -120,7 +120,7 @@ def test_a_missing_claim_is_reported():
     assert api.written("create", "Job") == []
 
 
-def test_a_trouble_is_the_reason_of_ready():
+def test_a_pull_failure_is_the_reason_of_ready():
     said = {"terminated": {"exitCode": 2, "message": json.dumps({"reason": "TokenRefused", "message": "401"})}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     api = api_with()

@@ -67,7 +67,7 @@ def test_unreadable_schemas_keep_the_last_ones_in_use():
 
 
 @pytest.mark.parametrize("status", [0, 429, 500])
-def test_an_api_server_that_fails_to_answer_for_schemas_ends_the_look_at_everything(status):
+def test_an_api_server_failure_for_schemas_ends_the_resync(status):
     api = FakeApi(custom_resource(), {("discover", "schemas"): status})
     with pytest.raises(ApiError) as raised:
         asyncio.run(Resync(api, OperatorState(), Freshness(), lambda _: None, lambda: 0.0).run_once())

@@ -71,7 +71,7 @@ def test_an_artifact_is_limited_like_an_image():
 
 
 @pytest.mark.parametrize(("kind", "source"), [("s3", STORE), ("oci", ARTIFACT)])
-def test_a_folder_that_a_model_is_pulled_into_is_bounded_for_every_source(kind, source):
+def test_the_target_folder_of_a_pull_is_restricted_for_every_source(kind, source):
     folder = {**source, "pvc": None, "hostPath": {"path": "/srv/models"}}
     spec = {
         "model": {"source": {kind: {name: value for name, value in folder.items() if value is not None}}},
@@ -116,7 +116,7 @@ def test_other_images_and_host_paths_are_checked_against_the_same_lists(field):
     assert said.startswith(f"spec.{field} /srv/other is not allowed: --allowed-")
 
 
-def test_a_priority_class_is_one_of_those_named():
+def test_a_priority_class_must_be_listed():
     lists = AllowLists(priority_classes=("models", "batch"))
     assert refusal(lists) is None
     assert refusal(lists, scheduling={"priorityClassName": "batch"}) is None

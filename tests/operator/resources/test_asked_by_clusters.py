@@ -136,7 +136,5 @@ def test_a_pool_is_created_if_it_is_requested_and_the_cluster_has_the_kind():
         (("192.0.2.1", "192.0.2.2"), "http://192.0.2.1:10002/v1"),
     ],
 )
-def test_the_url_outside_is_at_the_first_address_of_the_load_balancer(
-    addresses: tuple[str, ...], url: str | None
-) -> None:
+def test_the_external_url_uses_the_first_load_balancer_address(addresses: tuple[str, ...], url: str | None) -> None:
     assert external_url(service(), addresses) == url

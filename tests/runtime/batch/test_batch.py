@@ -182,7 +182,7 @@ def test_requests_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path: 
         (b"\n" + codecs.BOM_UTF8 + b"{}", "line 2: is not JSON"),
     ],
 )
-def test_requests_that_are_no_text_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_requests_that_are_not_text_are_rejected(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=said):

@@ -172,7 +172,7 @@ def test_reasoning_is_dimmed_and_the_answer_is_not():
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "ignored by who started it"])
-def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on(ignored):
+def test_ctrl_c_cancels_the_reply_and_the_chat_continues(ignored):
     with (
         ServerProcess("--step_s", "0.02", module=FAKE) as server,
         Terminal("--url", f"{server.url}/v1", ignores_ctrl_c=ignored) as terminal,
@@ -219,7 +219,7 @@ def test_lines_from_a_pipe_are_answered_without_colours(server):
     assert ended.stdout == "12 + 30 = 42\nA new conversation.\nsea\n"
 
 
-def test_output_that_cannot_be_written_while_replies_arrive_is_one_sentence(server):
+def test_an_output_error_during_replies_is_reported_in_one_sentence(server):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1"],
@@ -252,7 +252,7 @@ def test_a_line_that_is_not_text_is_not_sent_and_the_chat_continues(server):
     assert ended.stdout.decode().endswith(f"{refused}Your name is Ottokar.\n")
 
 
-def test_a_terminals_line_that_is_no_text_is_not_sent(server):
+def test_a_terminal_line_that_is_not_text_is_not_sent(server):
     with Terminal("--url", f"{server.url}/v1", "--temperature", "0", environment={"LC_ALL": "C.UTF-8"}) as terminal:
         terminal.until("> ")
         os.write(terminal._keys, b"a\xff\n")
@@ -334,7 +334,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_reasoning_and_answer_are_the_same_however_the_reply_is_cut(reply, size):
+def test_reasoning_and_answer_are_the_same_for_any_chunks(reply, size):
     splitter = ReasoningSplitter()
     pieces: list[ReplyPiece] = []
     for start in range(0, len(reply), size):

@@ -105,7 +105,7 @@ def test_the_environment_is_checked_like_the_command_line():
     assert ended.stderr == "ballast: port=eighty: must be a whole number, at least 0 and at most 65535\n"
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+def test_the_command_line_overrides_the_environment_which_overrides_the_file(tmp_path, monkeypatch):
     file = tmp_path / "ballast.yaml"
     file.write_text("max_batch_size: 1\nport: 1\nchunk_size: 100\n")
     monkeypatch.setenv("BALLAST_MAX_BATCH_SIZE", "2")
@@ -171,7 +171,7 @@ def closed_pipe():
     ],
     ids=["full", "closed", "broken pipe"],
 )
-def test_output_that_cannot_be_written_is_one_sentence(arguments, output, redirection, reason):
+def test_an_output_error_is_reported_in_one_sentence(arguments, output, redirection, reason):
     descriptor = output()
     try:
         ended = subprocess.run(
@@ -239,7 +239,7 @@ def test_a_file_that_is_not_a_model_exits_with_3_and_its_name(tmp_path):
     assert ended.stderr.splitlines()[-1].startswith(f"ballast: {file}: ")
 
 
-def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
+def test_a_file_name_that_is_not_text_is_shown_escaped(tmp_path):
     file = os.fsdecode(os.fsencode(tmp_path / "m") + b"\xff.gguf")
     Path(file).symlink_to(BUILT_IN.gguf)
     words = ["plan", "--gguf_path", file, "--device", "cpu", "--memory_bandwidth", "46GB/s"]

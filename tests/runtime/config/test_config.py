@@ -17,7 +17,7 @@ def resolved(**arguments):
     return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), default_threads=6)
 
 
-def test_the_defaults_are_those_of_the_contract():
+def test_the_defaults_match_the_contract():
     config = read_config({}, {})
     assert config == Config()
     assert config.scheduling == SchedulingConfig(
@@ -114,7 +114,7 @@ def file_of(tmp_path, content):
     return path
 
 
-def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
+def test_a_file_sets_options_with_the_lowest_precedence(tmp_path):
     content = """
         port: 1
         chunk-size: 64
@@ -214,7 +214,7 @@ def test_values_are_parsed_equally_in_files_environment_and_command_line(tmp_pat
 
 
 @pytest.mark.parametrize(("word", "is_on"), [("on", True), ("yes", True), ("1", True), ("off", False), ("no", False)])
-def test_flags_take_the_same_words_everywhere(tmp_path, word, is_on):
+def test_flags_accept_the_same_values_everywhere(tmp_path, word, is_on):
     for source in (
         options_in_environment({"BALLAST_FORCE_THINK": word}),
         options_in_file(file_of(tmp_path, f"force_think: {word}")),
@@ -241,7 +241,7 @@ def test_a_file_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path, en
 
 
 @pytest.mark.parametrize("content", [b"host: \xff\xfe", b"host: a\0b", b"\0", b'host: "a\\0b"'])
-def test_a_file_with_bytes_that_are_no_text_is_refused(tmp_path, content):
+def test_a_file_that_is_not_text_is_rejected(tmp_path, content):
     path = tmp_path / "ballast.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"config=.*ballast\.yaml: "):
@@ -391,7 +391,7 @@ def test_chunks_must_hold_every_decoding_request():
         resolved(prefill_chunk_size=100)
 
 
-def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_path):
+def test_a_hub_id_is_rejected_because_a_directory_is_needed(tmp_path):
     with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: expected a local directory"):
         resolved(model_path="deepseek-ai/DeepSeek-R1")
     with pytest.raises(ConfigError, match="expected a local directory with"):
@@ -400,7 +400,7 @@ def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["gguf_path", "optimize_config_path"])
-def test_a_path_that_is_not_there_is_refused(name, tmp_path):
+def test_a_missing_path_is_rejected(name, tmp_path):
     with pytest.raises(ConfigError, match=f"{name}=.*absent: no such file or directory"):
         resolved(**{name: tmp_path / "absent"})
 
@@ -411,7 +411,7 @@ def test_a_hub_name_as_path_is_rejected_with_the_download_command(name):
         resolved(gguf_path=name)
 
 
-def test_a_certificate_and_its_key_come_together(tmp_path):
+def test_a_certificate_requires_its_key(tmp_path):
     with pytest.raises(ConfigError, match=f"tls_cert_file={tmp_path}: needs tls_key_file as well"):
         resolved(tls_cert_file=tmp_path)
     with pytest.raises(ConfigError, match="needs tls_cert_file as well"):
@@ -455,7 +455,7 @@ def test_devices_and_the_limit_of_their_memory():
             resolved(device="cpu", vram_limit=limit)
 
 
-def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp_path):
+def test_with_device_auto_gpu_options_are_unused_on_the_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
     set_for_gpu = {
         "vram_limit": 1 << 30,

@@ -83,6 +83,6 @@ def test_a_document_without_plain_values_is_rejected(tmp_path: Path, content: st
     assert len(str(raised.value)) < 500
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot be read: Is a directory"):
         read_yaml(tmp_path)

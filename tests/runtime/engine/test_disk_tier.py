@@ -121,7 +121,7 @@ def fetched_tokens(core: EngineCore) -> int:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_tokens_are_the_same_and_prefixes_come_back(
+def test_tokens_are_the_same_and_prefixes_are_restored(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, together: bool
 ) -> None:
     core = make_core(tmp_path)

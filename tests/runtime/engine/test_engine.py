@@ -187,7 +187,7 @@ class Wrapped(Runner):
         return self.model.forward(batch, alive)
 
 
-async def test_spare_work_is_done_while_there_are_no_requests() -> None:
+async def test_idle_work_runs_while_there_are_no_requests() -> None:
     class Spare(Wrapped):
         def around(self, runner: Runner) -> Runner:
             self.model = runner
@@ -207,7 +207,7 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
         assert engine.state is EngineState.READY
 
 
-async def test_an_idle_engine_repeatedly_offers_idle_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_engine_polls_for_idle_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
     class Late(Wrapped):
@@ -225,7 +225,7 @@ async def test_an_idle_engine_repeatedly_offers_idle_work(monkeypatch: pytest.Mo
         await until(lambda: late.calls > 5)
 
 
-async def test_a_request_does_not_wait_for_all_spare_work() -> None:
+async def test_a_request_does_not_wait_for_all_idle_work() -> None:
     class Endless(Wrapped):
         def __init__(self, runner: Runner) -> None:
             self.model = runner
@@ -286,7 +286,7 @@ async def test_abort_is_idempotent_and_harmless_after_the_end():
         assert (await collect(engine.submit(make_request([1], 3))))[0] == expected_text([1], 3)
 
 
-async def test_a_full_queue_is_refused_with_a_time_to_come_back():
+async def test_a_full_queue_rejects_with_a_retry_time():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=2) as engine:
         streams = [engine.submit(make_request([1], 50))]
@@ -570,7 +570,7 @@ async def test_requests_submitted_together_share_a_stream_and_the_prompt():
         assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two that follow"
 
 
-async def test_one_of_several_can_be_aborted_alone():
+async def test_one_of_several_requests_can_be_aborted():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         stream = engine.submit(make_request([1], 200), make_request([2], 20))
@@ -584,7 +584,7 @@ async def test_one_of_several_can_be_aborted_alone():
         await until(lambda: not engine.has_work)
 
 
-async def test_requests_are_taken_together_or_not_at_all():
+async def test_requests_submitted_together_are_all_accepted_or_all_rejected():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=3) as engine:
         first = engine.submit(make_request([1], 100))

@@ -133,7 +133,7 @@ def test_a_request_is_reported_admitted_once_in_the_step_that_starts_it():
     assert admitted == [((1, 0),), (), ((2, 0),), ()]
 
 
-def test_step_kinds_tell_prefill_decode_and_both():
+def test_step_kinds_distinguish_prefill_decode_and_mixed():
     core = make_core(chunk_size=8)
     core.add(1, make_request([1] * 8, 10), 0)
     assert core.step().kind == "prefill"

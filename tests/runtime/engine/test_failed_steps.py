@@ -170,7 +170,7 @@ def test_a_sequence_that_fails_with_its_last_token_ends_once():
     assert core.step().num_tokens == 0
 
 
-def test_scores_of_a_prompt_that_are_no_numbers_fail_it():
+def test_nan_scores_of_a_prompt_fail_the_request():
     core, model = make_core(chunk_size=32)
     model.bad = {PROMPT[20]}
     request = Request("test", PROMPT, SamplingParams(max_tokens=1, logprobs=0), prompt_logprobs=0)

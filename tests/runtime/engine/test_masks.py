@@ -77,7 +77,7 @@ def make_request(n: int, grammar: Countdown | None) -> Request:
     return Request("test", tuple(range(n % 40 + 1)), sampling)
 
 
-def test_every_token_is_one_that_its_grammar_allows_and_the_grammar_ends_the_text():
+def test_every_token_is_allowed_by_its_grammar_which_ends_the_text():
     results = generate(make_core(), [make_request(n, Countdown()) for n in range(30)])
     for result in results:
         *said, last = result.token_ids
@@ -183,7 +183,7 @@ def test_masks_of_one_step_are_computed_side_by_side():
         assert all(worker.take(seq) is not None for seq in sequences)
 
 
-def test_where_too_many_masks_hang_further_ones_are_refused_at_once(blocked: list[Blocked]):
+def test_if_too_many_masks_hang_further_ones_are_rejected_immediately(blocked: list[Blocked]):
     worker = MaskWorker(limit_s=0.02, max_late=2)
     worker.begin(dict(enumerate(map(sequence_of, blocked[:2]))))
     for seq in range(2):

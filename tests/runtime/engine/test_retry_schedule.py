@@ -22,7 +22,7 @@ def measured(duration_s, slots=BATCH):
     return schedule
 
 
-def test_a_place_is_free_as_soon_as_one_request_has_ended():
+def test_a_slot_is_free_as_soon_as_one_request_has_ended():
     """The queue's length does not matter: who is refused waits for a place in it, not for its end."""
     wait_s = measured(20.0).refuse(now=0.0)
     assert 0.6 * 20.0 / BATCH < wait_s < 20.0 / BATCH
@@ -36,7 +36,7 @@ def test_each_rejected_client_gets_its_own_retry_slot():
     assert measured(20.0).refuse(now=0.0, num_slots=3) == pytest.approx(waits[2])
 
 
-def test_before_anything_has_ended_the_wait_grows_with_the_time_that_requests_have_run():
+def test_before_any_request_ends_the_retry_time_grows_with_run_time():
     schedule = RetrySchedule(BATCH)
     assert schedule.refuse(now=0.0) == pytest.approx(max(MIN_RETRY_AFTER_S, FIRST_GUESS_S / BATCH))
     schedule.ran(BATCH * 30.0, 0)
@@ -50,7 +50,7 @@ def test_old_measurements_fade_when_requests_change():
     assert schedule.refuse(now=0.0) < 1.0
 
 
-def test_beyond_the_limit_clients_are_still_told_different_times():
+def test_beyond_the_limit_clients_still_get_different_retry_times():
     schedule = measured(40.0)
     waits = [schedule.refuse(now=0.0) for _ in range(100)]
     assert max(waits) <= MAX_RETRY_AFTER_S

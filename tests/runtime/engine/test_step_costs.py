@@ -84,7 +84,7 @@ def test_costs_ascend_for_any_order_of_measurements() -> None:
     assert costs_of(1.0, 1.0, 1.0, 2.0, sizes=(1, 8, 2)) == [(1, 1.0), (8, 2.0)]
 
 
-def test_requests_that_decode_have_contexts_of_their_own() -> None:
+def test_decoding_requests_have_separate_contexts() -> None:
     steps = RandomSteps(sched.SchedulerConfig(**CONFIG), 50, 1024)
     written: set[int] = set()
     for step in range(2 * CONTEXT_TOKENS):
@@ -137,7 +137,7 @@ def test_a_prompt_is_chunked_by_measured_costs_while_another_request_decodes() -
     assert model.sizes == [7]
 
 
-def test_the_longest_step_with_decoding_requests_is_measured_however_slow_the_model_is() -> None:
+def test_the_longest_step_with_decoding_requests_is_measured_for_any_model_speed() -> None:
     model = Measured()
     times = iter(range(0, 100_000, 10))  # each look at the clock is 10 s later
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, lambda: float(next(times)))
@@ -160,7 +160,7 @@ def costs_at_start(
     return sched.Scheduler(config).costs()["decode"]
 
 
-def test_a_later_start_takes_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_start_uses_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
     first = costs_at_start(tmp_path, Measured())
     assert costs_at_start(tmp_path, again := Measured()) == first
     assert again.sizes == []

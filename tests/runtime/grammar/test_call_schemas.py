@@ -117,7 +117,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], Any, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("case", REFERENCES)
-def test_a_reference_names_any_part_of_the_tools_schema(form: str, case: str, *, strict: bool) -> None:
+def test_a_reference_may_point_to_any_part_of_the_tools_schema(form: str, case: str, *, strict: bool) -> None:
     value, good, bad = REFERENCES[case]
     tree = {
         "type": "object",
@@ -203,6 +203,6 @@ def test_keys_beyond_the_tracked_number_may_have_any_order(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_strict_keyword_that_no_form_holds_is_refused_by_name(form: str) -> None:
+def test_a_strict_keyword_that_no_form_can_enforce_is_rejected_by_name(form: str) -> None:
     with pytest.raises(RequestError, match=r"pattern|look-around"):
         FORMS[form].start(tool(schema_of({**STRING, "pattern": "(?=a)b"}), strict=True))

@@ -213,7 +213,7 @@ def test_a_reply_that_continues_a_message_is_no_header() -> None:
     assert refused_at(free(Start.CONTENT), " to=python is a text") is None
 
 
-def test_the_budget_of_reasoning_ends_its_message_and_begins_no_other() -> None:
+def test_the_reasoning_budget_ends_its_message_and_begins_no_other() -> None:
     header = tuple(ids(f"{C}analysis{M}"))
     (end,) = ids(E)
     state = ChannelThinkingBudget(3, header, end, begins_inside=False, vocab_size=TOKENIZER.vocab_size).start()

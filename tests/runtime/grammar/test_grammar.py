@@ -180,7 +180,7 @@ def test_consecutive_blanks_are_limited_everywhere(asked: Source, head: str) -> 
         assert count == (20 if text else 0)
 
 
-def test_once_begun_a_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
+def test_a_begun_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
     calls = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "either", only={"now"}, parallel=False))
     begin, call = (TOKENIZER.id_of(DEFAULT_FORM.spellings[mark]) for mark in (Mark.CALLS, Mark.CALL))
     for opening in ([begin, call], [call]):
@@ -336,7 +336,7 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
     assert len(built) == 1
 
 
-def test_a_pause_of_the_process_does_not_turn_a_grammar_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_pause_does_not_reject_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_module, "LOCK_WAIT_S", 0.2)
     compiler = GrammarCompiler(TOKENIZER)
     system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks

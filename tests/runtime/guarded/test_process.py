@@ -182,7 +182,7 @@ threading.Thread(target=ask, daemon=True).start()
     ["import time; time.sleep(0.1)", "import time; time.sleep(0.1); os._exit(0)", "os.kill(os.getpid(), 9)"],
     ids=["end", "exit", "kill"],
 )
-def test_it_ends_with_the_process_that_asked_however_busy(end: str) -> None:
+def test_the_guarded_process_ends_with_its_parent_even_if_busy(end: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", ASK_AND_END.format(end=end)]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)

@@ -69,7 +69,7 @@ def test_single_takes_the_gpus_node_before_a_larger_one_if_they_fit() -> None:
     assert placed(no_memory, 1, "single", gpu_node=1) == [(0, [0])], "memory of the GPU's node is forbidden"
 
 
-def test_threads_that_are_not_pinned_say_why() -> None:
+def test_unpinned_threads_report_the_reason() -> None:
     assert placed(ONE_NODE, 2, "off") == "numa is off"
     assert placed(ONE_NODE, 1) == "there are 1 threads for 2 cores of one node"
     assert placed(ONE_NODE, 5) == "there are 5 threads for 4 CPUs"
@@ -106,7 +106,7 @@ def test_pinning_is_judged_by_the_threads_actual_affinity() -> None:
         ({0: {0: 50}, 1: {1: 50}}, {0: 2, None: 2}, 0.5),
     ],
 )
-def test_the_local_share_is_the_chance_that_a_reader_is_near(
+def test_the_local_fraction_is_the_probability_of_a_local_read(
     bytes_by_reader: dict[int, dict[int, int]], threads_per_node: dict[int | None, int], share: float | None
 ) -> None:
     assert local_share(bytes_by_reader, threads_per_node) == share
@@ -207,7 +207,7 @@ def test_a_gpu_with_an_unknown_numa_node_has_none(tmp_path: Path, numa_node: str
     assert read_gpu_node(root) is None
 
 
-def test_gpus_on_two_nodes_have_no_common_one(tmp_path: Path) -> None:
+def test_gpus_on_two_nodes_have_no_common_node(tmp_path: Path) -> None:
     second = {"proc/driver/nvidia/gpus/0000:01:00.0/x": "", "sys/bus/pci/devices/0000:01:00.0/numa_node": "0\n"}
     assert read_gpu_node(plant(tmp_path, PINNED_POD | second)) is None
     assert read_gpu_node(tmp_path / "elsewhere") is None
@@ -236,7 +236,7 @@ class CountingReader:
             self._busy.release()
 
 
-async def test_askers_share_one_read_off_the_event_loop(tmp_path: Path) -> None:
+async def test_concurrent_requests_share_one_read_off_the_event_loop(tmp_path: Path) -> None:
     read = CountingReader(tmp_path)
     probe = NumaProbe(read)
     await asyncio.gather(*(probe.report(60.0) for _ in range(10)))
@@ -324,7 +324,7 @@ def test_a_server_reports_its_threads_and_weights_as_they_are() -> None:
         (("--cpu_threads", str(TOO_MANY)), f"there are {TOO_MANY} threads for"),
     ],
 )
-def test_a_server_that_does_not_pin_says_so(options: tuple[str, ...], reason: str) -> None:
+def test_a_server_without_pinning_reports_it(options: tuple[str, ...], reason: str) -> None:
     with ServerProcess(*options) as server:
         report = debug_numa(server)
         assert not report["pinned"]

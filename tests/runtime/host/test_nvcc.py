@@ -73,7 +73,7 @@ def test_only_the_given_toolkit_is_used(packages: Path, tmp_path: Path, monkeypa
     assert nvcc.has_nvcc()
 
 
-def test_without_the_extra_there_is_none(tmp_path: Path) -> None:
+def test_without_the_extra_there_is_no_toolkit(tmp_path: Path) -> None:
     assert nvcc.packaged_home() is None
     assert not nvcc.has_nvcc()
     nvcc.use_packaged_tools(tmp_path / "link", tmp_path / "libcuda.so.1")

@@ -38,7 +38,7 @@ def gguf(found: Found) -> bytes:
     return (found.store.snapshot(found.commit) / found.choice.files[0].path).read_bytes()
 
 
-def test_names_say_which_hub() -> None:
+def test_names_select_the_hub() -> None:
     assert HubName("org/tiny", "Q8_0", "master", "modelscope.cn") == NAME
     assert NAME.written == "modelscope.cn/org/tiny"
     assert read_name("www.modelscope.ai/a/b@v1") == HubName("a/b", None, "v1", "modelscope.ai")
@@ -70,7 +70,7 @@ def test_a_model_is_downloaded_completely_into_its_own_folder(
 
 
 @pytest.mark.parametrize("status", [206, 200])
-def test_a_broken_transfer_goes_on_by_either_status(served: tuple[HubServer, Hub], status: int) -> None:
+def test_a_broken_transfer_resumes_with_either_status(served: tuple[HubServer, Hub], status: int) -> None:
     server, hub = served
     server.range_status, server.break_after = status, 2 << 20
     assert gguf(pull(NAME, hub, None, io.StringIO())) == WEIGHTS

@@ -244,7 +244,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Regi
 
 
 @pytest.mark.parametrize("auth", ["basic", "token"])
-def test_credentials_come_from_dockers_configuration_or_from_variables(
+def test_credentials_are_read_from_dockers_configuration_or_variables(
     private: dict[str, Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str
 ) -> None:
     registry = private[auth]
@@ -288,7 +288,7 @@ def test_missing_objects_are_reported_by_name(registry: Registry, name: str) -> 
         pulled(f"oci://{registry.host}/{name}")
 
 
-def test_credentials_are_those_of_the_longest_fitting_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_the_longest_matching_entry_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auths = {
         "https://index.docker.io/v1/": {"username": "hub", "password": "1"},
         "ghcr.io": {"username": "all", "password": "2"},

@@ -142,7 +142,7 @@ def test_everything_in_the_caches_is_removed_with_their_folders(served: tuple[Hu
     assert kept.exists()
 
 
-def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_plan_reads_only_headers(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     server, hub = served
     config = serve_config(["--device", "cpu"])
     there, here = io.StringIO(), io.StringIO()
@@ -158,7 +158,7 @@ def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Pat
     ]
 
 
-def test_a_header_is_whole_from_its_last_byte_on(weights: bytes) -> None:
+def test_a_header_is_complete_with_its_last_byte(weights: bytes) -> None:
     size = min(size for size in (1 << power for power in range(4, 21)) if is_whole(weights[:size]))
     end = bisect(range(size), False, key=lambda size: is_whole(weights[:size]))
     assert 1024 < end < 1 << 20
@@ -184,7 +184,7 @@ def test_files_that_do_not_fit_are_not_downloaded(served: tuple[HubServer, Hub])
     assert [begin for _, begin in server.ranges] == [0, 0], "config.json and a header"
 
 
-def test_a_broken_transfer_goes_on(served: tuple[HubServer, Hub], weights: bytes, waits: list[float]) -> None:
+def test_a_broken_transfer_resumes(served: tuple[HubServer, Hub], weights: bytes, waits: list[float]) -> None:
     server, hub = served
     server.break_after = len(weights) // 3 + 1
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
@@ -201,7 +201,7 @@ def test_without_ranges_a_transfer_begins_again(served: tuple[HubServer, Hub], w
     assert gguf(pull(NAME, dataclasses.replace(hub, sleep=answer_correctly), None, io.StringIO())) == weights
 
 
-def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_an_interrupted_transfer_without_range_support_fails(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
     with pytest.raises(UnreachableError, match="pull again later"):
@@ -219,7 +219,7 @@ def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, H
     ],
     ids=["other bytes", "too many", "too few"],
 )
-def test_wrong_bytes_become_no_model(
+def test_a_download_with_wrong_bytes_is_discarded(
     served: tuple[HubServer, Hub], weights: bytes, takes_ranges: bool, change: Any, problem: str
 ) -> None:
     server, hub = served
@@ -316,7 +316,7 @@ def test_a_busy_hub_is_retried_after_its_retry_time(
     assert waits == [7, 7]
 
 
-def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None:
+def test_a_rejected_token_is_reported_with_its_variable(served: tuple[HubServer, Hub]) -> None:
     served[0].token = "another"
     with pytest.raises(ConfigError, match="HF_TOKEN is valid"):
         pull(NAME, served[1], None)
@@ -373,7 +373,7 @@ for _ in sys.stdin:
 """
 
 
-def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_pull_killed_anywhere_is_resumed_by_the_next_one(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     command = [sys.executable, "-c", PULL_IN_A_CHILD, hub.endpoint, str(hub.cache)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -534,7 +534,7 @@ def test_white_space_around_a_token_is_ignored_and_a_broken_one_is_refused(
         Hub.of_environment("modelscope.cn")
 
 
-def test_serve_and_plan_take_files_and_names(
+def test_serve_and_plan_accept_files_and_names(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], weights: bytes
 ) -> None:
     server, hub = served

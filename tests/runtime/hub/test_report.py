@@ -47,7 +47,7 @@ def reported(tmp_path: Path, name: str = "org/tiny:Q8_0") -> tuple[int, dict[str
     return code, json.loads(report.read_text())
 
 
-def test_a_model_that_is_here_is_reported_with_its_commit(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_downloaded_model_is_reported_with_its_commit(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     code, said = reported(tmp_path)
     assert (code, said["reason"], said["message"]) == (0, "Pulled", f"org/tiny:Q8_0 at {COMMIT}")
     assert Path(said["file"]).read_bytes() == WEIGHTS
@@ -93,7 +93,7 @@ def test_every_error_has_its_reason() -> None:
     assert {word: reason(error) for word, error in errors.items()} == {word: word for word in errors}
 
 
-def test_a_folder_that_is_no_folder_is_reported(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_reported(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     assert reported(tmp_path)[1]["reason"] == "VolumeNotWritable"
 
@@ -130,7 +130,7 @@ def test_progress_is_a_page(served: tuple[HubServer, Hub]) -> None:
     assert server.ranges
 
 
-def test_a_file_stands_for_its_model(served: tuple[HubServer, Hub]) -> None:
+def test_a_file_name_selects_its_model(served: tuple[HubServer, Hub]) -> None:
     found = pull(HubName("org/tiny", "tiny-Q8_0.gguf"), served[1], None, io.StringIO())
     assert [file.path for file in found.choice.files] == ["tiny-Q8_0.gguf"]
 

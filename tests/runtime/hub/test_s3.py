@@ -151,7 +151,7 @@ def test_changed_bytes_are_refused_and_not_kept(
     assert files_in(tmp_path / "cache") == []
 
 
-def test_an_object_of_parts_has_no_checksum_and_says_so(store: S3Server, hub: Hub) -> None:
+def test_a_multipart_object_has_no_checksum_and_this_is_reported(store: S3Server, hub: Hub) -> None:
     store.fill("parts", {})
     store.upload_in_parts("parts", "tiny-Q8_0.gguf", WEIGHTS)
     out = io.StringIO()
@@ -175,7 +175,7 @@ def test_an_object_that_changes_while_it_is_pulled_is_not_mixed(store: S3Server,
     assert gguf(pull(name, hub, None, io.StringIO())) == WEIGHTS[::-1]
 
 
-def test_listings_of_several_pages_are_read_whole(store: S3Server, hub: Hub) -> None:
+def test_listings_of_several_pages_are_read_completely(store: S3Server, hub: Hub) -> None:
     store.fill("pages", {})
     folder = store.folder / "pages" / "many"
     folder.mkdir()
@@ -254,7 +254,7 @@ def test_the_region_that_a_store_names_is_in_the_message() -> None:
     ],
     ids=str,
 )
-def test_only_a_checksum_of_the_whole_object_proves_it(headers: dict[str, str], checksum: Checksum | None) -> None:
+def test_only_a_checksum_of_the_whole_object_is_trusted(headers: dict[str, str], checksum: Checksum | None) -> None:
     file = HubFile("x.gguf", 5, "0" * 32, f'"{"0" * 32}"')
     assert S3Store().checksum("models", file, lambda path, asked: headers) == checksum
 

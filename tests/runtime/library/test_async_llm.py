@@ -33,7 +33,7 @@ def last(engine: AsyncLLM, prompt: Any, params: SamplingParams = GREEDY) -> Requ
     return asyncio.run(all_of(engine.generate(prompt, params)))[-1]
 
 
-def test_replies_are_those_of_the_other_class(engine: AsyncLLM, llm: LLM) -> None:
+def test_async_replies_match_the_synchronous_class(engine: AsyncLLM, llm: LLM) -> None:
     prompts = [f"What is {n} + {n % 7}?" for n in range(300)]
 
     async def ask() -> list[list[RequestOutput]]:

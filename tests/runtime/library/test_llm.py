@@ -18,7 +18,7 @@ from support.servers.process import ServerProcess
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
 
 
-def test_a_thousand_prompts_at_once_are_answered_as_the_server_answers_them(llm):
+def test_a_thousand_prompts_in_one_call_get_the_servers_replies(llm):
     prompts = [f"What is {n} + {n % 7}?" for n in range(1000)]
     found = [output.outputs[0].text for output in llm.generate(prompts, GREEDY)]
     body = {"temperature": 0, "max_tokens": 3}
@@ -32,7 +32,7 @@ def test_a_thousand_prompts_at_once_are_answered_as_the_server_answers_them(llm)
     assert len(set(found)) > 50
 
 
-def test_chat_gives_content_and_counts(llm):
+def test_chat_returns_content_and_token_counts(llm):
     asked = [{"role": "user", "content": "What is 12 + 7?"}]
     one = llm.chat(asked, SamplingParams(temperature=0, max_tokens=40))
     assert "19" in one[0].outputs[0].text
@@ -86,7 +86,7 @@ def test_threads_share_the_batch(llm):
     assert found == [alone] * 8
 
 
-def test_options_are_those_of_the_command_line_without_its_server():
+def test_options_are_the_command_line_options_without_server_options():
     with pytest.raises(ConfigError, match="port=1: is an option of the HTTP server"):
         LLM(port=1)
     with pytest.raises(ConfigError, match="max_queue=8: is an option for servers with several clients"):

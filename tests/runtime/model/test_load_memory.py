@@ -140,7 +140,7 @@ def test_the_longest_step_takes_no_more_than_its_plan_says(tmp_path: Path, isa: 
     assert found["growth"] <= planned <= 2.5 * found["growth"]
 
 
-def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:
+def test_a_failed_allocation_has_its_own_exit_code() -> None:
     gguf = open_gguf(BUILT_IN.gguf)
     spec = read_spec(gguf, None)
     beyond_any_address = EngineSettings(

@@ -105,7 +105,7 @@ def requests(num: int, num_tokens: int) -> list[Request]:
 
 @pytest.mark.parametrize("isa", FAST)
 @pytest.mark.parametrize("num_nodes", [2, 4])
-def test_several_nodes_give_the_text_of_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
+def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)
     asked = requests(8, 12)
     for loaded in (split, whole):

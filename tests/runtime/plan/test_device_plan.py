@@ -283,7 +283,7 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
         (256, None, 1500, [(16384, True), (8192, True), (4096, True), (2048, True)]),
     ],
 )
-def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
+def test_the_longest_step_is_tried_first_and_streaming_is_dropped_last(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
 ) -> None:
     assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
@@ -407,7 +407,7 @@ def config_for(file: Path, vram_limit: int | None) -> Config:
     )
 
 
-def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None:
+def test_the_command_plans_for_a_gpu_that_is_not_present(written: MakeTiny) -> None:
     file = written().gguf
     out = io.StringIO()
     assert run(config_for(file, 2 * GIB), out=out) == 0

@@ -143,7 +143,7 @@ def test_the_host_keeps_no_copy_of_a_layer_entirely_on_the_gpu(r1: GgufModel) ->
     assert use(some, "dense weights") == use(none, "dense weights")
 
 
-def test_a_number_is_taken_at_its_word(r1: GgufModel) -> None:
+def test_a_given_number_of_experts_is_used(r1: GgufModel) -> None:
     plan = r1_plan(r1, 80 * GIB, GpuExpertOptions(300))
     assert [len(ids) for ids in plan.gpu_experts[:3]] == [256, 44, 0]
     check_memory(plan)

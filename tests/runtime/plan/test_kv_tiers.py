@@ -70,7 +70,7 @@ def test_requested_tiers_are_planned_and_counted(tiny: tuple[GgufModel, ModelSpe
     assert not too_much.fits
 
 
-def test_the_way_to_disk_is_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path: Path) -> None:
+def test_the_buffers_for_disk_writes_are_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path: Path) -> None:
     gguf, spec = tiny
     config = Config(ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1))
     assert "KV on its way to disk" not in rows(plan_for(config, gguf, spec))
@@ -78,7 +78,7 @@ def test_the_way_to_disk_is_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path:
     assert 0 < rows(plan_for(asked, gguf, spec))["KV on its way to disk"] < 512 << 20
 
 
-def test_options_that_mean_nothing_are_refused_by_name(tmp_path: Path) -> None:
+def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
     def resolved(**machine: object) -> Config:
         return resolve(Config(machine=MachineConfig(device="cpu", **machine)), 2)
 

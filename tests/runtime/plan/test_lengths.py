@@ -47,7 +47,7 @@ def asked(max_new_tokens: int | None = None, cache_lens: int | None = None, batc
         (asked(1024, 32768), R1_CONTEXT, 32768, 32768, 32768),
     ],
 )
-def test_the_sizes_among_which_memory_decides(
+def test_candidate_sizes_from_which_memory_selects(
     scheduling: SchedulingConfig, context: int, least: int, useful: int, most: int
 ) -> None:
     assert cache_sizes(scheduling, context) == CacheSizes(least, useful, most, 32)

@@ -160,7 +160,7 @@ def test_every_tensor_is_counted_once_with_its_bytes_in_the_file(gguf: GgufModel
     assert use(plan, "weights") == sum(info.num_bytes for info in gguf.tensors.values())
 
 
-def test_rows_tell_groups_and_types_apart(gguf: GgufModel) -> None:
+def test_rows_distinguish_groups_and_types(gguf: GgufModel) -> None:
     experts = [row for row in plan_of(gguf).weights if row.group == "routed experts"]
     assert [(row.ggml_type, row.num_tensors, row.num_bytes) for row in experts] == [
         ("F32", 4, 4 * 8 * 256 * 256 * 4),

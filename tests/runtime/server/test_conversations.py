@@ -56,7 +56,7 @@ def wait_until_written(folder: Path, num_blocks: int) -> None:
         time.sleep(0.01)
 
 
-def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
+def test_conversations_continue_after_a_restart_and_a_kill(tmp_path: Path) -> None:
     names = ("sailing", "steel", "cranes")
     with start(None) as server:
         plain_topics = [Conversation(name) for name in names]

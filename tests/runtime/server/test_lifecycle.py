@@ -62,7 +62,7 @@ class Background(threading.Thread):
         return self._reply.result(timeout=60)
 
 
-def test_while_it_loads_the_server_lives_is_not_ready_and_refuses_with_retry_after():
+def test_a_loading_server_is_alive_not_ready_and_rejects_with_retry_after():
     with ServerProcess("--load_s", "20", module=FAKE, until_ready=False) as server:
         status, headers, body = server.get("/readyz")
         assert (status, json.loads(body)["status"]) == (503, "loading")
@@ -240,7 +240,7 @@ def test_a_second_signal_ends_the_server_at_once():
         assert server.wait(timeout_s=60) == 128 + signal.SIGTERM
 
 
-def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault():
+def test_a_dead_engine_answers_all_requests_and_ends_the_process():
     with ServerProcess(*SLOW, "--fail_at", "40", "--max_batch_size", "1", module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=1000, stream=True), timeout=30) as stream:
             queued = Background(post(server, max_tokens=1000))
@@ -312,7 +312,7 @@ def test_an_unusable_address_is_reported_with_its_option(options, sentence):
     assert sentence in said[-1]
 
 
-def test_an_admin_port_in_use_is_blamed_on_its_own_option():
+def test_an_admin_port_in_use_is_reported_with_its_option():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, said = ended("--port", "0", "--admin_port", port)

@@ -153,7 +153,7 @@ def test_prompts_beyond_the_queues_token_limit_are_rejected_and_free_their_slot(
         server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)
 
 
-def test_who_is_refused_for_the_queue_is_refused_before_the_prompt_is_tokenised():
+def test_a_full_queue_rejects_before_the_prompt_is_tokenised():
     """A prompt that no server could take tells: its length is known only once it is tokenised."""
     options = ("--max_batch_size", "1", "--max_queue", "1", "--step_s", "0.05", "--max_new_tokens", "1000")
     options += ("--cache_lens", "4096")

@@ -44,7 +44,7 @@ def fill(openai_client):
     return running, waiting
 
 
-def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server):
+def test_a_rejection_raises_the_clients_error_class_and_a_retry_succeeds(server):
     import anthropic
 
     with clients(server, retries=0) as (first, second), clients(server, retries=20) as (patient, other):

@@ -106,7 +106,7 @@ SILENT = "{% for m in messages if m.role != 'system' %}[{{ m.role }} {{ m.conten
     ],
     ids=["writes it in its place", "refuses it", "leaves it out", "writes it in front"],
 )
-def test_a_late_system_message_stays_in_its_place(source: str, expected: str) -> None:
+def test_a_late_system_message_stays_in_order(source: str, expected: str) -> None:
     assert template(source).render([*CHAT[:3], LATE, CHAT[3]]) == expected
 
 
@@ -275,7 +275,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_template_that_takes_all_there_is_is_stopped(name: str) -> None:
+def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
     """The reply names the template and its limit. Values are the client's, so that nothing is computed beforehand."""
     limit = (
         r"(was stopped: it (ran for more than 0\.4 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
@@ -414,7 +414,7 @@ def test_call_arguments_have_the_type_that_the_template_expects(shown: str, expe
     assert template.render(ASKS_ONE) == expected
 
 
-def test_arguments_that_are_no_object_stay_text() -> None:
+def test_non_object_arguments_stay_text() -> None:
     go_through = "{{ call.function.arguments.items() | list if call.function.arguments is mapping else 'text' }}"
     template = ChatTemplate(EACH_CALL.replace("CALL", go_through), bos_token="", eos_token="")
     call = {"id": "c", "function": {"name": "f", "arguments": "not JSON"}}

@@ -97,7 +97,7 @@ def test_only_the_literals_around_a_clients_text_are_tokens(before: str, text: s
     ]
 
 
-def test_an_honest_prompt_has_the_ids_that_everyone_else_gets(v3: Tokenizer) -> None:
+def test_a_prompt_without_control_text_has_the_usual_ids(v3: Tokenizer) -> None:
     chosen = template("deepseek-v3")
     for text in ("Hello, world", " leading", "x < y and <b>bold</b>", "中文。\n\n", "don't", "1234567"):
         prompt = chosen.render(**conversation(text))

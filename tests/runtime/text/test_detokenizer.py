@@ -32,7 +32,7 @@ def pushed(detokenizer: Detokenizer, token_ids: list[int]) -> list[Delta]:
     return [*(detokenizer.push([token_id]) for token_id in token_ids), detokenizer.finish()]
 
 
-def test_a_character_comes_out_with_its_last_byte(tokenizer: Tokenizer) -> None:
+def test_a_character_is_emitted_with_its_last_byte(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer), by_bytes(tokenizer, "aé👍中"))
     assert [delta.text for delta in deltas] == ["a", "", "é", "", "", "", "👍", "", "", "中", ""]
 
@@ -50,7 +50,7 @@ def test_a_character_that_never_ends_becomes_one_replacement_at_the_end(tokenize
     assert detokenizer.finish() == Delta("\ufffd", False, 0)
 
 
-def test_a_character_that_is_broken_off_is_replaced_at_once(tokenizer: Tokenizer) -> None:
+def test_an_incomplete_character_is_replaced_immediately(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer)
     half = by_bytes(tokenizer, "中")[:2]
     assert [detokenizer.push(ids).text for ids in (half, by_bytes(tokenizer, "b"))] == ["", "\ufffdb"]
@@ -87,13 +87,13 @@ def test_a_stop_string_that_is_one_token(tokenizer: Tokenizer) -> None:
     assert Detokenizer(tokenizer, ["STOP"]).push(ids) == Delta("a", True, 2)
 
 
-def test_text_that_only_began_like_a_stop_string_is_given_back(tokenizer: Tokenizer) -> None:
+def test_text_that_only_began_like_a_stop_string_is_emitted(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer, ["aab"]), by_bytes(tokenizer, "aaac"))
     # After "aaa" only the first character can no longer begin "aab".
     assert [delta.text for delta in deltas] == ["", "", "a", "aac", ""]
 
 
-def test_text_held_back_comes_out_at_the_end(tokenizer: Tokenizer) -> None:
+def test_held_back_text_is_emitted_at_the_end(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer, ["\n\nUser:"])
     assert detokenizer.push(by_bytes(tokenizer, "done\n\nUse")).text == "done"
     assert detokenizer.finish() == Delta("\n\nUse", False, 0)

@@ -70,7 +70,7 @@ def test_texts_are_trimmed() -> None:
     )
 
 
-def test_reasoning_inside_content_is_shown_since_the_last_question_alone() -> None:
+def test_reasoning_inside_content_is_kept_only_since_the_last_question() -> None:
     answer = {"role": "assistant", "content": "<think>\nR\n</think>\n\nA", "tool_calls": [call("f", "{}")]}
     result = {"role": "tool", "tool_call_id": "c", "content": "1"}
     prompt = render("step-3.5-flash", [*USER, answer, result])

@@ -310,7 +310,7 @@ def test_releases_with_the_same_template_are_not_distinguished_by_options() -> N
     assert release_of(source_of(RELEASES["glm-4.7"][1])) == RELEASES["glm-4.7"][1]
 
 
-def test_a_template_of_someone_elses_is_used_as_it_is() -> None:
+def test_an_unknown_template_is_used_unchanged() -> None:
     text = load_text(None, byte_metadata() | {"tokenizer.chat_template": "own"}, "m.gguf")
     assert release_of("own") is None
     assert (text.require_template().source, text.template_source) == ("own", "m.gguf (metadata)")

@@ -80,7 +80,7 @@ def v3() -> Tokenizer:
 
 
 @pytest.mark.parametrize(("file", "pre"), [(V2_FILE, "deepseek-llm"), (V3_FILE, "deepseek-v3")])
-def test_ids_are_the_published_ones(file: Path, pre: str) -> None:
+def test_ids_match_the_published_tokenizer(file: Path, pre: str) -> None:
     """From tokenizer.json and from GGUF metadata, with control tokens and without."""
     published = tokenizers.Tokenizer.from_file(str(file))
     from_json = load_text(file.parent, {}, "m.gguf").tokenizer
@@ -201,7 +201,7 @@ def test_kimi_k2_splits(text: str, pieces: list[str]) -> None:
 @given(text=st.text(max_size=80))
 @pytest.mark.parametrize("pre", SPLITS)
 @settings(deadline=None)
-def test_splitting_loses_nothing(pre: str, text: str) -> None:
+def test_splitting_keeps_all_text(pre: str, text: str) -> None:
     assert "".join(splits(pre, text)) == text
 
 

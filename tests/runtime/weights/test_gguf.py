@@ -258,7 +258,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 # --- damaged files ----------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     for content, told in (
         (b"", "it is empty"),
@@ -458,7 +458,7 @@ def test_anything_after_the_magic_is_read_or_refused(tmp_path_factory: pytest.Te
         open_all(file)
 
 
-def test_something_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_special_file_is_rejected_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.gguf")
     with pytest.raises(ModelError, match=r"m\.gguf: is not a regular file"):
         open_gguf(tmp_path)

@@ -136,7 +136,7 @@ def test_a_start_that_finds_them_computes_the_same(model: Path, folder: Path, st
     np.testing.assert_array_equal(again, plain)
 
 
-def test_only_their_owner_may_read_them(model: Path, folder: Path, start: Start) -> None:
+def test_only_the_owner_may_read_the_files(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     assert only_set(folder).stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in only_set(folder).iterdir()} == {0o600}
@@ -314,7 +314,7 @@ def test_of_two_starts_at_once_one_writes(model: Path, folder: Path, start: Star
     assert unused_bytes(folder) > 0
 
 
-def test_a_plan_that_looks_at_a_set_hinders_no_start(model: Path, folder: Path, start: Start) -> None:
+def test_a_plan_that_reads_a_set_does_not_block_a_start(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     plan = PackedSet(folder, only_set(folder).name.removeprefix("ballast-packed-"))
     assert plan.lock(shared=False)
@@ -431,7 +431,9 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", where], check=True)
 
 
-def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_tmpfs: Path, start: Start) -> None:
+def test_insufficient_space_is_detected_before_anything_is_written(
+    model: Path, small_tmpfs: Path, start: Start
+) -> None:
     plain, _ = start(model, None)
     result, log = start(model, small_tmpfs)
     np.testing.assert_array_equal(result, plain)

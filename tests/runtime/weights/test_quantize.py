@@ -64,13 +64,13 @@ def normal(*dims: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_normal_weights_come_back_within_the_types_error(ggml_type: GGMLQuantizationType):
+def test_normal_weights_round_trip_within_the_types_error(ggml_type: GGMLQuantizationType):
     assert relative_error(normal(64, 1024), ggml_type) <= BOUNDS[ggml_type.name]
 
 
 @pytest.mark.parametrize("offset", [-3.0, 3.0])
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_weights_all_of_one_sign_come_back_within_the_types_error(ggml_type: GGMLQuantizationType, offset: float):
+def test_weights_of_one_sign_round_trip_within_the_types_error(ggml_type: GGMLQuantizationType, offset: float):
     # Seen against the offset, most of a relative error is gone; only a wrong sign or minimum is this large.
     bound = 0.6 if ggml_type in QUANTIZERS else 0.3
     assert relative_error(normal(16, 1024) * np.float32(0.3) + np.float32(offset), ggml_type) <= bound
@@ -93,13 +93,13 @@ def test_any_shape_keeps_its_leading_dimensions(
 
 
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_zeros_come_back_as_zeros(ggml_type: GGMLQuantizationType):
+def test_zeros_round_trip_exactly(ggml_type: GGMLQuantizationType):
     assert not there_and_back(np.zeros((3, 512), np.float32), ggml_type).any()
 
 
 @pytest.mark.parametrize("ggml_type", SPANNING, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("constant", [0.3, -0.3, 5.0, 100.0])
-def test_a_constant_comes_back_almost_exactly(ggml_type: GGMLQuantizationType, constant: float):
+def test_a_constant_round_trips_almost_exactly(ggml_type: GGMLQuantizationType, constant: float):
     bound = OFF.get(ggml_type, 4e-3)
     assert relative_error(np.full((3, 512), constant, np.float32), ggml_type) <= bound
 

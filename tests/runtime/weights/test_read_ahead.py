@@ -92,7 +92,7 @@ def test_already_packed_tensors_are_not_read_ahead(model: GgufModel, reads: Read
         reads.wait_for(model, names[2])
 
 
-def test_the_page_cache_is_kept_where_there_is_room(model: GgufModel, reads: Reads) -> None:
+def test_the_page_cache_is_kept_if_memory_is_sufficient(model: GgufModel, reads: Reads) -> None:
     names = [f"blk.{layer}.ffn_down_exps.weight" for layer in (1, 2, 3)]
     with ReadAhead(model, names, lead_bytes=0) as ahead:
         for count, name in enumerate(names, start=1):

@@ -60,7 +60,7 @@ def test_a_model_in_use_is_never_removed():
     assert plan((), held, mounted=("b",)) == PlacePlan(remove=("c",)), "a pod outlives the entry of its model"
 
 
-def test_a_place_that_the_spec_no_longer_selects_is_emptied():
+def test_a_location_that_the_spec_no_longer_selects_is_emptied():
     assert plan((), {"a": Held(40), "b": Held(40, leaving=True)}) == PlacePlan(remove=("a",))
 
 

@@ -43,7 +43,7 @@ def test_progress_clears_a_failure_and_a_restart_of_the_operator_keeps_it():
     assert not clock.failed
 
 
-def test_a_pull_without_trouble_does_not_count_as_time_without_progress():
+def test_a_pull_without_failures_does_not_count_as_time_without_progress():
     clock = ProgressClock()
     clock.idle_s("a", 0, 1, 0.0)
     assert clock.idle_s("a", 0, 1, 5000.0, is_pulling=True) == 0

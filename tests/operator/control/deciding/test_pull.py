@@ -94,7 +94,7 @@ def test_the_failure_of_a_pull_is_known_before_and_during_its_retry(reason):
         ({"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}, "CreateContainerConfigError", "no"),
     ],
 )
-def test_a_failing_container_is_a_trouble(state, reason, message):
+def test_a_failing_container_is_reported_as_a_failure(state, reason, message):
     assert judge(JOB, [container(state, phase="Pending")]).trouble == Trouble(reason, message)
 
 

@@ -61,7 +61,7 @@ def test_a_layers_cache_has_its_own_width() -> None:
     assert MIMO_FLASH_SPEC.kv_numbers == 9 * 4 * 320 + 39 * 8 * 320
 
 
-def test_arrays_may_count_blocks_that_predict_several_tokens(tmp_path: Path) -> None:
+def test_arrays_may_include_prediction_blocks(tmp_path: Path) -> None:
     shapes = shapes_of(MIMO_SPEC) | {"blk.4.nextn.eh_proj.weight": (64, 128), "blk.4.attn_norm.weight": (64,)}
     metadata = {
         "block_count": 5,

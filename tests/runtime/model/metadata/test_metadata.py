@@ -87,7 +87,7 @@ def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec
 
 @pytest.mark.parametrize("mla", ["split", "joint"])
 @pytest.mark.parametrize("arch", PRESETS)
-def test_the_config_of_a_model_changes_nothing_that_its_file_says(tmp_path: Path, arch: str, mla: str) -> None:
+def test_a_config_does_not_override_values_of_the_file(tmp_path: Path, arch: str, mla: str) -> None:
     tiny = write_tiny_model(tmp_path, arch=arch, mla=mla, num_shards=2)
     gguf = open_gguf(tiny.gguf)
     spec = read_spec(gguf, read_config(tmp_path / "config"))

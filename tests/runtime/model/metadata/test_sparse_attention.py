@@ -81,7 +81,7 @@ def test_glm_files_without_the_key_share_indexers_from_a_million_tokens(
 
 
 @SPECS
-def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path, spec: ModelSpec) -> None:
+def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path, spec: ModelSpec) -> None:
     counted: dict[str, Any] = {"block_count": spec.num_layers + 1, "nextn_predict_layers": 1}
     if spec is GLM_DSA_SPEC:
         counted["attention.indexer.types"] = [True, True, True, False, False, True, True]
@@ -98,7 +98,7 @@ def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: 
     assert found.num_layers == spec.num_layers
 
 
-def test_a_file_of_the_block_that_predicts_alone_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_only_a_prediction_block_is_rejected(tmp_path: Path) -> None:
     counted = {"block_count": 4, "nextn_predict_layers": 1}
     only = {name: None for name in expected_tensors(V32_SPEC) if name.startswith("blk.")}
     extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_norm.weight": (64,)}
@@ -156,7 +156,7 @@ def test_an_indexer_in_a_file_of_v3_is_refused(tmp_path: Path) -> None:
         read_spec(file_of(tmp_path, V3_SPEC, {"attention.indexer.top_k": 24}))
 
 
-def test_a_choice_of_more_than_the_context_is_one_of_all(tmp_path: Path) -> None:
+def test_choosing_more_positions_than_the_context_chooses_all(tmp_path: Path) -> None:
     found = read_spec(file_of(tmp_path, V32_SPEC, {"attention.indexer.top_k": 2**31 - 1}))
     assert [index.top_k for index in found.choices] == [V32_SPEC.context_length]
 

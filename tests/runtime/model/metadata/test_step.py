@@ -151,7 +151,7 @@ def test_factors_that_are_not_above_zero_are_refused(tmp_path: Path) -> None:
         load_weights(gguf, read_spec(gguf), STEP_SPEC.vocab_size, packing, lambda _: None)
 
 
-def test_factors_divide_the_frequencies_of_their_rotation_alone() -> None:
+def test_factors_divide_only_the_frequencies_of_their_rotation() -> None:
     factors = np.array([1.0, 2.0, 4.0, 99.0], np.float32)
     plain = build_rope_table(RopeSpec(6, 100.0, None), 9, factors)
     divided = build_rope_table(RopeSpec(6, 100.0, None, has_factors=True), 9, factors)

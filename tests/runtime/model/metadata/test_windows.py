@@ -35,7 +35,9 @@ def windows(spec: ModelSpec) -> list[int | None]:
 @pytest.mark.parametrize(
     "metadata", [{}, {"expert_gating_func": 3, "expert_weights_norm": False}], ids=["bare", "said"]
 )
-def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path, metadata: dict[str, Any]) -> None:
+def test_dimensions_come_from_the_file_and_other_values_from_the_architecture(
+    tmp_path: Path, metadata: dict[str, Any]
+) -> None:
     gguf = file_of(tmp_path, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)

@@ -70,7 +70,7 @@ def test_another_process_finds_written_blocks(tmp_path: Path) -> None:
         assert read(file, 1) is None
 
 
-def test_blocks_come_back_with_their_salts(tmp_path: Path) -> None:
+def test_blocks_are_restored_with_their_salts(tmp_path: Path) -> None:
     salt = (2**64 - 1, 7)
     with opened(tmp_path) as file:
         file.write(3, 0, tokens(3), salt, content(3))
@@ -140,7 +140,7 @@ def test_a_truncated_file_keeps_its_remaining_blocks(
             assert np.array_equal(read(file, block), content(block))
 
 
-def test_files_of_noise_hold_nothing(tmp_path: Path) -> None:
+def test_files_of_noise_contain_no_blocks(tmp_path: Path) -> None:
     path = filled(tmp_path)
     noise = np.random.default_rng(1).integers(0, 256, 100_000, np.uint8).tobytes()
     for name in ("heads", "contents"):
@@ -174,7 +174,7 @@ def test_other_sets_are_removed_unless_in_use(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ballast-kv-notes", "letters"]
 
 
-def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
+def test_only_the_own_set_counts_towards_the_limit(tmp_path: Path) -> None:
     assert kept_bytes(tmp_path, KEY) == 0
     with opened(tmp_path, OTHER) as other:
         other.write(1, 0, tokens(1), NO_SALT, content(1))

@@ -49,7 +49,7 @@ def test_each_prompt_has_the_same_suffix_and_ids_are_unchanged(text: Text) -> No
     assert of_ids.prompts == several.prompts[:1]
 
 
-def test_a_gap_has_no_bos_on_demand(text: Text) -> None:
+def test_infill_omits_bos_on_request(text: Text) -> None:
     (prompt,) = job(text, suffix="c", add_special_tokens=False).prompts
     assert text.tokenizer.decode(prompt.ids, skip_control=False) == f"{PREFIX}ab{SUFFIX}c{MIDDLE}"
 

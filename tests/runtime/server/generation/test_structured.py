@@ -150,7 +150,7 @@ def test_every_dialects_format_field_is_enforced_in_completions_and_chats(client
 
 
 @pytest.mark.parametrize("name", ["grammar", "regex", "ebnf", "guided_regex", "guided_grammar", "json_schema"])
-def test_an_empty_text_asks_for_no_form(client, name):
+def test_an_empty_format_requests_no_structure(client, name):
     free = chat(client, max_tokens=8).choices[0].message.content
     assert chat(client, max_tokens=8, extra_body={name: ""}).choices[0].message.content == free
 

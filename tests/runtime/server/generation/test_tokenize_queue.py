@@ -108,7 +108,7 @@ async def test_requests_being_read_or_waiting_get_an_error_when_the_server_stops
     assert queue.threads.num_waiting == 0
 
 
-async def test_a_full_queue_says_when_a_place_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
+async def test_a_full_queue_reports_when_a_slot_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
     queue, release = made
     release.set()
     await run(queue, Client().request(), lambda _: time.sleep(1.5))

@@ -263,7 +263,7 @@ def test_an_unenforceable_response_format_with_tools_is_rejected_by_its_field(v3
     assert refused.value.param == "response_format.json_schema.schema"
 
 
-def test_no_mark_of_a_call_is_ever_content(v3: ServerProcess) -> None:
+def test_call_marks_are_never_content(v3: ServerProcess) -> None:
     assert both_ways(v3, "ends", tools=[WEATHER]).choices[0].message.content == "I looked."
     for max_tokens in (1, 2, 5, 12):
         (cut,) = both_ways(v3, "call", tools=[WEATHER], max_tokens=max_tokens).choices
@@ -387,7 +387,7 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
 )
-def test_tools_that_cannot_be_are_refused_by_name(v3: ServerProcess, fields: dict[str, Any], param: str) -> None:
+def test_invalid_tools_are_rejected_by_name(v3: ServerProcess, fields: dict[str, Any], param: str) -> None:
     with openai_client(v3) as client, pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], extra_body=fields)
     assert (refused.value.param or "").startswith(param)

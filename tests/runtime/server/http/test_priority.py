@@ -149,7 +149,7 @@ def test_an_invalid_range_is_rejected(text):
         ("secret prio=1..2", "line 1 is not a key.*optionally followed by priority=LOW"),
     ],
 )
-def test_a_line_that_says_something_else_is_refused_without_repeating_it(tmp_path, line, problem):
+def test_an_invalid_line_is_rejected_without_repeating_it(tmp_path, line, problem):
     (tmp_path / "keys").write_text(line)
     with pytest.raises(ValueError, match=problem) as caught:
         read_keys(tmp_path / "keys")

@@ -296,7 +296,7 @@ def test_a_chats_freeform_tool_is_called_with_a_text(server, choice):
 
 
 @given(st.text(), st.lists(st.integers(1, 5)))
-def test_a_freeform_text_is_the_same_however_its_arguments_are_cut(text, sizes):
+def test_a_freeform_text_is_the_same_for_any_chunks_of_its_arguments(text, sizes):
     for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
         reader, said, at = InputText(), "", 0
         for size in (*sizes, len(arguments)):
@@ -371,7 +371,7 @@ PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "prompt_tokens")
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:"}}, "leave it out"),
     ],
 )
-def test_a_users_picture_is_refused_with_the_way_out(server, path, content, way_out):
+def test_a_users_picture_is_rejected_with_a_fix(server, path, content, way_out):
     message = {"role": "user", "content": [content]}
     body = {"model": "m", "max_tokens": 5, "messages": [message], "input": [message]}
     reply = httpx.post(server.url + path, json=body, timeout=60)

@@ -61,7 +61,7 @@ def frames(server, path, **body):
         ({"spaces_between_special_tokens": False}, {}),
     ],
 )
-def test_another_dialects_name_means_the_same(alphabet, fields, read):
+def test_another_dialects_field_name_has_the_same_meaning(alphabet, fields, read):
     assert (
         text(alphabet, **{"max_tokens": None} | fields)["choices"]
         == text(alphabet, **{"max_tokens": None} | read)["choices"]
@@ -279,5 +279,5 @@ def test_the_prompts_log_probabilities(alphabet):
 
 
 @pytest.mark.parametrize("temperature", [2.5, 5])
-def test_high_temperatures_are_taken(alphabet, temperature):
+def test_high_temperatures_are_accepted(alphabet, temperature):
     assert text(alphabet, temperature=temperature)["choices"][0]["text"]

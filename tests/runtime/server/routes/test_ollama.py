@@ -353,7 +353,7 @@ def test_an_error_within_a_stream_is_its_last_line() -> None:
         assert list(parts[-1]) == ["error"]
 
 
-def test_a_silent_stream_sends_lines_that_say_nothing() -> None:
+def test_a_silent_stream_sends_lines_with_empty_text() -> None:
     options = ("--step_s", "0.7", "--keep_alive_s", "0.1", "--max_new_tokens", "2")
     with ServerProcess(*options, module=FAKE) as process:
         parts = lines(post(process, "/api/generate", prompt="abcd", raw=True))

@@ -22,7 +22,7 @@ def get(server, path, **more):
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/ping"])
-def test_health_is_whether_requests_are_taken_and_needs_no_key(tmp_path, server, path):
+def test_health_reports_whether_requests_are_accepted_without_a_key(tmp_path, server, path):
     assert (get(server, path).status_code, get(server, path).json()) == (200, {"status": "ok"})
     keys = tmp_path / "keys"
     keys.write_text("right\n")

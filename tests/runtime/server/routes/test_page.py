@@ -238,7 +238,7 @@ def test_a_cancelled_edit_changes_nothing(page, server):
     expect(page.locator("#prompt")).to_have_value("")
 
 
-def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
+def test_an_edit_that_cannot_be_sent_stays_open(page, server):
     says(page, "one", "two")
     page.goto(server.url)
     ask(page, "first")
@@ -272,7 +272,7 @@ def test_a_message_is_deleted_with_all_later_ones(page, server):
     expect(page.locator("#none")).to_be_visible()
 
 
-def test_a_reply_that_cannot_be_made_again_stays(page, server):
+def test_a_reply_that_cannot_be_regenerated_is_kept(page, server):
     says(page, "one")
     page.goto(server.url)
     ask(page, "first")
@@ -636,7 +636,7 @@ def png_size(path):
     return struct.unpack(">II", path.read_bytes()[16:24])
 
 
-def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):
+def test_the_page_sends_the_key_that_the_server_requires(page, tmp_path):
     (tmp_path / "keys").write_text("the-key\n")
     with ServerProcess(*OPTIONS, "--api_key_file", str(tmp_path / "keys"), "--admin_port", "0", module=FAKE) as server:
         page.goto(server.url)
@@ -742,7 +742,7 @@ CONTRAST = """() => {
 }"""
 
 
-def test_the_files_allow_nothing_from_elsewhere(server):
+def test_the_content_security_policy_blocks_other_origins(server):
     for path, (_, media_type) in FILES.items():
         reply = httpx.get(server.url + path, timeout=60)
         assert reply.status_code == 200

@@ -168,7 +168,7 @@ def test_a_summary_that_fails_or_is_stopped_changes_nothing(full):
     expect(full.locator("article.summary")).to_have_count(0)
 
 
-def test_thoughts_are_no_part_of_a_summary(full):
+def test_reasoning_is_not_part_of_a_summary(full):
     frames = chunk(reasoning_content="hmm") + chunk(content="They spelled.") + "data: [DONE]\n\n"
     full.route("**/v1/chat/completions", lambda route: route.fulfill(body=frames))
     full.locator("#sum-up").click()

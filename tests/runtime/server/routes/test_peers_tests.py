@@ -49,7 +49,7 @@ def test_llama_completion(server, wanted, returns):
     assert reply["has_new_line"] is ("\n" in reply["content"])
 
 
-def test_llama_completion_stream_is_the_whole(server):
+def test_llama_completion_stream_equals_the_whole_reply(server):
     body = {"prompt": WORDS, "n_predict": 256, "temperature": 0, "ignore_eos": True, "seed": 5}
     whole, stream = ask(server, "/completion", body).json(), events(ask(server, "/completion", body | {"stream": True}))
     assert "".join(event["content"] for event in stream) == whole["content"]
@@ -505,7 +505,7 @@ def test_vllm_chat_refusals(server, fields, said):
 
 
 @pytest.mark.parametrize("data", [b"this is not valid json{{{", b'["not", "an", "object"]', b"42", b"null"])
-def test_vllm_bodies_that_are_no_objects(server, data):
+def test_vllm_rejects_bodies_that_are_not_objects(server, data):
     reply = httpx.post(server.url + "/v1/chat/completions", content=data, headers={"Content-Type": "application/json"})
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 

@@ -161,13 +161,13 @@ def test_fields_of_vllms_are_read_as_a_chats(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids"])
-def test_ways_to_choose_tokens_are_those_of_a_chat(client: openai.OpenAI, name: str) -> None:
+def test_sampling_options_match_those_of_a_chat(client: openai.OpenAI, name: str) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         client.responses.create(model="m", input="a", extra_body={name: "x"})
     assert refusal.value.param == name
 
 
-def test_an_input_that_is_too_long_loses_its_beginning_on_demand(client: openai.OpenAI) -> None:
+def test_an_input_that_is_too_long_is_truncated_on_request(client: openai.OpenAI) -> None:
     body: Any = {"input": "x" * 70_000 + "say hello", "reasoning": NO_THOUGHT, "truncation": "auto"}
     response = client.responses.create(model="m", max_output_tokens=20, **body)
     assert (response.output_text, response.truncation) == ("hello", "auto")

@@ -159,7 +159,7 @@ def test_aliases_carry_the_model_and_the_same_numbers(server):
         assert metrics[alias + label] == metrics[own], alias
 
 
-def test_a_request_is_counted_once_in_every_place(server):
+def test_a_request_is_counted_once_in_every_metric(server):
     before = server.metrics()
     complete(server, max_tokens=5)
     server.wait_until_empty()

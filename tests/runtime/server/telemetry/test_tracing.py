@@ -173,7 +173,7 @@ def test_an_invalid_tracestate_is_dropped(state):
     assert found.state == ""
 
 
-def test_a_share_of_the_requests_without_a_trace_is_traced():
+def test_a_fraction_of_requests_without_a_trace_is_traced():
     chosen = iter([0.1, 0.5, 0.24])
     tracer = Tracer(lambda spans: None, 0.25, lambda: next(chosen))
     assert [tracer.begin({}).sampled for _ in range(3)] == [True, False, True]

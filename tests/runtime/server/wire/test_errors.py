@@ -71,7 +71,7 @@ def refused(server, path, body):
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
 )
-def test_a_chat_field_that_cannot_be_honoured_is_refused_by_name(server, change, param):
+def test_an_unsupported_chat_field_is_rejected_by_name(server, change, param):
     status, named, _, message = refused(server, "/v1/chat/completions", CHAT | change)
     assert (status, named) == (400, param)
     assert param.split(".")[0] in message
@@ -96,7 +96,7 @@ def test_a_body_that_is_no_json_object_is_refused(server, body):
     assert "body" in message
 
 
-def test_a_prompt_beyond_the_context_is_refused_in_the_words_that_clients_look_for(server):
+def test_a_prompt_beyond_the_context_is_rejected_with_the_message_that_clients_expect(server):
     body = {"messages": [{"role": "user", "content": "x" * 600}]}
     status, named, code, message = refused(server, "/v1/chat/completions", body)
     assert (status, named, code) == (400, "messages", "context_length_exceeded")

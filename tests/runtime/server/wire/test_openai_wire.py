@@ -132,7 +132,7 @@ BESIDE = ("stream_options", "prompt_logprobs", "max_tokens", "best_of")
         max_leaves=5,
     )
 )
-def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
+def test_any_value_in_any_field_is_accepted_or_rejected_by_name(value):
     for name in (*CompletionRequest.model_fields, *CompletionRequest.other_fields):
         refusal = refusal_of(to_json({"prompt": "x", "stream": True, name: value}))
         if refusal is not None:
@@ -246,7 +246,7 @@ def test_invalid_fields_are_rejected_by_name(fields, param):
     assert refused.value.param == param
 
 
-def test_the_penalty_of_repetition_looks_back_on_all_tokens_or_none():
+def test_the_repetition_penalty_applies_to_all_tokens_or_none():
     def penalty(**fields):
         return to_sampling(chat(**fields), max_tokens=9, eos_ids=frozenset()).repetition_penalty
 
@@ -273,7 +273,7 @@ def test_template_arguments_reach_the_template(text):
 REVERSED = "{% for m in messages %}{{ m.content | reverse }}{% endfor %}{{ eos_token }}"
 
 
-def test_a_requests_own_template_is_rendered_where_requests_are_trusted_with_one(text):
+def test_a_requests_template_is_used_only_if_allowed(text):
     trusting = RequestBuilder(text, LIMITS, trust_templates=True)
     assert trusting.chat(chat(chat_template=REVERSED)).prompts[0].ids == (*letters("ih"), 1)
     assert trusting.chat_prompt(chat(chat_template=REVERSED)).ids == (*letters("ih"), 1)
@@ -416,7 +416,7 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
     ],
 )
-def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
+def test_an_impossible_message_to_continue_is_rejected_by_name(v31, fields, param):
     with pytest.raises(RequestError) as refused:
         prompt_of(v31, **fields)
     assert refused.value.param.startswith(param)
@@ -613,7 +613,7 @@ def test_every_error_has_a_status_and_discloses_no_internals(error, status, code
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (500, "server_error")])
-def test_an_error_of_the_servers_own_is_not_called_an_invalid_request(status, kind):
+def test_a_server_error_is_not_reported_as_an_invalid_request(status, kind):
     assert error_reply(RequestError("broke", status=status)).body["error"]["type"] == kind
 
 

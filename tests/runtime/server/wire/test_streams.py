@@ -83,7 +83,7 @@ def test_usage_is_last_and_only_on_request(server):
     }
 
 
-def test_a_whole_chat_reply_says_the_same_as_its_stream(server):
+def test_a_whole_chat_reply_equals_its_stream(server):
     headers, data = post(server, "/v1/chat/completions", chat("abc", max_tokens=40))
     assert headers["Content-Type"] == "application/json"
     whole = json.loads(data)

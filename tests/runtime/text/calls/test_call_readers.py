@@ -470,7 +470,7 @@ def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
     assert parse([begin, *(["abc <"] * 50_000), END_C], InvokeCalls) == parse([f"{begin}{text}{END_C}"], InvokeCalls)
 
 
-def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:
+def test_white_space_between_tags_is_held_up_to_a_limit() -> None:
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (BEGIN, *" " * 1000):
         seen.take(parser.push(piece))
@@ -553,7 +553,7 @@ def test_every_division_of_calls_in_function_tags_reads_the_same(text: str, at: 
 
 
 @given(dsml_reply.map("".join), cuts, st.sampled_from(Start))
-def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, at: list[int], start: Start) -> None:
+def test_calls_in_tags_with_a_mark_are_parsed_equally_for_any_chunks(text: str, at: list[int], start: Start) -> None:
     whole = parse([text], DsmlCalls, start)
     assert parse(divided(text, at), DsmlCalls, start) == whole
     for call in whole.calls[:-1]:

@@ -180,7 +180,7 @@ def test_reasoning_tokens_are_identified_and_counted() -> None:
         ("plain STOP", "STOP", "plain "),
     ],
 )
-def test_stop_strings_match_in_texts_alone(reply: str, stop: str, expected: str | None) -> None:
+def test_stop_strings_match_only_in_texts(reply: str, stop: str, expected: str | None) -> None:
     for size in (1, 3, 1000):
         tracker = ChannelTracker(functions=FUNCTIONS)
         detokenizer = Detokenizer(TOKENIZER, [stop], marks=MARKS, tracker=tracker)

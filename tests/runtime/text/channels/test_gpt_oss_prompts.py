@@ -89,7 +89,7 @@ def test_instructions_of_both_roles_are_one_developer_message(template: ChatTemp
     assert template.render(chat) == f"{SYSTEM}{developer}{ASK}{REPLY}"
 
 
-def test_later_instructions_stay_in_their_place(template: ChatTemplate) -> None:
+def test_later_instructions_stay_in_order(template: ChatTemplate) -> None:
     chat = [USER, {"role": "assistant", "content": "A"}, {"role": "system", "content": "S"}, USER]
     late = "<|start|>user<|message|><system-reminder>\nS\n</system-reminder>\n\nU<|end|>"
     assert template.render(chat) == f"{SYSTEM}{ASK}<|start|>assistant<|channel|>final<|message|>A<|end|>{late}{REPLY}"
@@ -152,7 +152,7 @@ def test_a_result_without_its_call_is_rejected_unless_it_has_a_name(template: Ch
     assert named == f"{SYSTEM}{ASK}{gave('f', 'R')}{REPLY}"
 
 
-def test_arguments_that_are_no_object_are_written_as_they_are(template: ChatTemplate) -> None:
+def test_non_object_arguments_are_written_unchanged(template: ChatTemplate) -> None:
     chat = [USER, {"role": "assistant", "content": None, "tool_calls": [call("f", "not {json")]}]
     assert template.render(chat) == f"{SYSTEM}{ASK}{called('f', 'not {json')}{REPLY}"
 

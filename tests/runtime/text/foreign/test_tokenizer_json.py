@@ -140,7 +140,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_file_that_would_harm_is_refused_with_its_field(tmp_path: Path, path: str, value: Any, message: str) -> None:
+def test_a_harmful_file_is_rejected_with_its_field(tmp_path: Path, path: str, value: Any, message: str) -> None:
     with pytest.raises(ModelError, match=rf"tokenizer\.json: .*{message}") as refused:
         load(tmp_path, changed(path, value))
     assert len(str(refused.value)) < 1000
@@ -246,7 +246,7 @@ REPEATED = {"type": "Replace", "pattern": {"String": "~"}, "content": "~" * 16}
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_replacements_that_multiply_cost_their_own_request(tmp_path: Path) -> None:
+def test_expanding_replacements_fail_only_their_own_request(tmp_path: Path) -> None:
     """Sixteen to the seventh bytes of one."""
     tokenizer = load(tmp_path, FILE | {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 7}})
     usual = tokenizer.encode("cab")

@@ -18,7 +18,7 @@ from ballast.grammar.string_terminals import ANY_TEXT
 from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"
-"""What precedes the mark of the first tag."""
+"""The text before the mark of the first tag."""
 _KEY = '/[^\\n<>"]+/'
 
 

@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, and is not looked at by the garbage collector again. It then looks oftener at the rest,
-    and tells of a connection that is left open while the test that left it, or one soon after, runs."""
+    """Excludes imported objects from garbage collection. The collector then runs more often over other objects, so a
+    connection that a test leaves open is reported during that test or soon after."""
     gc.collect()
     gc.freeze()
 

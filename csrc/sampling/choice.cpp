@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
 
-// The first that is the highest, or that is NaN.
+// The index of the first NaN, or, if there is none, of the first logit that equals the highest.
 template <class Logit>
 int32_t place_of_peak(const Logit* row, int64_t n, const Peaks& peaks, const Logit* block_peaks) {
   if (peaks.has_nan) {
@@ -24,8 +24,8 @@ int32_t place_of_peak(const Logit* row, int64_t n, const Peaks& peaks, const Log
   return static_cast<int32_t>(std::find(row + begin, row + n, highest) - row);
 }
 
-// The first running sum above the threshold; where rounding leaves none, the last weight that is not 0.
-// `walked` becomes the sum before it.
+// The index at which the running sum first exceeds the threshold. If rounding keeps every sum below it, the
+// index of the last weight other than 0. Sets `walked` to the sum before that index.
 int64_t first_above(const double* weights, int64_t n, double threshold, double* walked) {
   int64_t found = 0;
   double sum = 0.0;
@@ -39,13 +39,13 @@ int64_t first_above(const double* weights, int64_t n, double threshold, double* 
   return found;
 }
 
-// The depth that holds all of the nucleus: tokens that lie deeper have together less than half of 1 - top_p,
-// as the most likely one alone weighs 1.
+// A depth that contains the whole nucleus: the most likely token has weight 1, so all deeper tokens together
+// have less than half of 1 - top_p of the total weight.
 double nucleus_depth(double top_p, int64_t n) {
   return std::log2(2.0 * static_cast<double>(n) / (1.0 - top_p));
 }
 
-// A lower bound of the `count` highest logits: at least that many blocks have a peak that is not lower.
+// A lower bound of the `count` highest logits: at least `count` blocks have a peak at or above it.
 template <class Logit>
 Logit bound_of_highest(const Logit* block_peaks, int64_t num_blocks, int64_t count) {
   if (count > num_blocks) return -std::numeric_limits<Logit>::infinity();
@@ -60,7 +60,7 @@ Logit bound_of_highest(const Logit* block_peaks, int64_t num_blocks, int64_t cou
 
 bool is_worth_dividing(const Selection& selection, int64_t n) {
   if (n <= kSliceLogits || selection.temperature == 0.0) return false;
-  // With few tokens to rank, hardly any block is weighed.
+  // With a small top_k, few blocks need weights.
   return selection.top_k <= 0 || selection.top_k > Chunks(n, kLogitBlock).count();
 }
 
@@ -90,7 +90,7 @@ bool RowChoice<Logit>::begin() {
   best_.token = place_of_peak(row_, n_, peaks, block_peaks_.get());
   best_.highest = static_cast<double>(row_[best_.token]);
   if (!std::isfinite(best_.highest) || selection_.temperature == 0.0) return false;
-  // 0 times infinity is no number.
+  // Avoids infinity, because 0 times infinity is NaN.
   const double octaves =
       std::min(kOctavesPerNat / selection_.temperature, std::numeric_limits<double>::max());
   weighing_ = {best_.highest, octaves, kDeepest};

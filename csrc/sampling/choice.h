@@ -1,4 +1,4 @@
-// One token of a row of logits.
+// Chooses one token from a row of logits.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,42 @@
 
 namespace ballast {
 
-// Which tokens may be chosen, and how likely.
+// The sampling parameters that restrict the tokens and scale their probabilities.
 struct Selection {
-  double temperature;  // 0 is greedy
-  int64_t top_k;       // 0 for every token
+  double temperature;  // 0: greedy
+  int64_t top_k;       // 0: all tokens
   double top_p;
   double min_p;
 };
 
 struct Choice {
   int32_t token;
-  double highest;  // logit; where it is not finite, nothing can be chosen and the token is one that has it
+  double highest;  // logit; if it is not finite, no token can be sampled, and `token` is one that has it
 };
 
-// Whether enough of a row of n logits is weighed to justify waking threads for it.
+// Whether computing the weights of a row of n logits takes long enough to justify waking threads.
 bool is_worth_dividing(const Selection& selection, int64_t n);
 
-// The token at `uniform`, 0…1, of what a selection leaves of a row's n logits, in steps: those of slices may
-// run side by side on any threads, in any order, and the others follow all of them. Decision 1 in
-// docs/decisions defines the order of the tokens.
+// Samples the token at quantile `uniform`, in [0, 1), of the distribution that a selection makes of a row's n
+// logits. Call find_peaks for every slice, then `begin`, `weigh` for every slice if it returned true, and
+// `finish`. Calls for slices may run concurrently on any threads in any order. Decision 1 in docs/decisions
+// defines the order of the tokens.
 template <class Logit>
 class RowChoice {
  public:
-  // All that is pointed to outlives the choice, which lives and dies on one thread.
+  // All pointers and references must outlive this. Construct and destroy it on the same thread.
   RowChoice(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
             int64_t n, const Selection& selection, double uniform);
 
   int64_t num_slices() const { return slices_.count(); }
   void find_peaks(int64_t slice) const;
-  // Returns whether slices are to be weighed; else `finish` comes next.
+  // Returns whether `weigh` must be called for the slices; otherwise `finish` is next.
   bool begin();
   void weigh(int64_t slice) const;
   Choice finish() const;
 
  private:
-  // The last token that may be drawn, where it is not the last that has a weight, and the weight of all.
+  // The last token by rank that top_k and top_p allow (-1: they exclude none), and the total weight up to it.
   RankedToken last_by_rank() const;
   int32_t draw_by_rank() const;
   int32_t draw_by_id() const;
@@ -62,12 +63,12 @@ class RowChoice {
   Scratch<Logit> block_peaks_;
   Choice best_{};
   Weighing weighing_{};
-  // One of the two, where slices are weighed.
+  // If `weigh` is needed, exactly one of these two is in use.
   std::optional<Ranking<Logit>> ranking_;
   Scratch<double> block_sums_;
 };
 
-// All steps, one after the other.
+// Runs all steps on the calling thread.
 template <class Logit>
 Choice choose(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row,
               int64_t n, const Selection& selection, double uniform);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
 
-// Ids of the largest values, the largest first.
+// Ids of the `num` largest values in descending order; equal values by ascending id.
 void find_largest(const float* row, int64_t n, const float* block_peaks, int64_t num, int32_t* ids) {
   int64_t found = 0;
   const Chunks blocks(n, kLogitBlock);
@@ -21,7 +21,7 @@ void find_largest(const float* row, int64_t n, const float* block_peaks, int64_t
     if (found == num && !(block_peaks[block] > row[ids[num - 1]])) continue;
     for (int64_t id = blocks[block].begin; id < blocks[block].end; ++id) {
       if (found == num && !(row[id] > row[ids[num - 1]])) continue;
-      // Behind its equals, which have lower ids. The last gives way once there are enough.
+      // Insert it after equal values, which have lower ids. If `ids` is full, drop the last one.
       int32_t* const end = ids + found;
       int32_t* const at = std::upper_bound(ids, end, row[id],
                                            [row](float value, int32_t other) { return value > row[other]; });

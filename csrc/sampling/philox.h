@@ -1,16 +1,16 @@
 // Random numbers as a function of (seed, position): Philox4x64-10 of Salmon, Moraes, Dror and Shaw, "Parallel
-// random numbers: as easy as 1, 2, 3" (2011), read as NumPy reads it.
+// random numbers: as easy as 1, 2, 3" (2011), with NumPy's conventions.
 #pragma once
 
 #include <cstdint>
 
 namespace ballast {
 
-// What numpy.random.Generator(numpy.random.Philox(key=seed, counter=position)).random() gives first, in [0,
-// 1); positions lie below 2^64 - 1.
+// The first value, in [0, 1), of numpy.random.Generator(numpy.random.Philox(key=seed,
+// counter=position)).random(). position < 2^64 - 1.
 inline double philox_uniform(uint64_t seed, uint64_t position) {
   __extension__ typedef unsigned __int128 Wide;
-  // NumPy counts up before it computes.
+  // NumPy increments the counter before it generates.
   uint64_t counter[4] = {position + 1, 0, 0, 0};
   uint64_t key[2] = {seed, 0};
   for (int round = 0; round < 10; ++round) {

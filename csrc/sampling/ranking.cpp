@@ -10,18 +10,18 @@
 namespace ballast {
 namespace {
 
-// So few candidates are sorted; more are divided further.
+// Up to this number of candidates are sorted; more are divided further.
 constexpr int64_t kFew = 256;
 constexpr int kParts = 256;
-// Narrower ranges would have more buckets a unit of depth than a double can count.
+// For narrower ranges, the number of buckets per unit of depth would overflow a double.
 constexpr double kNarrowest = 1e-200;
 
 Prefix longer(const Prefix& prefix, int64_t count, double weight) {
   return {prefix.count + count, prefix.weight + weight};
 }
 
-// Walks over the parts of a prefix that follow `before`, up to that in which the goal is met; where none
-// does, to the last that is not empty. Returns that part, and sets `before` to what precedes it.
+// Walks over the parts after the prefix `before` up to the part in which the goal is met or, if there is
+// none, the last part that is not empty. Returns that part and sets `before` to the prefix that precedes it.
 int walk_to_part(const int32_t* counts, const double* weights, int num_parts, Prefix* before,
                  const PrefixGoal& goal) {
   int found = 0;
@@ -36,7 +36,7 @@ int walk_to_part(const int32_t* counts, const double* weights, int num_parts, Pr
   return found;
 }
 
-// Floating-point numbers as whole numbers in the same order.
+// Maps floating-point numbers to integers that have the same order.
 template <class Number>
 struct OrderedBits {
   using Bits = std::conditional_t<sizeof(Number) == 4, int32_t, int64_t>;
@@ -52,14 +52,14 @@ struct OrderedBits {
     std::memcpy(&number, &bits, sizeof(number));
     return number;
   }
-  // Between the two, whose difference may be more than Bits holds.
+  // The midpoint; `high - low` may overflow Bits.
   static Bits middle(Bits low, Bits high) {
     using Size = std::make_unsigned_t<Bits>;
     return low + static_cast<Bits>((static_cast<Size>(high) - static_cast<Size>(low)) / 2);
   }
 
  private:
-  // Flips all bits of a negative number except the sign: a larger magnitude means a smaller number.
+  // Flips all bits of a negative number except the sign, because a larger magnitude means a smaller number.
   static Bits flipped_if_negative(Bits bits) {
     return bits ^ (bits < 0 ? std::numeric_limits<Bits>::max() : Bits{0});
   }
@@ -138,8 +138,8 @@ RankedToken Ranking<Logit>::find(const PrefixGoal& goal) const {
   return find_among(candidates, before, goal);
 }
 
-// The least logit that lies no deeper than `deepest`, and before the bucket `beyond`; the highest does. How
-// deep a logit lies, and its place among the buckets, never grow with it, so both are bounds of the logit.
+// The smallest logit whose depth is at most `deepest` and whose bucket is before `beyond`. The highest logit
+// meets both conditions. Depth and bucket never increase with the logit, so a binary search finds it.
 template <class Logit>
 Logit Ranking<Logit>::least_with(double deepest, double beyond) const {
   const auto is_reached = [&](Logit logit) {
@@ -156,7 +156,7 @@ Logit Ranking<Logit>::least_with(double deepest, double beyond) const {
   return Ordered::number(least);
 }
 
-// Makes a bucket's tokens the candidates. Most rows have few blocks that reach up to a bucket.
+// Adds a bucket's tokens to `to`. Skips blocks whose peak is below the bucket, which most are.
 template <class Logit>
 void Ranking<Logit>::gather(int bucket, Candidates& to) const {
   constexpr double kNoBound = std::numeric_limits<double>::infinity();
@@ -176,7 +176,7 @@ void Ranking<Logit>::gather(int bucket, Candidates& to) const {
   }
 }
 
-// Among the candidates that follow `before`.
+// Finds the token among the candidates; `before` is the prefix that precedes them.
 template <class Logit>
 RankedToken Ranking<Logit>::find_among(Candidates& candidates, Prefix before, const PrefixGoal& goal) const {
   while (candidates.num > kFew) {
@@ -190,8 +190,8 @@ RankedToken Ranking<Logit>::find_among(Candidates& candidates, Prefix before, co
   return find_sorted(candidates, before, goal);
 }
 
-// Keeps, in order, the candidates of that sub-range of lowest…highest in which the goal is met. Both ends are
-// in different sub-ranges, so each call leaves fewer candidates.
+// Divides lowest…highest into sub-ranges and keeps, in order, the candidates of the one in which the goal is
+// met. Both ends are in different sub-ranges, so each call leaves fewer candidates.
 template <class Logit>
 void Ranking<Logit>::narrow(Candidates& candidates, double highest, double lowest, Prefix* before,
                             const PrefixGoal& goal) const {

@@ -1,5 +1,5 @@
-// A row's tokens by rank, the most likely first, of equal ones the lower id: found by their place, never all
-// sorted. Tokens without a weight (cpu/sampling.h) are not among them.
+// Finds a row's tokens by rank without sorting the whole row. Tokens are ranked by descending probability,
+// ties by ascending id. Tokens without a weight (cpu/sampling.h) have no rank.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace ballast {
 
-// The tokens up to some rank.
+// The tokens up to some rank: their number and total weight.
 struct Prefix {
   int64_t count = 0;
   double weight = 0.0;
 };
 
-// The condition for a prefix to be long enough.
+// The condition that the wanted prefix meets.
 class PrefixGoal {
  public:
   static PrefixGoal count(int64_t count) { return {count, 0.0, false}; }
@@ -39,29 +39,30 @@ class PrefixGoal {
 
 struct RankedToken {
   int32_t token;
-  Prefix through;  // with the token itself
+  Prefix through;  // including the token itself
 };
 
 template <class Logit>
 class Ranking {
  public:
-  // `block_peaks` are those of LogitKernels::peaks. `range`: the depth that is resolved best; it should
-  // contain the wanted prefix. The row must have a finite peak; all pointers must outlive the ranking.
+  // block_peaks: from LogitKernels::peaks. range: the depth that the buckets divide; it should contain the
+  // wanted prefix. The row must have a finite peak. All pointers must outlive the ranking.
   Ranking(const SamplingKernels& kernels, const LogitKernels<Logit>& row_kernels, const Logit* row, int64_t n,
           const Logit* block_peaks, const Weighing& weighing, double range);
 
-  // Each slice once, on any thread.
+  // Call it once per slice, on any thread.
   void fill(int64_t slice) const;
-  // After all of them, and before anything below.
+  // Call it after all slices are filled and before the functions below.
   void merge() const;
 
   Prefix all() const;
 
-  // The last token of the shortest prefix that meets the goal; where rounding leaves none, the last of all.
+  // The last token of the shortest prefix that meets the goal. If rounding makes every prefix miss it, the
+  // last token of all.
   RankedToken find(const PrefixGoal& goal) const;
 
  private:
-  // For the token that is looked for, by id.
+  // Tokens among which the search continues, ordered by id.
   struct Candidates {
     explicit Candidates(int64_t most) : logits(most), ids(most) {}
 
@@ -88,7 +89,7 @@ class Ranking {
   const Logit* block_peaks_;
   Weighing weighing_;
   double buckets_per_depth_;
-  // One a slice; all of them are added to the first.
+  // One per slice; `merge` adds all of them to the first.
   Scratch<RankBuckets> buckets_;
   // Bucket of each slice's highest logit; kRankBuckets if no logit has a weight.
   Scratch<int> first_buckets_;

@@ -11,8 +11,8 @@
 namespace ballast {
 namespace {
 
-// Calls task(row, pool): on a thread a row with none, or row after row with the pool where its threads are
-// twice as many.
+// Calls task(row, pool) for each row. If the pool has at least two threads per row, one row after the other,
+// with the pool; otherwise one row per thread, with a null pool.
 template <class Task>
 void for_rows(ThreadPool& pool, size_t num_rows, const Task& task) {
   if (2 * num_rows <= static_cast<size_t>(pool.num_threads())) {
@@ -23,10 +23,10 @@ void for_rows(ThreadPool& pool, size_t num_rows, const Task& task) {
   }
 }
 
-// Their weights by rank take 200 KB a row.
+// Limits memory: the weights by rank take 200 KB per row.
 constexpr size_t kRowsAtOnce = 32;
 
-// A row with its sampler, in the steps of RowChoice; before them, what is adjusted becomes a copy in doubles.
+// The steps of RowChoice for one row. A row that its sampler adjusts is first copied to doubles.
 class RowInSteps {
  public:
   RowInSteps(const SamplingKernels& kernels, SampledRow& row, int64_t vocabulary)
@@ -77,8 +77,8 @@ class RowInSteps {
   std::optional<RowChoice<double>> doubles_;
 };
 
-// Calls step(row, slice) for each slice of the rows that are asked for; the slices of a row that is not worth
-// dividing are one task.
+// Calls step(row, slice) for each slice of the rows for which is_asked returns true. The slices of a row that
+// is not worth dividing are one task.
 template <class IsAsked, class Step>
 void for_slices(ThreadPool& pool, std::vector<RowInSteps>& rows, const IsAsked& is_asked, const Step& step) {
   struct Task {

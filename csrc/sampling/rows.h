@@ -1,6 +1,5 @@
-// A step's rows of logits, on the pool's threads: slices of all rows are tasks of one loop, so that threads
-// that are many, or late, have little to wait for. What a row gives depends on neither threads nor the other
-// rows.
+// Samples from all rows of a step on the pool's threads. The slices of all rows are tasks of one loop, which
+// balances the load. A row's result depends neither on the threads nor on the other rows.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +14,14 @@
 namespace ballast {
 
 struct SampledRow {
-  SequenceSampler* sampler;  // of this row alone
+  SequenceSampler* sampler;  // used by this row only
   const float* logits;
   const uint8_t* allowed;  // see SequenceSampler::adjust
-  Choice choice;           // is written
+  Choice choice;           // output
 };
 
-// Chooses a token of each row and has its sampler record it, unless nothing can be chosen. Throws
-// std::out_of_range for a bias of a token outside the vocabulary.
+// Samples a token from each row and records it in the row's sampler, unless no token can be sampled. Throws
+// std::out_of_range if a bias is for a token outside the vocabulary.
 void sample_rows(ThreadPool& pool, const SamplingKernels& kernels, int64_t vocabulary,
                  std::vector<SampledRow>& rows);
 
@@ -30,7 +29,7 @@ struct ScoredRow {
   const float* logits;
   int32_t token;
   int64_t num_top;
-  // These are written.
+  // Outputs:
   LogProbability found;
   int32_t* top_tokens;
   double* top_logprobs;

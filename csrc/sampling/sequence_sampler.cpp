@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-// Negative ones are no tokens, and are left out.
+// Drops negative values, which are not tokens.
 void sort_and_make_unique(std::vector<int32_t>& tokens) {
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
@@ -77,7 +77,7 @@ void SequenceSampler::adjust(double* logits, int64_t vocabulary, const uint8_t* 
   }
 }
 
-// Whether another token than those that stop is allowed.
+// Whether any token other than the stop tokens is allowed.
 bool SequenceSampler::has_allowed_non_stop(int64_t vocabulary, const uint8_t* allowed) const {
   if (allowed == nullptr) return true;
   const int64_t num_stops =

@@ -1,4 +1,4 @@
-// The state that determines a sequence's next token, other than its logits: parameters and the tokens so far.
+// The parameters and earlier tokens of a sequence, which together with its logits determine the next token.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@ struct SamplingParams {
   double presence_penalty;
   double frequency_penalty;
   double repetition_penalty;
-  int64_t min_tokens;                // before which no stop token is chosen
+  int64_t min_tokens;                // no stop token is chosen before this number of tokens
   std::vector<int32_t> stop_tokens;  // may lie outside the vocabulary
   std::vector<TokenBias> biases;
   uint64_t seed;
 };
 
-// Its n-th token is a function of the seed, n, the tokens before and the logits alone.
+// The n-th token depends only on the parameters, n, the earlier tokens and the logits.
 class SequenceSampler {
  public:
   // Tokens of the prompt that lie outside the vocabulary have no effect.
   SequenceSampler(SamplingParams params, std::vector<int32_t> prompt);
 
   const Selection& selection() const { return params_.selection; }
-  // What chooses the next token.
+  // The random number in [0, 1) that selects the next token.
   double uniform() const;
-  // Whether the next token is not chosen by the logits alone.
+  // Whether penalties, biases or min_tokens change the logits of the next token.
   bool is_adjusted() const;
-  // Applies penalties, biases and min_tokens to `logits` [vocabulary], from which tokens that `allowed` lacks
-  // are gone already. It has a bit a token (bit i % 8 of byte i / 8), or is null for all of them. A grammar
-  // that allows stop tokens alone prevails over min_tokens. Throws std::out_of_range for a bias of a token
-  // outside the vocabulary.
+  // Applies penalties, biases and min_tokens to `logits` [vocabulary]. `allowed` has one bit per token (bit
+  // i % 8 of byte i / 8), null: all are allowed; the caller has already set the logits of all other tokens to
+  // minus infinity. If only stop tokens are allowed, min_tokens has no effect. Throws std::out_of_range if a
+  // bias is for a token outside the vocabulary.
   void adjust(double* logits, int64_t vocabulary, const uint8_t* allowed) const;
   void record(int32_t token);
 
@@ -52,7 +52,7 @@ class SequenceSampler {
 
   SamplingParams params_;
   int64_t num_generated_ = 0;
-  // By id. Each is kept only if a penalty asks for it.
+  // Ordered by id. Each is maintained only if a penalty needs it.
   std::vector<TokenCount> generated_;
   std::vector<int32_t> seen_;
 };

@@ -1,4 +1,4 @@
-// How a row of logits is cut for passes over it.
+// Divides a row of logits into slices for passes over it.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace ballast {
 
-// Logits of a slice. What slices find is merged in their order, so that neither the number of threads nor
-// which of them took a slice shows in a bit of the result.
+// Logits per slice. The results of slices are merged in the order of slices, so that no bit of the result
+// depends on the number of threads or on their timing.
 constexpr int64_t kSliceLogits = 32 * kLogitBlock;
 
-// The slices of a row of n logits, and who works on them.
+// The slices of a row of n logits, and the threads that process them.
 class RowSlices {
  public:
-  // On the pool's threads, of which the caller is the first; null: on the calling thread alone.
+  // Uses the pool's threads, the caller among them; null: only the calling thread.
   RowSlices(int64_t n, ThreadPool* pool) : slices_(n, kSliceLogits), pool_(pool) {}
 
   int64_t count() const { return slices_.count(); }
@@ -37,17 +37,17 @@ class RowSlices {
   ThreadPool* pool_;
 };
 
-// Of a row, from those of its slices.
+// The peaks of a row, from the peaks of its slices.
 Peaks merged(const Peaks* slices, int64_t num);
 
-// The sum of a row's blocks, as sum_weights forms it.
+// The sum of the block sums of a row, in the same order as sum_weights.
 double sum_of_blocks(const double* sums, const RowSlices& slices);
 
 template <class Logit>
 Peaks find_peaks(const LogitKernels<Logit>& kernels, const Logit* row, const RowSlices& slices,
                  Logit* block_peaks);
 
-// The sum of all weights; `sums` gets that of each block of kLogitBlock.
+// Returns the sum of all weights. Writes the sum of each block of kLogitBlock logits to `sums`.
 template <class Logit>
 double sum_weights(const LogitKernels<Logit>& kernels, const Logit* row, const RowSlices& slices,
                    const Weighing& weighing, double* sums);

@@ -12,7 +12,8 @@ void Admission::admit(StepDraft& draft, const PromptLanes& lanes) {
   while (draft.budget() > 0 && num_skipped < std::min(state_.queue.size(), kMostConsidered)) {
     Request& request = state_.queue[num_skipped];
     if (state_.running.num_free_slots() == 0 || draft.allowance(request, draft.budget()) == 0) return;
-    // A request that this step preempted returns in a later one, after those that needed its room.
+    // A request that this step preempted starts again in a later step, after the requests that needed its
+    // room.
     if (draft.has_preempted(request.seq)) return;
     if (waits_for_leader(request) || !fits_in_step(request, draft, lanes) || waits_to_fetch(request)) {
       if (skipped == nullptr && !leader_has_no_slot(request)) skipped = &request;
@@ -44,8 +45,8 @@ int32_t Admission::num_new_blocks(const Request& request) const {
   return state_.request_blocks.num_to_admit(request) - static_cast<int32_t>(request.match.num_usable);
 }
 
-// Whether a waiting request belongs in this step, if there is room for it. While a prompt is partly computed,
-// only much shorter ones do: they end soon and delay it little.
+// Whether this step may start a waiting request, if there is room for it. While a prompt is partly computed,
+// only much shorter prompts may start, because they delay it little.
 bool Admission::fits_in_step(Request& request, const StepDraft& draft, const PromptLanes& lanes) const {
   if (!lanes.is_assigned(request, draft.lane())) return false;
   const int32_t num_tokens = match(request);

@@ -207,7 +207,7 @@ bool Scheduler::make_room(StepDraft& draft, size_t index) {
     size_t victim = state_.running.size() - 1;
     while (!state_.running[victim].can_run()) --victim;
     if (victim == index && index + 1 < state_.running.size()) {
-      is_starved_ = true;  // it waits for those behind it, which are in a plan or fetch
+      is_starved_ = true;  // it waits for later requests, which are in a plan or fetch
       return false;
     }
     preempt(draft, victim);
@@ -230,8 +230,8 @@ void Scheduler::preempt(StepDraft& draft, size_t index) {
   ++num_preemptions_;
 }
 
-// Prompts that are partly computed continue in their order, then others are admitted. The first one that
-// cannot be completed in this step leaves half of the budget to those behind it, and takes what they leave.
+// Partly computed prompts continue in the order of service, then new ones are admitted. The first prompt that
+// cannot be completed in this step first gets half of the budget, and then the tokens that the others leave.
 void Scheduler::plan_prompts(StepDraft& draft) {
   Request* part_way = nullptr;
   for (Request* request : state_.running) {

@@ -57,25 +57,26 @@ class Scheduler {
   void add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens, std::vector<int32_t> stop_tokens,
            const AddOptions& options = {});
   bool abort(SeqId seq);
-  // Draft tokens: guesses of the tokens that follow the last one of a sequence that decodes, e.g. by a small
-  // model. Its row in the next plan computes all of them and has logits for each token; commit() keeps those
-  // that were right. They are cut to max_tokens, to the free blocks, and to chunk_size - max_batch_size for
-  // all sequences together. Throws std::invalid_argument unless the sequence decodes in the next step.
+  // Draft tokens: predictions, e.g. by a small model, of the tokens after the last one of a decoding
+  // sequence. Its row in the next plan computes all of them and has logits for each token; commit() keeps
+  // those that were right. Their number is limited by max_tokens, by the free blocks, and by chunk_size -
+  // max_batch_size for all sequences together. Throws std::invalid_argument unless the sequence decodes in
+  // the next step.
   void propose(SeqId seq, std::vector<int32_t> draft_tokens);
   // A row of the outstanding plan failed: commit() frees its sequence and does not publish what the step
-  // computed for it. With `forget`, for wrong numbers, nothing that it read or wrote before is served to
-  // others either.
+  // computed for it. With `forget`, which is for wrong numbers, no block that it read or wrote before is
+  // reused either.
   void fail(SeqId seq, bool forget);
   // The next step of a lane. An empty plan means that nothing can run in it now. `now_s` is the time of a
   // monotonic clock in seconds; without it, costs stay as measured at start.
   std::shared_ptr<Plan> plan(Lane lane = Lane::kDecode, std::optional<double> now_s = {});
-  // What the next plan of the decode lane will be, except token ids, unless a request arrives, leaves or
-  // ends; its blocks are taken already. For use while a plan that only decodes is outstanding; null if the
-  // next one cannot be predicted.
+  // Predicts the next plan of the decode lane, except token ids, and acquires its blocks. The prediction
+  // fails if a request arrives, leaves or ends. For use while a plan with decode rows only is outstanding;
+  // null if the next plan cannot be predicted.
   std::shared_ptr<Plan> plan_ahead();
   // `sampled`: a token for each of Plan::logits_at. A row with draft tokens keeps its first sampled token,
-  // and each next one while the sampled token before it equals the draft token. Blocks that it does not need
-  // then are released.
+  // and each next one while the sampled token before it equals the draft token. Blocks that are no longer
+  // needed are released.
   std::shared_ptr<Committed> commit(const std::vector<int32_t>& sampled, Lane lane = Lane::kDecode,
                                     std::optional<double> now_s = {});
 
@@ -93,7 +94,8 @@ class Scheduler {
   bool is_worth_fetching(SeqId seq) const;
   // See TierMirror.
   void stored(int32_t tier, bool is_whole);
-  // Takes in what an earlier process left in a tier, see Tier::restore; before anything runs.
+  // Registers blocks that an earlier process left in a tier, see Tier::restore; call it before the first
+  // step.
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
 
@@ -131,8 +133,8 @@ class Scheduler {
   OutstandingSteps steps_;
   std::shared_ptr<Plan> predicted_;  // until the decode lane's next plan()
   SlotReleases slot_releases_;
-  // A decoding request found no block, since only requests in the prefill lane's plan or fetching ones could
-  // give some: until it has one, nothing else starts.
+  // A decoding request got no block, because only requests in the prefill lane's plan and fetching requests
+  // hold any. No other request starts until it has one.
   bool is_starved_ = false;
   int64_t num_arrivals_ = 0, num_preemptions_ = 0;
 };

@@ -1,4 +1,4 @@
-// What the parts of the scheduler share: the live requests, their slots and blocks, and the costs of steps.
+// The state that the parts of the scheduler share: live requests, their slots and blocks, and step costs.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@ namespace ballast {
 
 class StepDraft {
  public:
-  // scored_tokens: the most tokens of the step if it has scored prompts, since the logits of all their tokens
-  // are in memory at the same time.
+  // scored_tokens: the most tokens of a step with scored prompts, whose logits for all tokens are in memory
+  // at the same time.
   StepDraft(Lane lane, int32_t scored_tokens, RequestBlocks& blocks)
       : lane_(lane), scored_tokens_(scored_tokens), blocks_(blocks) {}
 

@@ -10,7 +10,7 @@
 
 namespace ballast {
 
-// In nanoseconds of the steady clock.
+// Nanoseconds of the steady clock.
 struct LoopTimes {
   int64_t opened;
   int64_t first_joined;  // by a thread other than the caller; 0 if none joined

@@ -9,7 +9,7 @@ std::vector<MixedTask> mixed_tasks(const std::vector<int64_t>& counts) {
   std::vector<int64_t> dealt(counts.size(), 0);
   std::vector<MixedTask> tasks;
   tasks.reserve(static_cast<size_t>(total));
-  // The middle of task i of n is at (2 i + 1) / 2 n of the whole.
+  // The middle of task i of n is at (2 i + 1) / (2 n) of the whole.
   while (static_cast<int64_t>(tasks.size()) < total) {
     size_t next = 0;
     for (size_t row = 1; row < counts.size(); ++row) {

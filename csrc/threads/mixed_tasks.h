@@ -12,7 +12,7 @@ struct MixedTask {
   int64_t index;
 };
 
-// Tasks 0…counts[row] of every row: each row's in order, spread evenly over the result.
+// Tasks 0…counts[row] of every row. The tasks of a row are in order and spread evenly over the result.
 std::vector<MixedTask> mixed_tasks(const std::vector<int64_t>& counts);
 
 }  // namespace ballast

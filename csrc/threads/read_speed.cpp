@@ -19,9 +19,9 @@ double measure_read_speed(ThreadPool& pool, int64_t num_bytes) {
     return reinterpret_cast<uint64_t*>(pages.data() + tasks[task].begin);
   };
   constexpr int64_t kWords = kTaskBytes / 8;
-  constexpr int64_t kWordsAhead = 1024;  // without being asked ahead, a core reads too little at a time
+  constexpr int64_t kWordsAhead = 1024;  // prefetch distance; without it, a core has too few reads in flight
   pool.parallel_for(tasks.count(), [&](int64_t task) { std::fill_n(part(task), kWords, uint64_t{1}); });
-  std::atomic<uint64_t> total{0};  // looked at, so that the reads cannot be left out
+  std::atomic<uint64_t> total{0};  // used below, so that the compiler cannot remove the reads
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) {
     const auto begin = std::chrono::steady_clock::now();

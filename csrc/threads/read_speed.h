@@ -1,4 +1,4 @@
-// How fast memory can be read here: the limit that decoding is measured against.
+// Measures the read bandwidth of memory, which limits the decode speed.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace ballast {
 
-// Bytes a second, the best of a few passes over num_bytes of memory by all threads of the pool. Choose
-// num_bytes well beyond the caches. Throws std::bad_alloc.
+// Returns bytes per second: the best of several passes over num_bytes of memory by all threads of the pool.
+// num_bytes should be much larger than the caches. Throws std::bad_alloc.
 double measure_read_speed(ThreadPool& pool, int64_t num_bytes);
 
 }  // namespace ballast

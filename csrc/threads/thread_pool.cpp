@@ -26,10 +26,11 @@ uint64_t epoch_of(uint64_t gate) { return gate / kEpochOne; }
 bool is_open(uint64_t gate) { return (gate & kOpen) != 0; }
 bool is_deserted(uint64_t gate) { return (gate & kInsideMask) == 0; }
 
-// A thread waits awake for about as long as the gap between two operations of one forward pass, which is also
-// what waking it costs; an idle pool uses no CPU.
+// Threads spin this long before they sleep: about the gap between two operations of a forward pass, and also
+// about the time to wake a thread. An idle pool uses no CPU.
 constexpr auto kSpin = std::chrono::microseconds(100);
-// Spin time while KeepAwake lives: covers a device's attention and other work between two layers of experts.
+// Spin time while a KeepAwake exists: covers attention and other work on a device between two layers of
+// experts.
 constexpr auto kLongSpin = std::chrono::milliseconds(2);
 constexpr int kLooksBetweenClocks = 16;
 constexpr int kLooksBetweenYields = 256;
@@ -140,7 +141,7 @@ void ThreadPool::run(const int64_t* counts, size_t num_counts, Job job) {
                 std::memory_order_release);
     job_opened_.wake_all();
     drain(0);
-    // Tasks of other nodes are left to those nodes' threads, however late they wake.
+    // Other nodes' threads process their own tasks, even if they wake late.
     wait_until([this] { return all_dealt_out(); });
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     wait_until([this] { return is_deserted(gate_.load(std::memory_order_acquire)); });
@@ -211,7 +212,7 @@ void ThreadPool::drain(int node) {
     }
   }
   current_ = nullptr;
-  // The thread that finds a queue just emptied wakes the caller, and so does the one that cancelled the rest.
+  // The first thread that finds the queue empty wakes the caller; so does a thread that cancelled the loop.
   if (by_node_ && index == queue.count) caller_may_go_on_.wake_all();
 }
 
@@ -239,7 +240,7 @@ bool ThreadPool::all_dealt_out() const {
   });
 }
 
-// Whether `ready` came true before spinning stopped being worthwhile.
+// Spins until `ready` returns true; returns false if it takes too long.
 template <class Ready>
 bool ThreadPool::spin_until(const Ready& ready) const {
   const auto begin = std::chrono::steady_clock::now();

@@ -46,12 +46,12 @@ FINALIZER_CACHE = f"{GROUP}/cached-files"
 """Finalizer of a ModelCache. The operator removes it once the cached files are gone."""
 
 ANNOTATION_PROCESS = f"{GROUP}/process"
-"""Of the Lease: which process holds it."""
+"""Annotation of the Lease: the process that holds it."""
 
 LABEL_INSTALL = f"{GROUP}/install"
 """Label of the Lease of every install, with which installs find each other."""
 ANNOTATION_NAMESPACES = f"{GROUP}/namespaces"
-"""Of the Lease: the namespaces that its install watches, separated by commas; empty: all."""
+"""Annotation of the Lease: the namespaces that its install watches, separated by commas; empty: all."""
 
 LABEL_OF_SLICES = "kubernetes.io/service-name"
 """Label of EndpointSlices: the Service that they belong to."""

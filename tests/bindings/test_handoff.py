@@ -58,7 +58,7 @@ def wait_for(word: np.ndarray, index: int) -> None:
     word[index] = 0
 
 
-def test_the_chosen_experts_are_computed_but_those_of_somebody_else(rng: np.random.Generator) -> None:
+def test_chosen_experts_are_computed_except_those_with_id_minus_one(rng: np.random.Generator) -> None:
     pool, memory = kernels.ThreadPool(2), buffers()
     layers = [experts_of(rng, pool), experts_of(rng, pool)]
     worker = ExpertWorker(pool, layers, **memory, limit_s=60.0, adopt_thread=False)
@@ -81,7 +81,7 @@ def test_the_chosen_experts_are_computed_but_those_of_somebody_else(rng: np.rand
         assert worker.bytes_read == num_read * 3 * WIDTH * HIDDEN * 4
 
 
-def test_an_id_that_is_no_expert_fails_the_step(rng: np.random.Generator) -> None:
+def test_an_invalid_expert_id_fails_the_step(rng: np.random.Generator) -> None:
     memory = buffers()
     memory["ids"][0, 1] = EXPERTS
     memory["submitted"][0] = 1
@@ -92,7 +92,7 @@ def test_an_id_that_is_no_expert_fails_the_step(rng: np.random.Generator) -> Non
     assert memory["done"].tolist() == [1, 1]
 
 
-def test_a_device_that_never_asks_fails_the_step_and_is_let_go(rng: np.random.Generator) -> None:
+def test_a_device_that_never_submits_fails_the_step_and_is_released(rng: np.random.Generator) -> None:
     memory = buffers()
     worker = make_worker(rng, limit_s=0.02, **memory)
     worker.begin(2)
@@ -131,7 +131,7 @@ def test_it_ends_with_a_step_running(rng: np.random.Generator) -> None:
         ({"done": np.zeros(3, np.uint32)}, r"done is uint32 \[3\]; expected uint32 \[layers = 2\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:
+def test_mismatched_buffers_are_rejected(rng: np.random.Generator, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_worker(rng, **changes)
 
@@ -141,7 +141,7 @@ def test_more_tokens_than_its_buffers_hold_are_refused(rng: np.random.Generator)
         make_worker(rng).begin(4)
 
 
-def test_a_driver_without_stream_memory_operations_is_named() -> None:
+def test_a_driver_without_stream_memory_operations_is_reported() -> None:
     with pytest.raises(EngineDeadError, match=r"offers no stream memory operations here: .*cuStreamWriteValue32_v2"):
         StreamSignals(ctypes.CDLL(None))
 

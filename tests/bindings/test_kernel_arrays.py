@@ -83,7 +83,7 @@ def test_an_output_in_its_input_is_refused(pool):
         (np.zeros(68, np.uint8)[::2], Q8_0, 1, 32, "data is uint8 .* expected C-contiguous bytes"),
     ],
 )
-def test_matrices_that_do_not_hold_together_are_refused(data, ggml_type, rows, cols, message):
+def test_inconsistent_matrices_are_rejected(data, ggml_type, rows, cols, message):
     with pytest.raises(ValueError, match=message):
         kernels.Matrix(data, ggml_type, rows, cols)
 

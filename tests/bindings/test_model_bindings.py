@@ -113,7 +113,7 @@ def test_a_step_writes_its_rows_of_the_cache_and_returns_logits():
     np.testing.assert_array_equal(np.isfinite(cache).all(axis=1), [6 <= slot <= 7 for slot in range(SLOTS)])
 
 
-def test_every_token_may_be_sampled_or_none():
+def test_all_tokens_or_none_can_be_sampled():
     assert make().forward(**step(sampled=np.array([0, 1]))).shape == (2, VOCABULARY)
     assert make().forward(**step(sampled=np.empty(0, np.int64))).shape == (0, VOCABULARY)
 
@@ -155,12 +155,12 @@ def test_every_token_may_be_sampled_or_none():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(changes, message):
+def test_mismatched_arguments_are_rejected_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
         make(**changes)
 
 
-def test_a_tensor_that_is_no_array_is_refused_by_role():
+def test_a_tensor_that_is_not_an_array_is_rejected_by_role():
     with pytest.raises(ValueError, match=r"kv_a_norm is float64 \[6\]; expected float32"):
         layer(kv_a_norm=np.zeros(RANK))
 
@@ -180,7 +180,7 @@ def test_a_tensor_that_is_no_array_is_refused_by_role():
         ({"query_indptr": i32()}, ValueError, "query_indptr is empty"),
     ],
 )
-def test_a_step_that_leads_outside_is_refused_and_writes_nothing(changes, error, message):
+def test_a_step_with_indices_out_of_range_is_rejected_and_writes_nothing(changes, error, message):
     cache = np.full((SLOTS, RANK + ROPE), np.nan, np.float32)
     with pytest.raises(error, match=message):
         make(kv_layers=[[cache]]).forward(**step(**changes))
@@ -193,7 +193,7 @@ def test_a_position_beyond_the_rope_table_is_refused():
         make().forward(**step(**tables))
 
 
-def test_a_model_keeps_what_it_borrows():
+def test_a_model_keeps_its_arrays_alive():
     data = f32(VOCABULARY, HIDDEN)
     cache = np.zeros((SLOTS, RANK + ROPE), np.float32)
     alive = [weakref.ref(data), weakref.ref(cache)]
@@ -209,7 +209,7 @@ def test_a_model_keeps_what_it_borrows():
     assert all(ref() is None for ref in alive)
 
 
-def test_each_layer_may_give_a_sign_of_life():
+def test_each_layer_calls_the_alive_callback():
     signs = []
     make(layers=[layer()] * 3, kv_layers=[[f32(SLOTS, RANK + ROPE)] for _ in range(3)]).forward(
         **step(alive=lambda: signs.append("alive"), alive_every_s=0.0)
@@ -217,7 +217,7 @@ def test_each_layer_may_give_a_sign_of_life():
     assert signs == ["alive"] * 3
 
 
-def test_a_short_step_is_not_held_up_by_signs_of_life():
+def test_a_short_step_is_not_delayed_by_alive_callbacks():
     signs = []
     make().forward(**step(alive=lambda: signs.append("alive"), alive_every_s=3600.0))
     assert signs == []

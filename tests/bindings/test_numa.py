@@ -108,7 +108,7 @@ def place(topology: numa.Topology, num_threads: int) -> list[tuple[int, list[int
     return [(node.node, node.cpus) for node in numa.place_threads(topology, num_threads).nodes]
 
 
-def test_cores_come_before_siblings_and_what_exceeds_the_cpus_is_not_pinned(tmp_path: Path) -> None:
+def test_threads_use_cores_before_siblings_and_surplus_threads_are_not_pinned(tmp_path: Path) -> None:
     topology = numa.read_topology(plant(tmp_path, TWO_SOCKETS), list(range(8)))
     assert place(topology, 1) == [(0, [0])]
     assert place(topology, 3) == [(0, [0, 1]), (1, [2])]
@@ -118,7 +118,7 @@ def test_cores_come_before_siblings_and_what_exceeds_the_cpus_is_not_pinned(tmp_
     assert numa.place_threads(topology, 10).num_unpinned == 2
 
 
-def test_threads_without_memory_beside_them_are_dealt_out_among_the_others() -> None:
+def test_threads_of_nodes_without_memory_are_distributed_over_the_other_nodes() -> None:
     cpus = ([0, 1], [2, 3], [4, 5])
     nodes = [numa.Node(i, each, [[cpu] for cpu in each], memory_allowed=i != 0) for i, each in enumerate(cpus)]
     assert place(numa.Topology(nodes), 6) == [(1, [2, 3, 0]), (2, [4, 5, 1])]
@@ -141,7 +141,7 @@ def test_a_pool_refuses_a_placement_without_threads() -> None:
         kernels.ThreadPool(numa.Placement([numa.NodeThreads(0, [0]), numa.NodeThreads(1, [])]))
 
 
-def test_a_pinned_pool_computes_what_a_loose_one_does() -> None:
+def test_pinned_and_unpinned_pools_compute_the_same() -> None:
     import numpy as np
 
     cpus = sorted(os.sched_getaffinity(0))
@@ -196,7 +196,7 @@ def test_bytes_are_counted_by_node_within_the_ranges(ranges: list[tuple[int, int
     assert numa.bytes_per_node(NUMA_MAPS, MAPS, ranges) == expected
 
 
-def test_a_mapping_whose_end_is_not_told_is_left_out() -> None:
+def test_a_mapping_without_a_known_end_is_ignored() -> None:
     assert numa.bytes_per_node(NUMA_MAPS, "", [(0, 1 << 47)]) == {}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ballast._core import kernels
 
 
-def test_loops_are_told_in_the_seconds_of_the_monotonic_clock() -> None:
+def test_loop_times_are_seconds_of_the_monotonic_clock() -> None:
     pool = kernels.ThreadPool(2)
     weight = kernels.Matrix(np.ones((4096, 64), np.float32).view(np.uint8), 0, 4096, 64)
     x, out = np.ones((1, 64), np.float32), np.empty((1, 4096), np.float32)

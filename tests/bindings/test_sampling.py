@@ -76,7 +76,7 @@ def attempt(sampler: NumpySampler | CompiledSampler, logits: Logits, allowed: ND
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", VOCABULARIES)
-def test_tokens_are_those_of_the_plain_sampler(size: int, shape: str) -> None:
+def test_tokens_match_the_reference_sampler(size: int, shape: str) -> None:
     rng = np.random.default_rng(size)
     for seed in range(25):
         logits = SHAPES[shape](rng, size).astype(np.float32)
@@ -146,7 +146,7 @@ def rows_of(logits: Logits) -> Iterator[SampledRow]:
         yield SampledRow(row, sequence_sampler(params, (1, 2, 3), row), allowed)
 
 
-def test_a_row_depends_neither_on_threads_nor_on_the_rows_beside_it() -> None:
+def test_a_row_is_independent_of_threads_and_other_rows() -> None:
     rng = np.random.default_rng(4)
     names = [*SHAPES]
     logits = np.stack([SHAPES[names[n % len(names)]](rng, 2000) for n in range(21)]).astype(np.float32)
@@ -163,7 +163,7 @@ def test_a_row_depends_neither_on_threads_nor_on_the_rows_beside_it() -> None:
 
 
 @pytest.mark.parametrize("shape", ["flat", "peaked", "tied", "in two heaps"])
-def test_a_row_that_many_threads_divide_gives_the_same_token(shape: str) -> None:
+def test_a_row_divided_among_many_threads_gives_the_same_token(shape: str) -> None:
     rng = np.random.default_rng(5)
     logits = SHAPES[shape](rng, 40_000).astype(np.float32)[None]
     alone, together = (StepSampler(kernels.ThreadPool(count), kernels.usable_isas()[0]) for count in (1, 4))
@@ -177,7 +177,7 @@ def test_a_row_that_many_threads_divide_gives_the_same_token(shape: str) -> None
     assert together.score(logits, [ScoredRow(0, 3, 20)]) == alone.score(logits, [ScoredRow(0, 3, 20)])
 
 
-def test_a_row_without_numbers_fails_alone_and_leaves_its_sequence_as_it_was() -> None:
+def test_only_the_row_with_nans_fails_and_its_sequence_is_unchanged() -> None:
     step = StepSampler(kernels.ThreadPool(2), kernels.usable_isas()[0])
     logits = np.zeros((4, 100), np.float32)
     logits[1, 40], logits[2, 60], logits[3] = math.nan, math.inf, -math.inf
@@ -194,7 +194,7 @@ def test_a_row_without_numbers_fails_alone_and_leaves_its_sequence_as_it_was() -
     assert "largest is nan" in str(scores[1])
 
 
-def test_a_number_that_is_none_where_a_mask_forbids_it_does_no_harm() -> None:
+def test_a_nan_logit_of_a_masked_token_has_no_effect() -> None:
     logits = np.zeros(20, np.float32)
     logits[7] = math.nan
     allowed = np.arange(20) == 4
@@ -203,7 +203,7 @@ def test_a_number_that_is_none_where_a_mask_forbids_it_does_no_harm() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", VOCABULARIES)
-def test_log_probabilities_are_those_of_the_plain_ones(size: int, shape: str) -> None:
+def test_log_probabilities_match_the_reference(size: int, shape: str) -> None:
     logits = SHAPES[shape](np.random.default_rng(size), size).astype(np.float32)
     for num_top in (0, 1, 20, size + 1):
         plain, compiled = (score(logits, size - 1, num_top) for score in (token_logprobs, compiled_logprobs))
@@ -229,7 +229,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
         ({"sequences": [sampler_of(logit_bias={9: 1.0})]}, IndexError, "logit_bias has token 9; the model has 9"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     given: dict[str, Any] = {
         "logits": np.zeros((2, 9), np.float32),
@@ -253,7 +253,7 @@ def test_a_sequence_is_sampled_once_a_step() -> None:
         )
 
 
-def test_scores_of_what_is_not_there_are_refused() -> None:
+def test_scores_of_tokens_outside_the_vocabulary_are_rejected() -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     none = np.zeros(1, np.int32)
     with pytest.raises(IndexError, match="token_ids has 9; the vocabulary has 9"):

@@ -61,7 +61,7 @@ def scheduler() -> sched.Scheduler:
     return scheduler
 
 
-def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
+def test_a_plan_describes_the_rows_of_a_step(scheduler: sched.Scheduler) -> None:
     plan = scheduler.plan()
     assert (plan.num_requests, plan.num_tokens, plan.num_decode) == (2, 14, 0)
     assert plan.seqs.tolist() == [1, 2]
@@ -77,7 +77,7 @@ def test_a_plan_says_what_the_step_computes(scheduler: sched.Scheduler) -> None:
     assert plan.preempted.tolist() == []
 
 
-def test_a_commit_says_what_was_sampled_and_what_ended(scheduler: sched.Scheduler) -> None:
+def test_a_commit_reports_sampled_tokens_and_ended_sequences(scheduler: sched.Scheduler) -> None:
     scheduler.add(3, ids(7), 1, ids())
     scheduler.add(4, ids(8), 9, ids(70, 71))
     scheduler.plan()
@@ -88,7 +88,7 @@ def test_a_commit_says_what_was_sampled_and_what_ended(scheduler: sched.Schedule
     assert (sched.Finish.NONE, sched.Finish.STOP, sched.Finish.LENGTH) == (0, 1, 2)
 
 
-def test_draft_tokens_are_computed_in_one_row_and_kept_while_they_are_right(scheduler: sched.Scheduler) -> None:
+def test_draft_tokens_are_computed_in_one_row_and_kept_while_correct(scheduler: sched.Scheduler) -> None:
     scheduler.plan()
     scheduler.commit(ids(50, 60))
     scheduler.propose(1, ids(51, 52, 53))
@@ -168,7 +168,7 @@ def test_stats_and_descriptions_follow_a_request(scheduler: sched.Scheduler) -> 
     scheduler.check()
 
 
-def test_a_description_may_leave_out_those_that_wait() -> None:
+def test_a_description_can_omit_waiting_requests() -> None:
     scheduler = new_scheduler(max_batch_size=1)
     for seq in range(4):
         scheduler.add(seq, ids(seq), 3, ids())
@@ -179,7 +179,7 @@ def test_a_description_may_leave_out_those_that_wait() -> None:
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_a_row_that_fails_is_left_out_of_the_commit_and_of_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
+def test_a_failed_row_is_excluded_from_the_commit_and_the_cache(scheduler: sched.Scheduler, forget: bool) -> None:
     with pytest.raises(ValueError, match="sequence 1 is no row of an outstanding plan"):
         scheduler.fail(1, forget=forget)
     scheduler.plan()
@@ -195,7 +195,7 @@ def test_a_follower_of_a_smaller_priority_number_is_a_value_error(scheduler: sch
         scheduler.add(3, ids(*range(5)), 3, ids(), priority=-1, leader=1)
 
 
-def test_the_prefix_cache_says_what_it_saved() -> None:
+def test_the_prefix_cache_reports_its_hits() -> None:
     scheduler = new_scheduler()
     for seq in (1, 2):
         scheduler.add(seq, ids(*range(10)), 1, ids())
@@ -217,12 +217,12 @@ def test_the_prefix_cache_says_what_it_saved() -> None:
         ("prefill_chunk_size", 0),
     ],
 )
-def test_a_limit_that_cannot_work_is_named(field: str, value: int) -> None:
+def test_an_impossible_limit_is_rejected_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field}={value}"):
         new_scheduler(**{field: value})
 
 
-def test_a_chunk_smaller_than_the_batch_names_both() -> None:
+def test_a_chunk_smaller_than_the_batch_is_rejected_with_both_values() -> None:
     with pytest.raises(ValueError, match=r"chunk_size=3: .*max_batch_size=4"):
         new_scheduler(chunk_size=3)
 
@@ -276,14 +276,12 @@ def test_the_configuration_can_be_read_and_not_changed() -> None:
         (np.zeros((2, 2), np.int32), 1, "prompt has 2 dimensions"),
     ],
 )
-def test_a_request_that_is_wrong_in_itself_is_a_value_error(
-    prompt: NDArray[np.int32], max_tokens: int, problem: str
-) -> None:
+def test_an_invalid_request_is_a_value_error(prompt: NDArray[np.int32], max_tokens: int, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         new_scheduler().add(1, prompt, max_tokens, ids())
 
 
-def test_an_id_that_is_live_is_a_value_error(scheduler: sched.Scheduler) -> None:
+def test_the_id_of_a_live_sequence_is_a_value_error(scheduler: sched.Scheduler) -> None:
     with pytest.raises(ValueError, match="sequence 1 is live already"):
         scheduler.add(1, ids(1), 1, ids())
 
@@ -294,7 +292,7 @@ def test_the_cache_hit_of_an_unknown_sequence_is_a_value_error(scheduler: sched.
 
 
 @pytest.mark.parametrize("tokens", [np.array([1], np.int64), np.array([1.0]), np.arange(4, dtype=np.int32)[::2]])
-def test_arrays_of_another_type_or_layout_are_refused_rather_than_converted(tokens: NDArray[Any]) -> None:
+def test_arrays_of_another_type_or_layout_are_rejected_not_converted(tokens: NDArray[Any]) -> None:
     scheduler = new_scheduler()
     with pytest.raises(TypeError):
         scheduler.add(1, tokens, 1, ids())
@@ -357,7 +355,7 @@ def test_other_threads_run_while_the_scheduler_works(call: Callable[[sched.Sched
     assert ran
 
 
-def test_what_a_tier_is_to_do_comes_as_transfers() -> None:
+def test_tier_operations_are_returned_as_transfers() -> None:
     scheduler = new_scheduler(num_blocks=4, tiers=[(8, 8)])
     scheduler.add(1, ids(*range(9)), 1, ids())
     scheduler.plan()
@@ -416,7 +414,7 @@ def evicted(seq: int = 1, **changes: Any) -> sched.Scheduler:
     return scheduler
 
 
-def test_who_fetches_takes_no_place_and_gets_the_next_one_that_is_free() -> None:
+def test_a_fetching_request_holds_no_slot_and_gets_the_next_free_one() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(90, 91), 2, ids())
     scheduler.add(3, ids(92, 93), 1, ids())
@@ -428,7 +426,7 @@ def test_who_fetches_takes_no_place_and_gets_the_next_one_that_is_free() -> None
     assert scheduler.stats().used_tokens == 0
 
 
-def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
+def test_a_request_that_waits_to_fetch_delays_no_other_request() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(*range(9)), 1, ids())  # as many fetch as may
     scheduler.add(3, ids(90, 91), 1, ids())
@@ -437,7 +435,7 @@ def test_who_waits_to_fetch_holds_up_nobody_either() -> None:
     assert [step(scheduler) for _ in range(4)] == [[1], [1], [2], []]
 
 
-def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
+def test_a_request_that_waits_for_a_fetching_leader_delays_no_other_request() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(*range(9)), 1, ids(), leader=1)
     scheduler.add(3, ids(90, 91), 1, ids())
@@ -447,7 +445,7 @@ def test_who_waits_for_a_leader_that_fetches_holds_up_nobody_either() -> None:
     assert step(scheduler) == [1]
 
 
-def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> None:
+def test_a_preempted_requests_slot_goes_to_a_request_that_has_fetched() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.add(2, ids(90, 91), 30, ids())
     while len(scheduler.describe()) == 2 and scheduler.describe()[1][4] < 5:
@@ -457,7 +455,7 @@ def test_who_is_preempted_leaves_its_place_to_those_whose_blocks_have_come() -> 
     assert scheduler.stats().preemptions == 1
 
 
-def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> None:
+def test_damaged_blocks_are_sent_again_by_requests_with_intact_copies() -> None:
     scheduler = evicted(max_batch_size=2)
     scheduler.add(2, ids(*range(9)), 1, ids())
     assert step(scheduler) == []
@@ -472,7 +470,7 @@ def test_what_is_found_damaged_is_sent_again_by_those_that_have_it_whole() -> No
     assert (store.move, store.parent, store.tokens.tolist()) == (sched.Move.STORE, first, [4, 5, 6, 7])
 
 
-def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
+def test_blocks_not_fetched_stay_in_the_tier_unless_damaged() -> None:
     scheduler = evicted(max_batch_size=1)
     scheduler.take_transfers()
     scheduler.abort(1)
@@ -485,7 +483,7 @@ def test_what_a_fetch_left_is_still_there_unless_it_is_damaged() -> None:
         scheduler.fetched(2, 2, is_damaged=True)
 
 
-def test_what_is_sooner_computed_is_not_fetched() -> None:
+def test_blocks_that_are_faster_to_compute_are_not_fetched() -> None:
     costs = {"decode_costs": [(1, 1.0), (16, 16.0)]}  # one token per second
     scheduler = evicted(max_batch_size=1, **costs)
     scheduler.take_transfers()
@@ -509,7 +507,7 @@ def test_what_is_sooner_computed_is_not_fetched() -> None:
         scheduler.measured(1, 1.0)
 
 
-def test_what_is_queued_before_counts_when_a_fetch_is_looked_at_again() -> None:
+def test_earlier_queued_fetches_count_when_a_fetch_is_reconsidered() -> None:
     scheduler = evicted(decode_costs=[(1, 1.0), (16, 16.0)])  # one token per second
     scheduler.add(2, ids(*range(9)), 1, ids())
     step(scheduler)
@@ -541,7 +539,7 @@ def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
     return scheduler
 
 
-def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> None:
+def test_blocks_without_room_in_a_tier_are_sent_after_the_request_ends() -> None:
     scheduler = asked(1, 42)
     sent = []
     while transfers := scheduler.take_transfers():
@@ -555,7 +553,7 @@ def test_what_a_tier_had_no_room_for_is_sent_after_the_request_has_ended() -> No
     assert (tier.cached_tokens, tier.dropped_tokens) == (40, 0)
 
 
-def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
+def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
     scheduler = asked(1, 42, num_blocks=16)
     scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
     step(scheduler)
@@ -567,7 +565,7 @@ def test_what_the_cache_gives_up_before_it_could_be_sent_is_counted() -> None:
     assert (tier.cached_tokens, tier.dropped_tokens) == (64, 16)
 
 
-def test_what_several_share_is_given_up_once() -> None:
+def test_shared_blocks_are_counted_once_when_evicted() -> None:
     scheduler = asked(1, 42, num_blocks=16)
     for _ in range(2):
         scheduler.stored(0, is_whole=False)  # nothing more is taken
@@ -581,7 +579,7 @@ def test_what_several_share_is_given_up_once() -> None:
     assert scheduler.stats().tiers[0].dropped_tokens == 32, "but for the two that were sent"
 
 
-def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
+def test_few_requests_wait_for_a_tier_without_progress() -> None:
     scheduler = asked(1, 42, num_blocks=2000)
     for seq in range(2, 100):
         scheduler.add(seq, ids(*range(1000 * seq, 1000 * seq + 9)), 1, ids())
@@ -589,7 +587,7 @@ def test_few_requests_wait_for_a_tier_that_does_not_get_on() -> None:
     assert scheduler.stats().unsent == 64
 
 
-def test_a_tier_holds_what_has_arrived() -> None:
+def test_a_tier_holds_arrived_blocks() -> None:
     scheduler = asked(1, 42)
     assert scheduler.stats().tiers[0].cached_tokens == 0
     scheduler.stored(0, is_whole=True)

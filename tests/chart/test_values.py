@@ -168,7 +168,7 @@ def test_the_defaults_run_restricted_with_a_lease_and_no_model(helm: Helm) -> No
         assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
-def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) -> None:
+def test_a_digest_overrides_a_tag_and_crds_can_be_deleted(helm: Helm) -> None:
     digest = f"sha256:{'0' * 64}"
     objects = helm.template(
         "--set", f"image.repository=registry.test/operator,image.digest={digest}", "--set", "crds.keep=false"
@@ -179,7 +179,7 @@ def test_a_digest_wins_over_a_tag_and_a_definition_need_not_be_kept(helm: Helm) 
     assert not of_kind(helm.template("--set", "crds.install=false"), "CustomResourceDefinition")
 
 
-def test_lists_of_what_services_may_ask_for_become_options_that_the_operator_reads(helm: Helm, tmp_path: Path) -> None:
+def test_allow_lists_become_options_of_the_operator(helm: Helm, tmp_path: Path) -> None:
     values = tmp_path / "lists.yaml"
     lists = {
         "images": ["r.test/team/"],
@@ -234,7 +234,7 @@ DIGEST = f"sha256:{'0' * 64}"
         (f"cpuRuntimeImage.digest={DIGEST}", f"ballast-runtime:{VERSION}", f"ballast-runtime@{DIGEST}"),
     ],
 )
-def test_services_with_and_without_gpus_take_an_image_each(
+def test_services_with_and_without_gpus_have_separate_images(
     helm: Helm, chosen: str, with_gpus: str, without: str
 ) -> None:
     words = container(helm.template("--set", chosen))["args"]

@@ -65,7 +65,7 @@ def painting_tool(result=RESULT):
 
 
 def assert_painted(text):
-    """That a text is JSON of the schema."""
+    """Asserts that a text is JSON that matches the schema."""
     painted = json.loads(text)
     assert painted["colour"] in ("red", "green"), painted
     assert painted["sure"] in (True, False), painted
@@ -87,7 +87,7 @@ class Raises:
 
 
 def example(name):
-    """What a program of `examples` prints, run against a server as a reader has it."""
+    """Runs a program of `examples` unchanged against a server and returns its output."""
     os.environ["OPENAI_BASE_URL"] = PLAIN + "/v1"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(str(Path(__file__).parents[2] / "examples" / name), run_name="__main__")

@@ -77,7 +77,7 @@ BEYOND: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("change", BEYOND.values(), ids=BEYOND.keys())
-def test_what_no_list_allows_is_refused_by_name_and_nothing_is_made(
+def test_fields_outside_the_allow_lists_are_rejected_and_create_nothing(
     kube: Kube, unrestricted: str, change: Object
 ) -> None:
     kube.apply("inferenceservices", service("beyond", **change), unrestricted)
@@ -87,7 +87,7 @@ def test_what_no_list_allows_is_refused_by_name_and_nothing_is_made(
     assert kube.find("services", "beyond", unrestricted) is None
 
 
-def test_what_the_lists_allow_serves_and_goes_on_when_it_then_asks_for_more(kube: Kube, unrestricted: str) -> None:
+def test_an_allowed_service_keeps_serving_when_a_change_is_not_allowed(kube: Kube, unrestricted: str) -> None:
     priority = {"metadata": {"name": "models"}, "value": 1}
     kube.apply("priorityclasses", {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **priority})
     allowed: Object = {

@@ -69,7 +69,7 @@ def kubectl(cluster: Cluster, namespace: str, tmp_path: Path) -> Callable[..., s
 
 
 @pytest.mark.parametrize(("version", "end"), [("v1alpha1", OLD), ("v1beta1", NEW)])
-def test_a_service_of_either_version_is_served_and_read_in_both_with_nothing_lost(
+def test_a_service_of_either_version_is_readable_in_both_without_loss(
     kube: Kube, namespace: str, version: str, end: str
 ) -> None:
     kube.create(f"inferenceservices{end}", in_version(service("x"), version), namespace)
@@ -91,7 +91,7 @@ def test_a_service_of_either_version_is_served_and_read_in_both_with_nothing_los
 
 
 @pytest.mark.parametrize(("version", "end"), [("v1alpha1", OLD), ("v1beta1", NEW)])
-def test_a_cache_of_either_version_is_read_in_both_with_nothing_lost(
+def test_a_cache_of_either_version_is_readable_in_both_without_loss(
     kube: Kube, namespace: str, version: str, end: str
 ) -> None:
     body = model_cache("models", model("tiny"), nodes={"no": "such"})
@@ -110,7 +110,7 @@ def test_a_rule_holds_in_both_versions(kube: Kube, namespace: str) -> None:
             kube.create(f"inferenceservices{end}", in_version(service("x", model={"source": {}}), version), namespace)
 
 
-def test_a_manifest_that_changes_its_version_changes_nothing_else(
+def test_changing_a_manifests_version_changes_nothing_else(
     kube: Kube, namespace: str, kubectl: Callable[..., str], tmp_path: Path
 ) -> None:
     body = service("x", replicas=0)
@@ -126,7 +126,7 @@ def test_a_manifest_that_changes_its_version_changes_nothing_else(
     assert [after[key] for key in ("uid", "generation")] == [before[key] for key in ("uid", "generation")]
 
 
-def test_a_field_that_the_new_version_of_a_manifest_leaves_out_is_removed(kube: Kube, namespace: str) -> None:
+def test_a_field_omitted_from_a_new_manifest_is_removed(kube: Kube, namespace: str) -> None:
     noted = service("x", replicas=0, endpoint={"service": {"annotations": {"a": "b"}}})
     kube.apply(f"inferenceservices{OLD}", in_version(noted, "v1alpha1"), namespace)
     kube.apply("inferenceservices", in_version(service("x", replicas=0), "v1beta1"), namespace)
@@ -135,7 +135,7 @@ def test_a_field_that_the_new_version_of_a_manifest_leaves_out_is_removed(kube: 
     assert [entry["apiVersion"] for entry in managers if entry["manager"] == "tests"] == [f"{GROUP}/v1beta1"]
 
 
-def test_kubectl_prints_and_explains_both_versions_alike_and_prefers_v1beta1(
+def test_kubectl_shows_both_versions_equally_and_prefers_v1beta1(
     kube: Kube, namespace: str, kubectl: Callable[..., str]
 ) -> None:
     kube.create("inferenceservices", service("x", replicas=0), namespace)
@@ -178,7 +178,7 @@ def remove_definitions(kube: Kube) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("restored")
-def test_definitions_of_the_releases_before_and_after_restart_and_write_nothing(
+def test_crds_of_other_releases_cause_no_restart_and_no_write(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     remove_definitions(kube)
@@ -213,7 +213,7 @@ def test_definitions_of_the_releases_before_and_after_restart_and_write_nothing(
 
 
 @pytest.mark.usefixtures("restored")
-def test_a_service_is_served_under_the_definition_of_release_0_1_until_that_is_replaced(
+def test_a_service_works_with_the_crd_of_release_0_1_until_it_is_replaced(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     remove_definitions(kube)

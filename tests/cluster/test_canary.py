@@ -85,6 +85,6 @@ def test_a_cluster_without_the_gateway_api_serves_and_the_condition_names_the_ki
         ({"gateways": []}, "gateways"),
     ],
 )
-def test_a_route_that_cannot_be_is_refused(kube: Kube, namespace: str, change: Object, message: str) -> None:
+def test_an_impossible_route_is_rejected(kube: Kube, namespace: str, change: Object, message: str) -> None:
     with pytest.raises(ApiError, match=message):
         kube.create("inferenceservices", service("old", endpoint={"route": {**route(0), **change}}), namespace)

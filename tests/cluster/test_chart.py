@@ -183,7 +183,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_model_of_a_release_with_v1alpha1_alone_serves_through_upgrades_and_a_rollback(
+def test_a_service_of_a_v1alpha1_release_serves_through_upgrades_and_a_rollback(
     cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers, tmp_path: Path
 ) -> None:
     where = ("--namespace", namespace, "--wait", "--timeout", "2m")
@@ -220,7 +220,7 @@ def test_a_model_of_a_release_with_v1alpha1_alone_serves_through_upgrades_and_a_
 
 
 @pytest.mark.parametrize("scope", ["Cluster", "Namespace"])
-def test_the_api_server_accepts_every_field_of_everything_that_can_be_rendered(
+def test_the_api_server_accepts_every_rendered_field(
     cluster: Cluster, kube: Kube, namespace: str, tmp_path: Path, scope: str
 ) -> None:
     cluster.install(*CRDS)

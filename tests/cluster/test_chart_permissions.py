@@ -78,7 +78,7 @@ def granted(kube: Kube, namespace: str) -> set[Permission]:
 
 
 def asked(audit: AuditLog, namespace: str) -> set[Permission]:
-    """What the operator's account asked for; none of it was denied. In namespaces that end, everybody is denied."""
+    """Permissions that the operator's account used; asserts that none was denied outside of ending namespaces."""
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     calls = audit.new_calls(lambda call: call.user == user and call.namespace in ("", namespace))
     assert [call for call in calls if call.code in (401, 403)] == []
@@ -161,7 +161,7 @@ def test_every_permission_is_needed_and_none_is_missing(
         helm("uninstall", RELEASE, "--namespace", namespace)
 
 
-def test_within_one_namespace_nothing_is_missing_either(
+def test_within_one_namespace_no_permission_is_missing(
     cluster: Cluster, kube: Kube, helm: Helm, namespace: str, answers: PodAnswers
 ) -> None:
     where = ("--namespace", namespace, "--take-ownership", "--wait")

@@ -34,7 +34,7 @@ def test_bisvc_is_ours_and_isvc_is_not(
         ours = "inferenceservice.serving.ballast.dev/ours"
         assert kubectl("get", "bisvc", "-o", "name").split() == [ours]
         assert kubectl("get", "inferenceservices.serving.ballast.dev", "-o", "name").split() == [ours]
-        assert kubectl("get", "ballast", "-o", "name").split() == [ours], "the category lists nobody else's"
+        assert kubectl("get", "ballast", "-o", "name").split() == [ours], "the category lists only our objects"
         theirs = kubectl("get", "isvc", "-o", "name").split()
         assert len(theirs) == 1
         assert theirs[0].endswith("/theirs"), "whose, the API server decides; never ours"

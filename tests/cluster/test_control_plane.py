@@ -99,7 +99,7 @@ def test_pod_security_is_enforced(kube: Kube, namespace: str) -> None:
     assert refused.value.code == 403
 
 
-def test_the_audit_log_names_who_wrote_what(cluster: Cluster, kube: Kube, namespace: str) -> None:
+def test_the_audit_log_records_each_writer(cluster: Cluster, kube: Kube, namespace: str) -> None:
     kube.create("serviceaccounts", {"metadata": {"name": "robot"}}, namespace)
     user = f"system:serviceaccount:{namespace}:robot"
     robot = Kube(cluster.kubeconfig_for(cluster.token_of("robot", namespace), "robot"))
@@ -155,7 +155,7 @@ class TestFaults:
             assert refused.value.code == code
         through.create("configmaps", {"metadata": {"name": "c"}}, namespace)
 
-    def test_reset_before_reaches_nobody_and_reset_after_hides_the_answer(
+    def test_reset_before_drops_the_request_and_reset_after_drops_the_reply(
         self, kube: Kube, through: Kube, proxy: FaultProxy, namespace: str
     ) -> None:
         killed: list[str] = []

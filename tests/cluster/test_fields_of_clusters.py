@@ -19,7 +19,7 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
     return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
 
 
-def test_a_service_for_the_outside_and_back_keeps_its_address_and_restarts_nothing(kube: Kube, namespace: str) -> None:
+def test_changing_the_service_type_and_back_keeps_the_address_and_restarts_nothing(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("outside"), namespace)
     wait_ready(kube, namespace, "outside")
     (pod,) = pods(kube, namespace, "outside")
@@ -48,7 +48,7 @@ def _of_type(kube: Kube, namespace: str, name: str, kind: str) -> Object | None:
     return found if found["spec"]["type"] == kind else None
 
 
-def test_a_gpu_comes_by_a_claim_of_the_pod_s_own(kube: Kube, namespace: str) -> None:
+def test_a_gpu_is_allocated_by_the_pods_own_resource_claim(kube: Kube, namespace: str) -> None:
     head: Object = {"apiVersion": "resource.k8s.io/v1"}
     kinds = {"class": "deviceclasses", "slice": "resourceslices", "template": "resourceclaimtemplates"}
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
@@ -80,9 +80,7 @@ def test_a_gpu_comes_by_a_claim_of_the_pod_s_own(kube: Kube, namespace: str) -> 
     kube.delete("deviceclasses", DRIVER)
 
 
-def test_users_of_the_cluster_and_patient_probes_reach_the_pod_under_the_restricted_standard(
-    kube: Kube, namespace: str
-) -> None:
+def test_user_ids_and_probe_settings_apply_under_the_restricted_standard(kube: Kube, namespace: str) -> None:
     asked = {
         "securityContext": {"runAsUser": 1_000_660_000, "fsGroup": 1_000_660_000, "supplementalGroups": [5]},
         "probes": {"liveness": {"timeoutSeconds": 30}},

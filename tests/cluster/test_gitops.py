@@ -106,7 +106,7 @@ def test_argo_cd_finds_the_definition_in_sync(kube: Kube) -> None:
     assert list(differing_lists(applied, live)) == []
 
 
-def test_flux_finds_each_state_to_be_what_it_is(
+def test_flux_reports_the_correct_health_of_each_state(
     kube: Kube, namespace: str, answers: PodAnswers, health: Callable[[str], str]
 ) -> None:
     page, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.4})

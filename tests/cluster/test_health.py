@@ -58,7 +58,7 @@ def test_a_service_that_makes_no_progress_has_failed(kube: Kube, namespace: str,
     assert health(kube.get("inferenceservices", name, namespace), script) == ("Failed", "Degraded")
 
 
-def test_a_service_within_its_deadline_is_on_its_way(
+def test_a_service_within_its_deadline_is_progressing(
     kube: Kube, namespace: str, script: Path, answers: PodAnswers
 ) -> None:
     kube.apply("inferenceservices", service("early", "unpullable"), namespace)

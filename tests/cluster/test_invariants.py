@@ -37,11 +37,11 @@ def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
         wait_for("two more looks", lambda: invariants.looks > looks + 1)
 
 
-def test_a_condition_that_comes_and_goes_between_two_looks(cluster: Cluster, namespace: str) -> None:
+def test_a_condition_that_changes_and_reverts_between_two_checks(cluster: Cluster, namespace: str) -> None:
     change(cluster, namespace, "False", "True", "False", "True")
 
 
 @pytest.mark.parametrize("statuses", [("True",), ("False", "True", "True")])
-def test_a_time_that_changes_alone(cluster: Cluster, namespace: str, statuses: tuple[str, ...]) -> None:
+def test_a_change_of_only_a_timestamp(cluster: Cluster, namespace: str, statuses: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="s: Progressing changed its time and not its status"):
         change(cluster, namespace, *statuses)

@@ -90,7 +90,7 @@ def test_each_node_pulls_a_model_and_services_run_where_it_is(kube: Kube, free: 
     assert kube.get("modelcaches", "models", free)["status"]["present"] == "2/2"
 
 
-def test_replicas_that_wait_for_a_node_take_the_next_one_that_has_the_model(kube: Kube, free: str) -> None:
+def test_waiting_replicas_use_the_next_node_that_has_the_model(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ALL), free)
     finish(kube, free, "tiny", "keeper-a")
     large = {"cpus": 40, "memory": "1Gi", "gpus": 0}
@@ -106,7 +106,7 @@ def test_replicas_that_wait_for_a_node_take_the_next_one_that_has_the_model(kube
     assert placed["metadata"]["uid"] in uids, "a pod that has a node stays"
 
 
-def test_a_model_gives_way_only_to_one_that_a_service_uses(kube: Kube, free: str) -> None:
+def test_a_model_is_evicted_only_for_one_that_a_service_uses(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("old"), model("new"), nodes=ONE), free)
     finish(kube, free, "old", "keeper-a")
     wait_cache(kube, free, "models", "True", "Full")
@@ -127,7 +127,7 @@ def test_a_model_gives_way_only_to_one_that_a_service_uses(kube: Kube, free: str
     assert cache_jobs(kube, free, "old", "keeper-a") == []
 
 
-def test_a_cache_goes_once_nobody_uses_it_and_its_nodes_are_clean(kube: Kube, free: str) -> None:
+def test_a_cache_is_deleted_once_unused_and_removed_from_its_nodes(kube: Kube, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), free)
     kube.create("inferenceservices", service("uses", model=cached_source("models", "tiny")), free)
     finish(kube, free, "tiny", "keeper-a")
@@ -154,7 +154,7 @@ def test_a_model_that_is_no_longer_listed_is_stopped_and_removed(kube: Kube, fre
     wait_cache(kube, free, "models", "True", "Filled")
 
 
-def test_nodes_may_come_and_go(cluster: Cluster, kube: Kube, free: str) -> None:
+def test_nodes_can_be_added_and_removed(cluster: Cluster, kube: Kube, free: str) -> None:
     label = {"test.ballast.dev/passing": free}
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=label), free)
     wait_cache(kube, free, "models", "False", "NoNodes")
@@ -166,7 +166,7 @@ def test_nodes_may_come_and_go(cluster: Cluster, kube: Kube, free: str) -> None:
     assert kube.list("jobs", free) == [], "nothing can be removed from a node that is gone"
 
 
-def test_a_claim_is_one_place_for_all_nodes(kube: Kube, namespace: str) -> None:
+def test_a_claim_is_one_storage_location_for_all_nodes(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     storage = {"pvc": {"claimName": "models"}}
     scope = {"modelScope": {"repo": "org/tiny", "quant": "Q8_0"}}
@@ -185,7 +185,7 @@ def test_a_claim_is_one_place_for_all_nodes(kube: Kube, namespace: str) -> None:
     wait_for("the cache to go", lambda: kube.find("modelcaches", "models", namespace) is None)
 
 
-def test_a_cache_says_what_keeps_it_from_pulling(kube: Kube, namespace: str, free: str) -> None:
+def test_a_cache_reports_why_it_cannot_pull(kube: Kube, namespace: str, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), namespace)
     found = wait_cache(kube, namespace, "models", "False", "PullRefused")
     assert "hostPath" in found["message"], "the namespace enforces a standard that admits none"
@@ -207,7 +207,7 @@ def test_a_cache_says_what_keeps_it_from_pulling(kube: Kube, namespace: str, fre
     wait_condition(kube, free, "none", "Ready", "False", "CacheMissing")
 
 
-def test_a_cache_at_rest_is_not_written_to(kube: Kube, free: str, operator: OperatorProcess) -> None:
+def test_an_idle_cache_is_not_written_to(kube: Kube, free: str, operator: OperatorProcess) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), free)
     finish(kube, free, "tiny", "keeper-a")
     wait_cache(kube, free, "models", "True", "Filled")

@@ -19,7 +19,7 @@ def events(kube: Kube, namespace: str, name: str) -> dict[str, str]:
     return {event["reason"]: event["type"] for event in found if event["involvedObject"]["name"] == name}
 
 
-def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+def test_services_share_a_pull_until_the_claim_is_deleted(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     kube.apply("inferenceservices", pulled("first"), namespace)
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
     make_claim(kube, namespace)
@@ -68,7 +68,7 @@ def test_services_share_a_pull_that_stays_until_the_claim_goes(kube: Kube, names
     ],
     ids=["s3", "oci"],
 )
-def test_a_model_of_a_store_is_pulled_as_one_of_a_hub(
+def test_a_model_of_an_object_store_is_pulled_like_one_of_a_hub(
     kube: Kube, namespace: str, source: dict[str, dict[str, object]], name: str
 ) -> None:
     make_claim(kube, namespace)
@@ -112,7 +112,7 @@ def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
 
 
-def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: str) -> None:
+def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("stuck"), namespace)
     pod = pulling_pod(kube, namespace)
@@ -133,12 +133,12 @@ def test_a_pull_that_fails_says_what_to_do_and_goes_on(kube: Kube, namespace: st
     assert "after the hub said no" in found["message"]
 
 
-def test_an_evicted_pull_is_said_and_started_again(kube: Kube, namespace: str) -> None:
+def test_an_evicted_pull_is_reported_and_restarted(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("evicted"), namespace)
     pod = pulling_pod(kube, namespace)
     set_status(kube, pod, phase="Failed", reason="Evicted", message="The node was low on ephemeral-storage.")
-    pulling_pod(kube, namespace, beside=pod["metadata"]["name"])
+    pulling_pod(kube, namespace, other_than=pod["metadata"]["name"])
     found = wait_condition(kube, namespace, "evicted", "ModelPulled", "False", "Pulling")
     wait_for(
         "the eviction", lambda: "ephemeral-storage" in condition(kube, namespace, "evicted", "ModelPulled")["message"]
@@ -146,7 +146,7 @@ def test_an_evicted_pull_is_said_and_started_again(kube: Kube, namespace: str) -
     assert found["reason"] == "Pulling"
 
 
-def test_a_job_that_gets_nowhere_is_made_anew_for_another_image(kube: Kube, namespace: str) -> None:
+def test_a_stuck_job_is_recreated_for_a_new_image(kube: Kube, namespace: str) -> None:
     make_claim(kube, namespace)
     body = pulled("image")
     body["spec"]["scheduling"]["nodeSelector"] = {BEHAVIOUR: "unpullable"}

@@ -133,7 +133,7 @@ def panels() -> list[tuple[str, str]]:
 
 
 def marked() -> list[str]:
-    """What marks moments in the dashboards; mostly there is none."""
+    """The queries of the dashboards' annotations, which usually have no result."""
     return [
         filled_in(mark["expr"], board, CHOICES) for board in boards().values() for mark in board["annotations"]["list"]
     ]
@@ -214,7 +214,7 @@ def test_prometheus_evaluates_every_rule(prometheus: Prometheus, rules: Object) 
     wait_for("every rule to be evaluated", healthy)
 
 
-def test_dashboards_are_what_grafana_s_sidecar_takes(tmp_path: Path) -> None:
+def test_dashboards_have_the_format_of_grafanas_sidecar(tmp_path: Path) -> None:
     helm = Helm(tmp_path)
     maps = [body for body in helm.template("--set=monitoring.dashboards.enabled=true") if body["kind"] == "ConfigMap"]
     assert {body["metadata"]["labels"]["grafana_dashboard"] for body in maps} == {"1"}

@@ -104,9 +104,7 @@ def test_user_edits_and_deletions_of_children_are_healed(kube: Kube, namespace: 
         )
 
 
-def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_replaced(
-    kube: Kube, namespace: str
-) -> None:
+def test_a_pod_without_labels_is_recovered_and_a_deleted_pod_is_replaced(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("pods"))
     wait_ready(kube, namespace, "pods")
     (pod,) = pods(kube, namespace, "pods")
@@ -125,7 +123,7 @@ def test_a_pod_that_loses_its_labels_is_found_again_and_one_that_is_deleted_is_r
     wait_ready(kube, namespace, "pods")
 
 
-def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: str) -> None:
+def test_objects_of_other_owners_are_not_changed_but_reported(kube: Kube, namespace: str) -> None:
     foreign = {"metadata": {"name": "taken"}, "spec": {"ports": [{"port": 1}]}}
     before = kube.create("services", foreign, namespace)
     apply(kube, namespace, service("taken"))
@@ -140,7 +138,7 @@ def test_what_belongs_to_others_is_left_alone_and_named(kube: Kube, namespace: s
     wait_ready(kube, namespace, "taken")
 
 
-def test_a_change_of_the_spec_replaces_the_pod_after_the_old_one_has_gone(kube: Kube, namespace: str) -> None:
+def test_a_spec_change_creates_the_new_pod_after_the_old_one_is_deleted(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("changed", podMetadata={"annotations": {"test.ballast.dev/lingers": "yes"}}))
     wait_ready(kube, namespace, "changed")
     (old,) = pods(kube, namespace, "changed")
@@ -171,9 +169,7 @@ def test_scaling_up_down_and_to_zero(kube: Kube, namespace: str) -> None:
     wait_for("no pods", lambda: pods(kube, namespace, "scaled") == [])
 
 
-def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
-    cluster: Cluster, kube: Kube, namespace: str
-) -> None:
+def test_a_rejected_pod_is_reported_and_recreated_with_backoff(cluster: Cluster, kube: Kube, namespace: str) -> None:
     audit = cluster.audit()
     apply(kube, namespace, service("refused", "rejected", replicas=2))
     found = wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
@@ -199,7 +195,7 @@ def test_a_pod_that_is_refused_is_named_and_does_not_come_back_as_a_storm(
 @pytest.mark.parametrize(
     ("behaviour", "reason", "said"), [("loading", "Loading", "40 % loaded"), ("oom", "OutOfMemory", "SIGKILL")]
 )
-def test_a_pod_that_does_not_serve_says_why(
+def test_a_pod_that_does_not_serve_reports_the_reason(
     kube: Kube, namespace: str, answers: PodAnswers, behaviour: str, reason: str, said: str
 ) -> None:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
@@ -212,9 +208,7 @@ def test_a_pod_that_does_not_serve_says_why(
         answers.pages["/readyz"] = before
 
 
-def test_a_service_is_not_ready_before_it_was_reached_through_its_address(
-    kube: Kube, namespace: str, answers: PodAnswers
-) -> None:
+def test_a_service_is_ready_only_after_its_address_was_reached(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], None
     try:
         apply(kube, namespace, service("unreached"))
@@ -226,7 +220,7 @@ def test_a_service_is_not_ready_before_it_was_reached_through_its_address(
     assert f"http://{address}:10002/readyz" in answers.asked
 
 
-def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+def test_a_service_without_its_required_pinning_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     before, answers.pages["/debug/numa"] = answers.pages["/debug/numa"], (200, {**PINNED, "cpus": "0-3"})
     try:
         apply(kube, namespace, service("loose", numa={"enforcement": "Require"}))
@@ -239,7 +233,7 @@ def test_pinning_that_is_required_and_missing_is_not_ready(kube: Kube, namespace
         answers.pages["/debug/numa"] = before
 
 
-def test_a_model_in_an_image_is_mounted_or_the_cluster_is_said_to_drop_it(kube: Kube, namespace: str) -> None:
+def test_an_image_volume_is_mounted_or_reported_as_unsupported(kube: Kube, namespace: str) -> None:
     """By default, API servers know this kind of volume from 1.35 on."""
     source = {"reference": "models/tiny:1", "pullPolicy": "IfNotPresent"}
     apply(kube, namespace, service("image", model={"source": {"image": source}}))
@@ -252,7 +246,7 @@ def test_a_model_in_an_image_is_mounted_or_the_cluster_is_said_to_drop_it(kube: 
         wait_condition(kube, namespace, "image", "Ready", "False", "ImageVolumeUnsupported")
 
 
-def test_a_refusal_by_the_api_server_is_told(kube: Kube, namespace: str) -> None:
+def test_an_api_server_rejection_is_reported(kube: Kube, namespace: str) -> None:
     kube.apply(
         "resourcequotas",
         {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}},

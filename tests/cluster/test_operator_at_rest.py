@@ -27,9 +27,9 @@ Changes = Callable[[AuditLog, float], list[Call]]
 
 @pytest.fixture
 def changes_within(operator: OperatorProcess, kube: Kube) -> Changes:
-    """What the operator has written since the last look and writes within so many seconds, but for its lease.
+    """The operator's writes since the last call and within the given number of seconds, except to its lease.
 
-    Namespaces of tests before this one end without being waited for, and it clears up in them meanwhile: left out.
+    Ignores the terminating namespaces of earlier tests, in which the operator still cleans up.
     """
     ending = {each["metadata"]["name"] for each in kube.list("namespaces") if "deletionTimestamp" in each["metadata"]}
 
@@ -78,7 +78,7 @@ def test_many_services_converge_and_then_nothing_is_written(
 
 
 @pytest.mark.timeout(600)
-def test_in_a_namespace_that_is_being_deleted_nothing_is_written(
+def test_nothing_is_written_in_a_terminating_namespace(
     cluster: Cluster, kube: Kube, namespace: str, changes_within: Changes
 ) -> None:
     kube.create("inferenceservices", service("ending"), namespace)
@@ -106,7 +106,7 @@ def removes_by_force(kube: Kube, namespace: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_a_service_that_outlived_its_namespace_is_left_alone(
+def test_a_service_that_outlived_its_namespace_is_not_reconciled(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, changes_within: Changes
 ) -> None:
     namespace = cluster.make_namespace("outlived")
@@ -152,7 +152,7 @@ def lasting_pod(name: str) -> Object:
     }
 
 
-def test_without_permission_nothing_restarts_and_with_it_all_goes_on(
+def test_lost_permissions_restart_nothing_and_restored_ones_resume_work(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     role = kube.get("clusterroles", "ballast-operator")
@@ -168,7 +168,7 @@ def test_without_permission_nothing_restarts_and_with_it_all_goes_on(
     assert (operator.is_running, operator.pid) == (True, pid)
 
 
-def test_when_the_leader_dies_the_other_one_goes_on(
+def test_another_replica_takes_over_when_the_leader_dies(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     second = OperatorProcess(cluster, "second", operator.argv[operator.argv.index("--probe-proxy") + 1])
@@ -186,7 +186,7 @@ def test_when_the_leader_dies_the_other_one_goes_on(
         operator.wait_leading()
 
 
-def test_of_two_processes_of_one_identity_the_newer_one_leads_and_the_other_one_says_so(
+def test_the_newer_of_two_processes_of_one_identity_leads_and_the_older_reports_it(
     cluster: Cluster, operator: OperatorProcess, kube: Kube
 ) -> None:
     proxy_url = operator.argv[operator.argv.index("--probe-proxy") + 1]

@@ -48,7 +48,7 @@ def test_ahead_of_the_api_server_a_refused_replica_is_no_storm(
 
 
 @pytest.mark.parametrize("skewed", [-HOUR_S], indirect=True)
-def test_behind_the_api_server_a_refused_replica_is_tried_again_in_time(
+def test_with_a_clock_behind_the_api_server_a_rejected_replica_is_retried_in_time(
     skewed: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     kube.apply("inferenceservices", service("behind", "rejected"), namespace)

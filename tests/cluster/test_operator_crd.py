@@ -53,14 +53,14 @@ def test_the_cache_rule(kube: Kube, namespace: str) -> None:
             assert "smallest" not in said
 
 
-def test_the_memory_that_is_taken(kube: Kube, namespace: str) -> None:
+def test_accepted_memory_values(kube: Kube, namespace: str) -> None:
     for number, case in enumerate(MEMORY):
         resources = {"cpus": 1, "memory": case["memory"]}
         said = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
         assert (said is None) == ("bytes" in case), (case, said)
 
 
-def test_defaults_are_filled_in(kube: Kube, namespace: str) -> None:
+def test_defaults_are_set(kube: Kube, namespace: str) -> None:
     kube.create("inferenceservices", service("plain"), namespace)
     spec = kube.get("inferenceservices", "plain", namespace)["spec"]
     assert spec["engine"]["chunkSize"] == 256
@@ -152,13 +152,13 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused_with_a_sentence(
+def test_an_invalid_spec_is_rejected_with_an_explanation(
     kube: Kube, namespace: str, change: dict[str, Any], said: str
 ) -> None:
     assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
 
 
-def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
+def test_a_hub_model_is_accepted(kube: Kube, namespace: str) -> None:
     assert refusal(kube, namespace, service("by-quant", **hub())) is None
     assert refusal(kube, namespace, service("by-file", **hub(quant=None, files=["Q8/m-00001-of-00002.gguf"]))) is None
     node = {"nodeSelector": {"kubernetes.io/hostname": "gpu-0"}}
@@ -193,7 +193,7 @@ def test_a_model_of_a_hub_is_taken(kube: Kube, namespace: str) -> None:
     ],
     ids=str,
 )
-def test_a_model_of_a_store_is_taken_or_refused_with_a_sentence(
+def test_a_model_source_is_accepted_or_rejected_with_an_explanation(
     kube: Kube, namespace: str, kind: str, fields: dict[str, Any], said: str | None
 ) -> None:
     source = {name: value for name, value in {"pvc": {"claimName": "models"}, **fields}.items() if value is not None}
@@ -205,7 +205,7 @@ def test_a_model_of_a_store_is_taken_or_refused_with_a_sentence(
         assert "ggufPath and configPath must not be set" in (refusal(kube, namespace, body) or "accepted")
 
 
-def test_templates_by_name_and_files_of_the_model_are_taken(kube: Kube, namespace: str) -> None:
+def test_templates_by_name_and_model_files_are_accepted(kube: Kube, namespace: str) -> None:
     words = ["--chat_template", "deepseek-r1", "--expert_profile=/models/r1/profile.json", "--max_queue", "8"]
     assert refusal(kube, namespace, service("x", engine={"extraArgs": words})) is None
     words = ["--chat-template", "/models/r1.jinja"]
@@ -213,7 +213,7 @@ def test_templates_by_name_and_files_of_the_model_are_taken(kube: Kube, namespac
 
 
 @pytest.mark.parametrize("name", ["1starts-with-a-digit", "has.dots", "x" * 53])
-def test_names_that_cannot_be_a_services_are_refused(kube: Kube, namespace: str, name: str) -> None:
+def test_invalid_service_names_are_rejected(kube: Kube, namespace: str, name: str) -> None:
     assert "the name becomes a Service's" in (refusal(kube, namespace, service(name)) or "accepted")
     assert refusal(kube, namespace, service("x" * 52)) is None or name != "x" * 53
 

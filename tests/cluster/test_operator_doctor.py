@@ -25,7 +25,7 @@ def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) -> None:
+def test_the_doctor_reports_missing_parts_until_they_are_added(cluster: Cluster) -> None:
     install(cluster)
     healthy = doctor(cluster)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
@@ -47,7 +47,7 @@ def test_the_doctor_names_what_is_missing_and_then_is_content(cluster: Cluster) 
     assert "FAIL  system:serviceaccount:ballast-system:ballast-operator lacks permissions: get pods" in ill.stdout
 
 
-def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: Cluster) -> None:
+def test_a_crd_without_v1beta1_is_reported_as_another_version(cluster: Cluster) -> None:
     install(cluster)
     define(cluster.kube, of_the_release_before())
     try:
@@ -59,7 +59,9 @@ def test_a_definition_without_v1beta1_is_of_another_version_of_ballast(cluster: 
         define(cluster.kube, of_this_release())
 
 
-def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_a_namespaced_installation_is_checked_for_its_namespaces(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
     cluster.install(*CRDS)
     helm = Helm(tmp_path, cluster.control_plane.kubeconfig)
     values = ("--set", "rbac.scope=Namespace,crds.install=false")
@@ -80,7 +82,7 @@ def test_an_installation_for_namespaces_is_asked_about_these(cluster: Cluster, n
         helm("uninstall", "scoped", "--namespace", namespace)
 
 
-def test_a_kubelet_that_pins_is_told_from_one_that_does_not() -> None:
+def test_the_doctor_detects_whether_a_kubelet_pins() -> None:
     pins = {
         "cpuManagerPolicy": "static",
         "memoryManagerPolicy": "Static",

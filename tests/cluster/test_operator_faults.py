@@ -85,7 +85,7 @@ class KillAtEveryWrite:
 
 
 @pytest.mark.timeout(900)
-def test_killed_before_and_after_every_write_the_end_is_that_of_a_clean_run(
+def test_a_run_killed_around_every_write_reaches_the_same_state_as_a_clean_run(
     kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
 ) -> None:
     def done(name: str, cache_lens: int, children: int) -> bool:
@@ -173,7 +173,7 @@ def test_a_watch_that_stalls_and_one_that_misses_a_deletion(
         wait_for("the Service again", lambda: kube.find("services", "stalled", namespace), CONVERGED_S)
 
 
-def test_a_token_that_is_replaced_and_revoked(
+def test_a_replaced_and_revoked_token_is_followed(
     kube: Kube, namespace: str, faulty: OperatorProcess, proxy: FaultProxy
 ) -> None:
     pid = faulty.pid

@@ -50,7 +50,7 @@ ADDED = [
 """Fields that another client adds to a child's spec, in addition to the operator's."""
 
 
-def test_what_somebody_adds_to_a_child_is_taken_away_and_foreign_labels_stay(kube: Kube, namespace: str) -> None:
+def test_additions_to_children_are_removed_and_foreign_labels_stay(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "added", endpoint={"networkPolicy": {}})
     before = {resource: kube.get(resource, "added", namespace)["spec"] for resource, _ in ADDED}
     for resource, spec in ADDED:
@@ -76,7 +76,7 @@ def test_what_somebody_adds_to_a_child_is_taken_away_and_foreign_labels_stay(kub
         [{"name": "http", "port": 10002, "targetPort": "http"}, {"name": "debug", "port": 1, "targetPort": "admin"}],
     ],
 )
-def test_a_port_that_somebody_edits_or_adds_is_healed(kube: Kube, namespace: str, ports: list[Object]) -> None:
+def test_an_edited_or_added_port_is_reverted(kube: Kube, namespace: str, ports: list[Object]) -> None:
     serving(kube, namespace, "ports")
     before = kube.get("services", "ports", namespace)["spec"]["ports"]
     kube.merge("services", "ports", {"spec": {"ports": ports}}, namespace)
@@ -84,7 +84,7 @@ def test_a_port_that_somebody_edits_or_adds_is_healed(kube: Kube, namespace: str
     wait_ready(kube, namespace, "ports")
 
 
-def test_another_port_is_applied_over_one_that_was_healed(kube: Kube, namespace: str) -> None:
+def test_a_new_port_is_applied_after_an_edit_was_reverted(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "moved")
     kube.merge("services", "moved", {"spec": {"ports": [{"name": "http", "port": 80}]}}, namespace)
     wait_for("its port", lambda: kube.get("services", "moved", namespace)["spec"]["ports"][0]["port"] == 10002)
@@ -151,7 +151,7 @@ def test_a_serving_pod_stays_while_its_successor_would_be_refused(
     assert uids(pods(kube, namespace, "stays")) != uids([before])
 
 
-def test_a_quota_that_holds_one_pod_lets_it_be_replaced(kube: Kube, namespace: str) -> None:
+def test_a_pod_can_be_replaced_within_a_quota_of_one_pod(kube: Kube, namespace: str) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
     kube.apply("resourcequotas", quota, namespace)
     wait_for("the quota", lambda: kube.get("resourcequotas", "q", namespace).get("status", {}).get("hard"))
@@ -179,7 +179,7 @@ def test_a_stuck_rollout_names_its_cause_while_the_others_serve(kube: Kube, name
     wait_for("a warning", lambda: told().get("ImagePullFailed") == "Warning")
 
 
-def test_what_serves_stays_available_while_it_is_scaled_up_and_is_not_at_zero(kube: Kube, namespace: str) -> None:
+def test_a_service_stays_available_while_scaling_up_but_not_at_zero(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "avail")
     kube.merge("inferenceservices", "avail", {"spec": {"replicas": 2}}, namespace)
 
@@ -203,7 +203,7 @@ WITHOUT_RESTART: dict[str, Object] = {
 }
 
 
-def test_what_a_running_pod_can_take_or_do_without_restarts_nothing(kube: Kube, namespace: str) -> None:
+def test_changes_that_apply_to_running_pods_restart_nothing(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "kept")
     (before,) = pods(kube, namespace, "kept")
     for change in WITHOUT_RESTART.values():
@@ -221,7 +221,7 @@ def test_what_a_running_pod_can_take_or_do_without_restarts_nothing(kube: Kube, 
     assert "example.org/note" not in stripped["metadata"]["annotations"]
 
 
-def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kube, namespace: str) -> None:
+def test_a_pod_that_cannot_pull_is_replaced_when_the_pull_secret_changes(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("secret", "unpullable"), namespace)
     wait_condition(kube, namespace, "secret", "Ready", "False", "ImagePullFailed")
     kube.merge("inferenceservices", "secret", {"spec": {"imagePullSecrets": [{"name": "registry"}]}}, namespace)
@@ -232,7 +232,7 @@ def test_a_pod_that_pulls_no_image_is_replaced_for_another_pull_secret(kube: Kub
     wait_for("a pod with the secret", has_secret)
 
 
-def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_refused_by_number(
+def test_an_engine_with_an_unused_gpu_is_not_ready_and_two_gpus_are_rejected(
     kube: Kube, namespace: str, answers: PodAnswers
 ) -> None:
     page = answers.pages["/debug/state"]
@@ -253,7 +253,7 @@ def test_an_engine_that_leaves_its_gpu_unused_is_not_ready_and_more_gpus_are_ref
         kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)
 
 
-def test_a_misspelt_key_of_affinity_is_refused_and_what_serves_stays(kube: Kube, namespace: str) -> None:
+def test_a_misspelt_affinity_key_is_rejected_and_serving_pods_stay(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "spelt")
     (before,) = pods(kube, namespace, "spelt")
     changed = service("spelt")
@@ -271,7 +271,7 @@ def test_a_misspelt_key_of_affinity_is_refused_and_what_serves_stays(kube: Kube,
     assert pods(kube, namespace, "fresh") == []
 
 
-def test_a_pod_that_answers_with_json_of_any_depth_harms_nobody(
+def test_deeply_nested_json_from_a_pod_does_not_disturb_the_operator(
     kube: Kube, namespace: str, answers: PodAnswers
 ) -> None:
     page = answers.pages["/debug/numa"]
@@ -285,7 +285,7 @@ def test_a_pod_that_answers_with_json_of_any_depth_harms_nobody(
         answers.pages["/debug/numa"] = page
 
 
-def test_an_engine_that_loads_for_too_long_is_told_as_that_with_a_warning(
+def test_an_engine_that_loads_too_long_is_reported_with_a_warning(
     kube: Kube, namespace: str, answers: PodAnswers
 ) -> None:
     page, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
@@ -324,9 +324,7 @@ def dies(cluster: Cluster, kube: Kube) -> Iterator[str]:
     kube.delete("nodes", "dies")
 
 
-def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
-    kube: Kube, namespace: str, answers: PodAnswers, dies: str
-) -> None:
+def test_a_dead_node_and_its_stuck_pod_are_reported(kube: Kube, namespace: str, answers: PodAnswers, dies: str) -> None:
     own = {"nodeSelector": {"example.org/own": "yes"}}
     lingers = {"annotations": {"test.ballast.dev/lingers": "yes"}}
     page, answers.pages["/readyz"] = answers.pages["/readyz"], answers.pages["/readyz"]
@@ -356,7 +354,7 @@ def test_a_dead_node_is_named_and_a_pod_that_cannot_end_there_too(
     wait_ready(kube, namespace, "orphan")
 
 
-def test_an_operator_with_another_default_image_mixes_none_within_a_spec(
+def test_a_new_default_image_is_not_mixed_with_the_old_one_within_a_spec(
     operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     serving(kube, namespace, "one")
@@ -380,7 +378,7 @@ def test_an_operator_with_another_default_image_mixes_none_within_a_spec(
         operator.wait_leading()
 
 
-def test_a_restart_that_is_asked_for_replaces_the_pods_once(kube: Kube, namespace: str) -> None:
+def test_a_requested_restart_replaces_the_pods_once(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "again", replicas=2)
     before = uids(pods(kube, namespace, "again"))
     restarted = {"metadata": {"annotations": {"serving.ballast.dev/restarted-at": "1"}}}

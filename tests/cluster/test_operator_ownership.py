@@ -25,7 +25,7 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
     return kube.list("pods", namespace, {"serving.ballast.dev/service": name})
 
 
-def test_a_foreign_owner_is_named_as_what_it_is(cluster: Cluster, kube: Kube, namespace: str) -> None:
+def test_a_foreign_owner_is_reported_with_its_kind(cluster: Cluster, kube: Kube, namespace: str) -> None:
     """Another project calls its kind the same."""
     group, version = KSERVE["spec"]["group"], KSERVE["spec"]["versions"][0]["name"]
     theirs = {"apiVersion": f"{group}/{version}", "kind": "InferenceService", "metadata": {"name": "taken"}, "spec": {}}
@@ -42,9 +42,7 @@ def test_a_foreign_owner_is_named_as_what_it_is(cluster: Cluster, kube: Kube, na
         assert "the operator waits" not in found["message"]
 
 
-def test_what_an_orphaning_deletion_left_is_taken_up_by_the_next_service_of_the_name(
-    kube: Kube, namespace: str
-) -> None:
+def test_orphaned_children_are_adopted_by_the_next_service_of_that_name(kube: Kube, namespace: str) -> None:
     def uids() -> dict[str, str]:
         resources = ("pods", "services", "poddisruptionbudgets")
         labels = {"serving.ballast.dev/service": "again"}
@@ -55,7 +53,7 @@ def test_what_an_orphaning_deletion_left_is_taken_up_by_the_next_service_of_the_
     kube.delete("inferenceservices", "again", namespace, propagationPolicy="Orphan")
     wait_for("it to be gone", lambda: kube.find("inferenceservices", "again", namespace) is None)
     wait_for(
-        "its pod to be nobody's",
+        "its pod to have no owner",
         lambda: not kube.get("pods", "again-0", namespace)["metadata"].get("ownerReferences"),
     )
     serving(kube, namespace, "again")
@@ -68,7 +66,7 @@ def test_what_an_orphaning_deletion_left_is_taken_up_by_the_next_service_of_the_
     wait_for("no pods", lambda: not pods(kube, namespace, "again"))
 
 
-def test_a_child_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: str) -> None:
+def test_a_child_blocked_by_a_foreign_finalizer_is_reported(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "held")
     before = kube.get("services", "held", namespace)["metadata"]["uid"]
     kube.merge("services", "held", {"metadata": {"finalizers": [OTHERS]}}, namespace)
@@ -83,7 +81,7 @@ def test_a_child_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: 
     wait_ready(kube, namespace, "held")
 
 
-def test_a_pod_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: str) -> None:
+def test_a_pod_blocked_by_a_foreign_finalizer_is_reported(kube: Kube, namespace: str) -> None:
     """It never ran: no node has what it asks for."""
     kube.apply("inferenceservices", service("stuck", "nowhere"), namespace)
     wait_condition(kube, namespace, "stuck", "Ready", "False", "Unschedulable")
@@ -95,7 +93,7 @@ def test_a_pod_that_a_foreign_finalizer_holds_is_named(kube: Kube, namespace: st
     wait_ready(kube, namespace, "stuck")
 
 
-def test_a_service_that_a_foreign_finalizer_holds_says_that_nothing_of_it_is_mended(
+def test_a_service_blocked_by_a_foreign_finalizer_reports_that_it_is_not_reconciled(
     kube: Kube, namespace: str, operator: OperatorProcess
 ) -> None:
     serving(kube, namespace, "ending")

@@ -36,7 +36,7 @@ def ready(replica: OperatorProcess) -> int:
     return replica.http("/readyz").status_code
 
 
-def test_no_replica_is_ready_while_the_definition_is_missing_and_the_log_has_no_traceback(
+def test_without_the_crd_no_operator_replica_is_ready_and_no_traceback_is_logged(
     cluster: Cluster, kube: Kube, namespace: str, replicas: list[OperatorProcess]
 ) -> None:
     kube.apply("inferenceservices", service("first"), namespace)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 NOT_ALLOWED = {"source": {"hostPath": {"path": "/etc"}}}
 
 
-def test_a_pod_that_serves_keeps_the_service_available_while_a_spec_is_refused(kube: Kube, namespace: str) -> None:
+def test_a_serving_pod_keeps_the_service_available_while_a_spec_is_rejected(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("kept"), namespace)
     wait_ready(kube, namespace, "kept")
     kube.merge(
@@ -36,13 +36,13 @@ def test_a_pod_that_serves_keeps_the_service_available_while_a_spec_is_refused(k
     wait_for("no ready replica", lambda: not status_of(kube, namespace, "kept").get("readyReplicas"))
 
 
-def test_a_refused_spec_that_never_ran_is_not_available(kube: Kube, namespace: str) -> None:
+def test_a_rejected_spec_that_never_ran_is_not_available(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("never", model=NOT_ALLOWED), namespace)
     wait_condition(kube, namespace, "never", "Ready", "False", "NotAllowed")
     wait_condition(kube, namespace, "never", "Available", "False", "MinimumReplicasUnavailable")
 
 
-def test_nothing_is_loaded_by_a_pod_without_a_node(kube: Kube, namespace: str) -> None:
+def test_a_pod_without_a_node_is_not_reported_as_loading(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("nowhere", "no-such-node"), namespace)
     wait_condition(kube, namespace, "nowhere", "Scheduled", "False", "Unschedulable")
     wait_condition(kube, namespace, "nowhere", "ModelLoaded", "False", "Unschedulable")

@@ -32,7 +32,7 @@ def test_pod_monitors_follow_their_definition(cluster: Cluster, kube: Kube, name
     wait_ready(kube, namespace, "watched")
 
 
-def test_a_pool_is_made_once_the_cluster_has_its_definition_and_goes_when_it_is_not_asked_for(
+def test_a_pool_is_created_once_its_crd_exists_and_deleted_when_not_requested(
     cluster: Cluster, kube: Kube, namespace: str
 ) -> None:
     pool = {"endpoint": {"inferencePool": {"pickerName": "picker"}}}
@@ -72,7 +72,7 @@ def admitted(policy: Object, port: str, pod: Object, namespace: Object) -> bool:
     return any(matches(peer) for rule in rules for peer in rule["from"])
 
 
-def test_a_network_policy_admits_whoever_the_same_spec_sends_to_the_admin_port(
+def test_a_network_policy_admits_the_admin_port_clients_of_the_same_spec(
     cluster: Cluster, kube: Kube, namespace: str
 ) -> None:
     prometheus, own, other = {"app.kubernetes.io/name": "prometheus"}, {"own": "own"}, {"team": "other"}
@@ -103,7 +103,7 @@ def test_a_network_policy_admits_whoever_the_same_spec_sends_to_the_admin_port(
         assert lets_in({"app": "picker"}, own)
 
 
-def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_tells(
+def test_a_pod_that_fits_no_numa_node_is_not_started_if_capacity_is_known(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     with cluster.kinds(NODE_RESOURCE_TOPOLOGY):
@@ -125,7 +125,7 @@ def test_a_pod_that_no_numa_node_has_room_for_is_not_started_where_the_cluster_t
         wait_for("a pod", lambda: kube.list("pods", namespace))
 
 
-def test_a_container_that_somebody_puts_in_is_named(cluster: Cluster, kube: Kube, namespace: str) -> None:
+def test_an_injected_container_is_reported(cluster: Cluster, kube: Kube, namespace: str) -> None:
     with Injector(cluster.control_plane, namespace):
         kube.apply("inferenceservices", service("meshed", numa={"enforcement": "Require"}), namespace)
         found = wait_condition(kube, namespace, "meshed", "Ready", "False", "SidecarInjected")

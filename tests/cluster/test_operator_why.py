@@ -46,7 +46,7 @@ def test_one_screen_says_why_a_service_is_not_ready(
     assert f"there is no InferenceService none in namespace {namespace}" in none.stderr
 
 
-def test_an_operator_that_has_ended_is_named(
+def test_a_stopped_operator_is_reported(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     lease = kube.get("leases", "ballast-operator", "ballast-system")

@@ -27,7 +27,7 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_killed_starter_takes_its_processes_along(tmp_path: Path) -> None:
+def test_killing_the_starter_ends_its_processes(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(support.cluster.process.__file__).parents[1])}
     argv = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as starter:

@@ -36,7 +36,7 @@ def pods(kube: Kube, namespace: str) -> list[Object]:
     return kube.list("pods", namespace)
 
 
-def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube, namespace: str) -> None:
+def test_a_pod_beyond_the_quota_waits_until_another_service_is_deleted(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("first", replicas=2), namespace)
     wait_ready(kube, namespace, "first")
     kube.apply("inferenceservices", service("second", replicas=2), namespace)
@@ -47,7 +47,7 @@ def test_a_pod_beyond_the_quota_waits_until_another_service_has_gone(kube: Kube,
     wait_ready(kube, namespace, "second")
 
 
-def test_a_full_quota_hinders_no_rollout_and_a_larger_pod_leaves_the_old_one(kube: Kube, namespace: str) -> None:
+def test_a_full_quota_does_not_block_rollouts_and_a_too_large_pod_keeps_the_old_one(kube: Kube, namespace: str) -> None:
     kube.apply("inferenceservices", service("full", replicas=PODS), namespace)
     wait_ready(kube, namespace, "full")
     kube.merge("inferenceservices", "full", {"spec": {"engine": {"chunkSize": 128}}}, namespace)

@@ -112,7 +112,7 @@ class Interference:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_disturbs_a_rollout_one_replica_at_most_is_down_by_the_operator(
+def test_a_disturbed_rollout_takes_down_at_most_one_replica(
     cluster: Cluster, kube: Kube, namespace: str, seed: int
 ) -> None:
     kube.apply("inferenceservices", service("mixed", replicas=REPLICAS), namespace)

@@ -50,7 +50,7 @@ def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str
     return gone
 
 
-def test_old_pods_that_flap_stay_while_the_new_spec_does_not_serve(kube: Kube, namespace: str) -> None:
+def test_flapping_old_pods_stay_until_the_new_spec_serves(kube: Kube, namespace: str) -> None:
     before = serving(kube, namespace, "flaps", replicas=3)
     kube.apply("inferenceservices", service("flaps", "unpullable", replicas=3), namespace)
     wait_condition(kube, namespace, "flaps", "Ready", "False", "ImagePullFailed")
@@ -169,7 +169,7 @@ def test_the_only_pod_keeps_serving_while_its_successor_could_not_start(
     wait_for("the check's pod to go", lambda: not kube.find("pods", "only-image-check", namespace))
 
 
-def test_an_image_that_can_be_pulled_is_checked_and_then_rolled_out(kube: Kube, namespace: str) -> None:
+def test_a_pullable_image_is_checked_and_rolled_out(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "newer", replicas=2)
     kube.apply("inferenceservices", service("newer", replicas=2, image="made.up/runtime:2"), namespace)
     wait_ready(kube, namespace, "newer")

@@ -69,7 +69,7 @@ def test_a_sample_is_accepted_and_becomes_ready(
             wait_ready(kube, namespace, service["metadata"]["name"])
 
 
-def test_what_keda_and_the_gateway_refer_to_is_there(kube: Kube, namespace: str) -> None:
+def test_objects_referenced_by_keda_and_the_gateway_exist(kube: Kube, namespace: str) -> None:
     def of(sample: str, kind: str) -> Object:
         return next(body for body in documents(SAMPLES / f"{sample}.yaml") if body["kind"] == kind)
 
@@ -112,7 +112,7 @@ def test_the_canary_s_route_leads_to_both_services_of_one_served_name(kube: Kube
         assert port["port"] == backend["port"]
 
 
-def test_what_sleeps_wakes_as_keda_scales_it_and_says_that_nobody_answers_meanwhile(kube: Kube, namespace: str) -> None:
+def test_a_sleeping_service_wakes_with_keda_and_reports_that_it_is_not_ready(kube: Kube, namespace: str) -> None:
     bodies = {body["kind"]: body for body in documents(SAMPLES / "scale-to-zero.yaml")}
     name = bodies["InferenceService"]["metadata"]["name"]
     scaled, route = bodies["ScaledObject"]["spec"], bodies["InterceptorRoute"]["spec"]

@@ -65,7 +65,7 @@ def admitted(kube: Kube, namespace: str) -> str:
     return str(labels["kubernetes.io/metadata.name"])
 
 
-def test_the_install_that_was_there_first_acts_and_both_say_so(
+def test_the_older_install_acts_and_both_report_it(
     cluster: Cluster, kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
 ) -> None:
     kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
@@ -113,7 +113,7 @@ def test_a_new_service_has_one_writer_from_its_first_object_on(
     assert not [line for line in written.splitlines() if namespace in line and ("created" in line or "applied" in line)]
 
 
-def test_the_other_install_takes_over_when_the_first_has_gone(
+def test_the_other_install_takes_over_after_the_first_is_removed(
     kube: Kube, namespace: str, operator: OperatorProcess, both: OperatorProcess
 ) -> None:
     kube.apply("inferenceservices", service("shared", endpoint={"networkPolicy": {}}), namespace)
@@ -133,7 +133,7 @@ def test_the_other_install_takes_over_when_the_first_has_gone(
     wait_for("the first to act again", lambda: admitted(kube, namespace) == NAMESPACE)
 
 
-def test_what_an_earlier_version_wrote_to_a_status_is_taken_over(
+def test_status_fields_of_an_earlier_version_are_taken_over(
     kube: Kube, namespace: str, operator: OperatorProcess
 ) -> None:
     """It wrote under one name for all installs."""

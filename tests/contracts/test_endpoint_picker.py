@@ -77,7 +77,7 @@ def test_running_requests_fill_the_batch_and_the_others_are_queued(server: Serve
     wait_for("nothing to do", lambda: idle(server))
 
 
-def test_usage_is_the_share_of_tokens_that_running_requests_hold(server: ServerProcess) -> None:
+def test_usage_is_the_fraction_of_tokens_held_by_running_requests(server: ServerProcess) -> None:
     with clients(server, 1):
         wait_for("a running request", lambda: gauges(server)[RUNNING] == 1 and gauges(server)[USED] > 0)
         one = gauges(server)[USED]

@@ -15,7 +15,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("memory.yaml").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["memory"])
-def test_memory_is_taken_as_the_api_server_takes_it(case):
+def test_memory_is_parsed_as_by_the_api_server(case):
     resources = {"cpus": 1, "memory": case["memory"]}
     if "bytes" in case:
         assert service(resources=resources).spec.resources.memory == case["memory"]
@@ -25,7 +25,7 @@ def test_memory_is_taken_as_the_api_server_takes_it(case):
             service(resources=resources)
 
 
-def test_the_field_and_the_page_say_what_the_plan_allows_for_the_program():
+def test_the_field_and_the_page_have_the_planned_memory_of_the_program():
     said = f"{HOST_PROGRAM_BYTES >> 30} GiB for the program"
     assert said in (Resources.model_fields["memory"].description or "")
     assert said in (Path(__file__).parents[2] / "docs/kubernetes/gpu-nodes.md").read_text()

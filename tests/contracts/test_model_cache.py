@@ -71,7 +71,7 @@ def source_of(kind, tmp_path, weights):
 
 
 @pytest.mark.parametrize("kind", ["huggingFace", "modelScope", "s3", "oci"])
-def test_an_engine_finds_what_was_pulled_and_a_removal_leaves_nothing(tmp_path, weights, kind):
+def test_an_engine_finds_pulled_models_and_a_removal_deletes_everything(tmp_path, weights, kind):
     disk = tmp_path / "disk"
     disk.mkdir()
     with source_of(kind, tmp_path, weights) as (source, variables):

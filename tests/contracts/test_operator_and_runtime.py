@@ -56,7 +56,7 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
         resolve(read_config({name: v for name, v in options.items() if name not in paths}, {}), default_threads=1)
 
 
-def test_users_may_not_set_what_the_operator_sets_or_depends_on():
+def test_users_cannot_set_values_that_the_operator_sets_or_needs():
     free = {
         "numa",  # off, where two pods share a kubelet's CPUs
         "device",  # the operator leaves the choice to the engine; which of them is the user's
@@ -67,7 +67,7 @@ def test_users_may_not_set_what_the_operator_sets_or_depends_on():
 
 
 @pytest.mark.parametrize("name", RESERVED_ARGUMENTS)
-def test_the_arguments_that_users_may_not_set_exist_and_are_refused_as_the_runtime_spells_them(name, capsys):
+def test_reserved_arguments_exist_in_the_runtime_and_are_rejected(name, capsys):
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     assert f"--{name}" in capsys.readouterr().out.replace(",", " ").split()
@@ -86,7 +86,7 @@ def test_abbreviations_of_them_are_refused_and_no_other_option_is():
             assert service(engine={"extraArgs": [f"--{option.name}"]})
 
 
-def test_every_option_that_names_a_file_is_the_operators_or_is_kept_to_the_model():
+def test_every_file_option_is_reserved_or_limited_to_the_model():
     files = {option.name for option in OPTIONS if re.search(r"\b(path|file|folder)\b", option.kind.allowed)}
     assert "chat_template" in files
     assert files - set(RESERVED_ARGUMENTS) == set(FILE_ARGUMENTS)
@@ -94,7 +94,7 @@ def test_every_option_that_names_a_file_is_the_operators_or_is_kept_to_the_model
 
 @pytest.mark.parametrize("name", FILE_ARGUMENTS)
 @pytest.mark.parametrize(("value", "taken"), [("/models/a/b", True), ("a", True), ("/etc/b", False), ("a/b", False)])
-def test_files_are_read_below_the_models_directory_alone(name, value, taken):
+def test_files_are_read_only_below_the_models_directory(name, value, taken):
     for spelt in (name, name.replace("_", "-")):
         for words in ([f"--{spelt}", value], [f"--{spelt}={value}"], ["--max_queue", "8", f"--{spelt}={value}"]):
             if taken:
@@ -114,7 +114,7 @@ def test_exit_codes_mean_the_same():
     assert {code: name for name, kind in codes.items() for code in [kind.exit_code]} == REASONS
 
 
-def test_an_engine_without_its_gpu_says_the_words_by_which_the_operator_gives_its_hint():
+def test_the_operator_recognises_the_error_of_an_engine_without_its_gpu():
     assert NO_GPU_SEEN in inspect.getsource(why_unusable)
 
 
@@ -148,14 +148,14 @@ def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path, caps
     assert json.loads(capsys.readouterr().out)["needed_bytes"] == state["planned_bytes"]["host"]
 
 
-def test_a_runtime_that_cannot_start_says_why_by_its_code():
+def test_a_failed_start_reports_its_reason_by_exit_code():
     server = ServerProcess("--cache_lens", "1", until_ready=False)
     with pytest.raises(Exception, match="cache_lens"), server:
         pass
     assert server.process.returncode == errors.ConfigError.exit_code
 
 
-def test_a_secret_of_variables_sets_nothing_that_the_operator_sets():
+def test_a_secret_of_variables_cannot_override_the_operators_variables():
     """env comes before envFrom, and an empty variable sets no option of the server."""
     asked = service(envFrom=[{"secretRef": {"name": "more"}}])
     (engine,) = build_pod(asked, ChildOptions(), Attempt(0))["spec"]["containers"]

@@ -157,7 +157,7 @@ def test_an_error_of_anthropics(server: ServerProcess) -> None:
         follows(reply.json(), "ErrorResponse", "anthropic")
 
 
-def test_a_body_that_lacks_what_the_schemas_ask_for_would_be_noticed(server: ServerProcess) -> None:
+def test_the_test_detects_bodies_without_required_fields(server: ServerProcess) -> None:
     reply = post(server, "/v1/chat/completions", **say("hello")).json()
     del reply["choices"][0]["message"]["refusal"]
     with pytest.raises(AssertionError, match="refusal"):

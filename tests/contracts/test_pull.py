@@ -23,7 +23,7 @@ from support.stores.oci_registry import TITLE, docker_config, oci_registry
 from support.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
 
 
-def test_the_operator_knows_a_way_out_for_every_reason():
+def test_the_operator_has_a_fix_for_every_reason():
     assert {word for _, word in REASONS} <= FIXES.keys()
 
 
@@ -50,7 +50,7 @@ def status_of(tmp_path, code):
     return {"metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}, "status": status}
 
 
-def test_the_job_pulls_what_the_engine_finds_without_a_hub(tmp_path, weights):
+def test_the_engine_finds_models_that_the_job_pulled_from_a_hub(tmp_path, weights):
     with hub_server({"tiny-Q8_0.gguf": weights}) as (server, endpoint):
         hub = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, "endpoint": endpoint}
         one = service(model={"source": {"huggingFace": hub}})
@@ -90,7 +90,7 @@ def pull_as_the_job(tmp_path, source, secrets):
     return one, run(tmp_path, words, env)
 
 
-def test_the_job_pulls_from_an_s3_compatible_store_what_the_engine_finds(tmp_path, weights):
+def test_the_engine_finds_models_that_the_job_pulled_from_s3(tmp_path, weights):
     with s3_server(tmp_path / "store") as store:
         store.fill("models", {"a/b/tiny-Q8_0.gguf": weights})
         source = {
@@ -112,7 +112,7 @@ def test_the_job_pulls_from_an_s3_compatible_store_what_the_engine_finds(tmp_pat
     assert_planned(tmp_path, one)
 
 
-def test_the_job_pulls_from_a_registry_what_the_engine_finds(tmp_path, weights):
+def test_the_engine_finds_models_that_the_job_pulled_from_a_registry(tmp_path, weights):
     with oci_registry(tmp_path / "registry", "basic") as registry:
         registry.push("models/tiny", "v1", [("application/octet-stream", weights, {TITLE: "tiny-Q8_0.gguf"})])
         reference, claim = f"{registry.host}/models/tiny:v1", {"claimName": "models"}

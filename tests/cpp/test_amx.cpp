@@ -211,7 +211,7 @@ TEST(the_largest_activations_of_one_sign_are_summed_up_exactly) {
   }
 }
 
-TEST(more_tokens_than_are_decoded_for_at_a_time_are_two_products) {
+TEST(more_tokens_than_a_decoded_tile_serves_are_two_products) {
   ThreadPool pool(1);
   constexpr int64_t kCols = 256, kAtATime = 256;
   for (const Kernels* kernels : tile_kernels()) {
@@ -231,7 +231,7 @@ TEST(more_tokens_than_are_decoded_for_at_a_time_are_two_products) {
   }
 }
 
-TEST(tokens_arranged_beforehand_give_the_same) {
+TEST(tokens_arranged_in_advance_give_the_same_bits) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {
     for (const int ggml_type : {kQ4_K, kQ5_K}) {
@@ -252,7 +252,7 @@ TEST(tokens_arranged_beforehand_give_the_same) {
 }
 
 // One expert computes all tokens, more than are multiplied at a time; one every third, one a few.
-TEST(experts_of_many_tokens_give_each_one_the_bits_that_it_has_alone) {
+TEST(experts_of_many_tokens_give_each_token_the_bits_that_it_has_alone) {
   constexpr int64_t kHidden = 256, kWidth = 512, kExperts = 3, kNumTokens = 290;
   const std::vector<float> x = random_floats(kNumTokens * kHidden);
   const std::vector<float> weights = random_floats(kNumTokens * kExperts);

@@ -61,7 +61,7 @@ TEST(a_match_leaves_one_token_to_compute) {
   EXPECT(match(blocks, {1}).empty());
 }
 
-TEST(published_blocks_stay_when_released_and_others_are_free_at_once) {
+TEST(published_blocks_stay_cached_when_released_and_others_are_freed) {
   BlockManager blocks(4, 2, true);
   Table table = allocate(blocks, 3);
   const Table first_two{table[0], table[1]};
@@ -79,7 +79,7 @@ TEST(published_blocks_stay_when_released_and_others_are_free_at_once) {
   check_owned(blocks, {&again});
 }
 
-TEST(content_that_is_known_already_is_kept_once) {
+TEST(known_content_is_stored_once) {
   BlockManager blocks(4, 2, true);
   Table first = allocate(blocks, 2), second = allocate(blocks, 2);
   publish(blocks, first, {1, 2, 3, 4});
@@ -90,7 +90,7 @@ TEST(content_that_is_known_already_is_kept_once) {
   check_owned(blocks, {&first, &second});
 }
 
-TEST(a_known_block_that_nobody_holds_is_taken_over_too) {
+TEST(a_known_block_without_holders_is_reused) {
   BlockManager blocks(2, 1, true);
   Table first = allocate(blocks, 1);
   publish(blocks, first, {1});
@@ -102,7 +102,7 @@ TEST(a_known_block_that_nobody_holds_is_taken_over_too) {
   check_owned(blocks, {&second});
 }
 
-TEST(a_discarded_table_serves_nobody_and_is_free_at_once) {
+TEST(blocks_of_a_discarded_table_are_freed_and_not_reused) {
   BlockManager blocks(4, 2, true);
   Table table = allocate(blocks, 3);
   for (size_t i = 0; i < 2; ++i) blocks.publish(table, i, {1, 2, 3, 4, 5}, kNoSalt);
@@ -114,7 +114,7 @@ TEST(a_discarded_table_serves_nobody_and_is_free_at_once) {
   check_owned(blocks, {});
 }
 
-TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) {
+TEST(shared_blocks_of_a_discarded_table_stay_with_their_holders_only) {
   BlockManager blocks(6, 1, true);
   Table failed = allocate(blocks, 3);
   publish(blocks, failed, {1, 2, 3});
@@ -130,7 +130,7 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   EXPECT(match(blocks, {1, 2, 4, 9}).empty());
   check_owned(blocks, {&other});
 
-  other.push_back(blocks.allocate());  // it goes on, for itself alone
+  other.push_back(blocks.allocate());  // it continues without sharing its blocks
   blocks.publish(other, 3, {1, 2, 4, 5}, kNoSalt);
   Table again = allocate(blocks, 2);
   publish(blocks, again, {1, 2});
@@ -142,7 +142,7 @@ TEST(what_others_hold_of_a_discarded_table_stays_theirs_and_serves_nobody_else) 
   EXPECT_EQ(blocks.num_cached(), 0);
 }
 
-TEST(what_follows_a_discarded_table_is_free_at_once) {
+TEST(successors_of_a_discarded_table_are_freed) {
   BlockManager blocks(4, 1, true);
   Table table = allocate(blocks, 2);
   publish(blocks, table, {1, 2});
@@ -158,7 +158,7 @@ TEST(what_follows_a_discarded_table_is_free_at_once) {
   check_owned(blocks, {});
 }
 
-TEST(a_remembered_match_is_what_a_new_one_would_be) {
+TEST(a_stored_match_equals_a_new_one) {
   BlockManager blocks(12, 1, true);
   const Tokens tokens{1, 1, 1, 1, 1, 1, 1, 1, 1};
   PrefixMatch remembered;
@@ -251,7 +251,7 @@ TEST(without_a_prefix_cache_nothing_is_remembered) {
   EXPECT_EQ(blocks.num_available(), 2);
 }
 
-TEST(a_wrong_count_of_owners_is_caught) {
+TEST(a_wrong_number_of_owners_is_detected) {
   BlockManager blocks(1, 1, true);
   Table table = allocate(blocks, 1);
   EXPECT_THROWS(check_owned(blocks, {}), ballast::InvariantError);

@@ -20,7 +20,7 @@ TEST(every_block_but_the_null_block_is_handed_out_once) {
   EXPECT_THROWS(pool.allocate(), InvariantError);
 }
 
-TEST(a_block_is_unreferenced_when_its_last_holder_lets_go) {
+TEST(a_block_is_unreferenced_when_its_last_holder_releases_it) {
   BlockPool pool(1);
   const BlockId block = pool.allocate();
   pool.retain(block);
@@ -43,7 +43,7 @@ TEST(an_unreferenced_block_can_be_held_again) {
   EXPECT_EQ(pool.refs(block), 1);
 }
 
-TEST(misuse_is_caught) {
+TEST(misuse_is_detected) {
   BlockPool pool(2);
   EXPECT_THROWS(pool.retain(BlockId{1}), InvariantError);
   EXPECT_THROWS(pool.release(BlockId{1}), InvariantError);

@@ -41,7 +41,7 @@ TEST(halves_convert_exactly_with_subnormals_signs_and_infinities) {
   EXPECT(half(0x8000) == 0.0f && std::signbit(half(0x8000)));
 }
 
-TEST(the_table_names_each_type_once_and_finds_it) {
+TEST(the_table_has_each_type_once_and_finds_it) {
   std::set<int> types;
   std::set<std::string> names;
   for (const FormatTraits& format : all_formats()) {
@@ -55,7 +55,7 @@ TEST(the_table_names_each_type_once_and_finds_it) {
   EXPECT(find_format(99) == nullptr);
 }
 
-TEST(every_format_reads_its_blocks_and_writes_its_weights_and_nothing_beyond) {
+TEST(every_format_stays_inside_its_blocks_and_weights) {
   for (const FormatTraits& format : all_formats()) {
     for (int num_blocks : {1, 3}) {
       // Heap blocks of the exact size, the bytes at an odd address: a sanitizer
@@ -99,7 +99,7 @@ TEST(a_q4_k_block_unpacks_six_bit_scales_from_three_places) {
   }
 }
 
-TEST(a_matrix_finds_its_rows_and_pieces) {
+TEST(a_matrix_finds_its_rows_and_blocks) {
   std::vector<BlockQ8_0> blocks(6);  // 2 rows of 96
   for (size_t b = 0; b < blocks.size(); ++b) {
     blocks[b].scale = kOne;
@@ -117,7 +117,7 @@ TEST(a_matrix_finds_its_rows_and_pieces) {
   EXPECT_EQ(matrix.num_bytes(), 204);
 }
 
-TEST(a_matrix_that_does_not_hold_together_is_refused) {
+TEST(an_inconsistent_matrix_is_rejected) {
   const std::vector<uint8_t> bytes(68);
   EXPECT_THROWS(Matrix(bytes.data(), 68, 99, 2, 32), std::invalid_argument);
   EXPECT_THROWS(Matrix(bytes.data(), 68, 8, 2, 33), std::invalid_argument);

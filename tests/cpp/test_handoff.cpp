@@ -34,7 +34,7 @@ struct Memory {
   int64_t count;
   std::unique_ptr<std::atomic<uint32_t>[]> submitted;
   std::unique_ptr<std::atomic<uint32_t>[]> done;
-  // What the words guard: not atomic, so that a missing order between the threads is a race for TSan.
+  // Guarded by the words. Not atomic, so that TSan reports a missing order between the threads as a race.
   int64_t input = 0;
   int64_t result = 0;
 };
@@ -70,7 +70,7 @@ void expect_cleared(const Memory& memory) {
 
 }  // namespace
 
-TEST(layers_are_computed_in_order_step_after_step_and_the_words_end_at_zero) {
+TEST(layers_are_computed_in_order_and_reset_their_words) {
   Memory memory(7);
   std::atomic<int> starts{0};
   Handoff handoff(
@@ -91,7 +91,7 @@ TEST(layers_are_computed_in_order_step_after_step_and_the_words_end_at_zero) {
   EXPECT_EQ(starts.load(), 1);
 }
 
-TEST(a_layer_may_be_long_in_coming_and_long_in_computing) {
+TEST(a_layer_may_be_submitted_late_and_computed_slowly) {
   Memory memory(2);
   const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
   Handoff handoff(
@@ -110,7 +110,7 @@ TEST(a_layer_may_be_long_in_coming_and_long_in_computing) {
   device.join();
 }
 
-TEST(a_failure_lets_the_device_go_on_and_is_told_for_good) {
+TEST(a_failure_releases_the_device_and_is_reported_permanently) {
   Memory memory(4);
   Handoff handoff(
       memory.words(), pool(),
@@ -125,7 +125,7 @@ TEST(a_failure_lets_the_device_go_on_and_is_told_for_good) {
   EXPECT_THROWS(handoff.begin(1), std::range_error);
 }
 
-TEST(a_device_that_does_not_ask_fails_the_step) {
+TEST(a_device_that_does_not_submit_fails_the_step) {
   Memory memory(2);
   Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, std::chrono::milliseconds(10), [] {});
   handoff.begin(1);
@@ -133,7 +133,7 @@ TEST(a_device_that_does_not_ask_fails_the_step) {
   EXPECT_EQ(memory.done[1].load(), 1u);
 }
 
-TEST(experts_that_are_never_done_fail_the_step_and_let_the_device_go_on) {
+TEST(experts_that_never_finish_fail_the_step_and_release_the_device) {
   Memory memory(3);
   std::atomic<bool> released{false};
   std::atomic<int> computed{0};
@@ -185,7 +185,7 @@ TEST(steps_are_one_at_a_time_and_have_tokens) {
   EXPECT(handoff.finish(kPlenty));  // nothing runs: nothing to wait for
 }
 
-TEST(a_model_without_routed_layers_has_nothing_to_wait_for) {
+TEST(a_model_without_routed_layers_does_not_wait) {
   Memory memory(0);
   Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
   for (int step = 0; step < 20; ++step) {
@@ -194,7 +194,7 @@ TEST(a_model_without_routed_layers_has_nothing_to_wait_for) {
   }
 }
 
-TEST(a_step_wakes_the_pool_before_a_layer_is_asked_for) {
+TEST(a_step_wakes_the_pool_before_a_layer_is_submitted) {
   Memory memory(1);
   Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});
   const WorkerClock worker(pool());
@@ -207,7 +207,7 @@ TEST(a_step_wakes_the_pool_before_a_layer_is_asked_for) {
   }
 }
 
-TEST(it_ends_at_once_in_the_middle_of_a_step) {
+TEST(a_handoff_can_be_destroyed_during_a_step) {
   Memory memory(3);
   {
     Handoff handoff(memory.words(), pool(), [](int64_t, int64_t) {}, kPlenty, [] {});

@@ -77,7 +77,7 @@ using Ids = std::vector<int64_t>;
 
 }  // namespace
 
-TEST(a_curve_is_linear_between_its_points_and_goes_on_as_it_ends) {
+TEST(a_curve_is_linear_between_its_points_and_continues_its_last_segment) {
   const CostCurve curve("costs", {{2, 1.0}, {4, 3.0}, {8, 4.0}});
   EXPECT_EQ(curve.seconds(1), 1.0);
   EXPECT_EQ(curve.seconds(3), 2.0);
@@ -90,7 +90,7 @@ TEST(a_curve_is_linear_between_its_points_and_goes_on_as_it_ends) {
   EXPECT_EQ(CostCurve().tokens_within(0.0, 7), 7);
 }
 
-TEST(a_curve_that_no_machine_has_is_refused) {
+TEST(an_impossible_curve_is_rejected) {
   EXPECT_THROWS(CostCurve("decode_costs", {{0, 1.0}}), std::invalid_argument);
   EXPECT_THROWS(CostCurve("decode_costs", {{4, 1.0}, {4, 2.0}}), std::invalid_argument);
   EXPECT_THROWS(CostCurve("decode_costs", {{1, 2.0}, {4, 1.0}}), std::invalid_argument);
@@ -173,7 +173,7 @@ TEST(many_short_prompts_share_one_pass) {
 
 // Compared with every division, not only those by length: it is the best of those in which each prompt of the
 // decode lane is shorter than each one of the prefill lane.
-TEST(no_division_by_length_gives_earlier_first_tokens) {
+TEST(the_assignment_minimises_the_times_of_first_tokens) {
   uint32_t random = 12345;
   const auto draw = [&](int32_t most) {
     random = random * 1664525u + 1013904223u;
@@ -205,7 +205,7 @@ TEST(short_prompts_do_not_wait_for_a_pass_over_a_long_one) {
   EXPECT(planner.assign_lanes({1, 0.0, 60.0}, {31}).front() == kDecode);
 }
 
-TEST(those_that_decode_go_on_while_a_long_prompt_is_computed) {
+TEST(decoding_continues_while_a_long_prompt_is_computed) {
   Run run(two_lanes());
   run.arrive(1, 3);
   run.step();
@@ -247,7 +247,7 @@ TEST(blocks_are_reserved_for_the_first_skipped_request) {
   run.end(*pass, kPrefill);
 }
 
-TEST(a_much_shorter_prompt_joins_one_that_is_part_way_and_half_is_left_for_it) {
+TEST(a_much_shorter_prompt_joins_a_partly_computed_one_in_half_of_the_budget) {
   Run run(one_lane());
   run.arrive(1, 150);
   run.step();  // 32 tokens
@@ -348,7 +348,7 @@ TEST(a_pass_is_slower_while_the_decode_lane_computes) {
   EXPECT_EQ(both, planner.costs().decode().seconds(4) + shared_s);
 }
 
-TEST(a_pass_waits_for_a_slot_that_is_free_soon_while_others_wait_for_slots) {
+TEST(a_pass_waits_for_a_slot_that_becomes_free_soon_if_requests_wait) {
   const StepPlanner planner(two_lanes());
   // A pass of 5.6 s slows 3 decoding requests by a third: another pass would cost them 5.6 s together.
   EXPECT(planner.holds_pass(3, 1, 0.0, 1.0));
@@ -396,7 +396,7 @@ TEST(costs_follow_steps_whose_times_are_given) {
   EXPECT(run.costs().decode(/*in_pass=*/true).seconds(1) == in_pass_s);
 }
 
-TEST(the_time_of_a_pass_counts_for_passes_alone_or_for_passes_during_decode) {
+TEST(the_time_of_a_pass_updates_the_curve_with_or_without_decode) {
   for (const bool during_decode : {false, true}) {
     Run run(two_lanes());
     const double alone_s = run.costs().prefill().seconds(30),

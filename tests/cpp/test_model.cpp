@@ -50,7 +50,7 @@ class SmallModel {
         cache.layers.back().push_back(planes_.back().data());
       }
     }
-    if (spoil) spoil(input, *this);
+    if (break_input) break_input(input, *this);
     model_.reset(new Transformer(pool_, kernels, kShape, ModelWeights(input, kShape),
                                  {{cos_.data(), sin_.data(), kPositions, kRopeDim}}, cache));
   }
@@ -88,7 +88,7 @@ class SmallModel {
     return Matrix(memory_.back().data(), rows * cols * int64_t{sizeof(float)}, 0, rows, cols);
   }
 
-  static inline void (*spoil)(ModelInput&, SmallModel&) = nullptr;
+  static inline void (*break_input)(ModelInput&, SmallModel&) = nullptr;
   int layers_done = 0;
 
  private:
@@ -210,15 +210,15 @@ IndexerShape& index_of(ModelInput& input, size_t layer) {
   return *std::get<LatentShape>(input.layers[layer].mixer).index;
 }
 
-std::string refusal(void (*spoil)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
-  SmallModel::spoil = spoil;
+std::string refusal(void (*break_input)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
+  SmallModel::break_input = break_input;
   std::string message = "none";
   try {
     SmallModel(nullptr, 1, kind);
   } catch (const std::invalid_argument& error) {
     message = error.what();
   }
-  SmallModel::spoil = nullptr;
+  SmallModel::break_input = nullptr;
   return message;
 }
 
@@ -228,7 +228,7 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 
 }  // namespace
 
-TEST(logits_do_not_depend_on_how_tokens_are_cut_into_steps_or_threads) {
+TEST(logits_do_not_depend_on_steps_or_threads) {
   for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
@@ -255,13 +255,13 @@ TEST(every_layer_is_reported) {
   EXPECT_EQ(model.layers_done, 2);
 }
 
-TEST(a_step_without_tokens_is_no_work) {
+TEST(a_step_without_tokens_does_nothing) {
   SmallModel model(nullptr, 2);
   EXPECT_EQ(model.run(3, 3).size(), size_t{0});
   EXPECT_EQ(model.layers_done, 0);
 }
 
-TEST(a_weight_that_does_not_fit_is_refused_by_name) {
+TEST(a_mismatched_weight_is_rejected_by_name) {
   EXPECT(begins_with(
       refusal([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 1, "kv_a") = m.matrix(9, 32); }),
       "layers[1].kv_a is [9, 32]; expected [26, 32]"));
@@ -289,7 +289,7 @@ TEST(a_weight_that_does_not_fit_is_refused_by_name) {
       "layers[0] has 6 heads for 4 of the cache"));
 }
 
-TEST(a_tensor_that_is_missing_of_another_kind_or_unknown_is_refused_by_name) {
+TEST(missing_wrong_or_unknown_tensors_are_rejected_by_name) {
   EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("kv_a"); }),
                      "layers[0] has no kv_a; expected a matrix"));
   EXPECT(begins_with(refusal([](ModelInput& w, SmallModel&) { w.layers[1].tensors.erase("router"); }),
@@ -302,8 +302,10 @@ TEST(a_tensor_that_is_missing_of_another_kind_or_unknown_is_refused_by_name) {
       "layers[0].query is not used by this layer"));
 }
 
-TEST(an_indexer_that_does_not_fit_is_refused_by_name) {
-  const auto refused = [](void (*spoil)(ModelInput&, SmallModel&)) { return refusal(spoil, Kind::kSparse); };
+TEST(a_mismatched_indexer_is_rejected_by_name) {
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kSparse);
+  };
   EXPECT(begins_with(
       refused([](ModelInput& w, SmallModel& m) { tensor_of<Matrix>(w, 0, "index_key") = m.matrix(8, 31); }),
       "layers[0].index_key is [8, 31]; expected [8, 32]"));

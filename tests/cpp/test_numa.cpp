@@ -72,7 +72,7 @@ TEST(tasks_of_several_rows_are_mixed_evenly_and_each_row_keeps_its_order) {
   EXPECT(mixed({0, 0}).empty() && mixed({}).empty());
 }
 
-TEST(kernel_lists_are_read_and_what_is_none_reads_as_empty) {
+TEST(kernel_lists_are_parsed_and_invalid_ones_are_empty) {
   EXPECT(ballast::parse_cpu_list("0-3,8,10-11\n") == (std::vector<int>{0, 1, 2, 3, 8, 10, 11}));
   for (const char* text : {"", "\n", "x", "3-", "1-x", "-1", "1:2", "0x2", "2-4294967296"})
     EXPECT(ballast::parse_cpu_list(text).empty());
@@ -86,7 +86,7 @@ TEST(this_machine_has_a_core_for_the_process) {
   EXPECT(topology.num_cores() >= 1 && topology.num_cores() <= topology.num_cpus());
 }
 
-TEST(tasks_of_a_node_run_once_each_and_on_that_nodes_threads_alone) {
+TEST(tasks_of_a_node_run_once_and_only_on_its_threads) {
   for (int num_nodes : {1, 2, 4}) {
     ThreadPool pool(made_up(num_nodes, 2));
     EXPECT_EQ(pool.num_nodes(), num_nodes);
@@ -111,7 +111,7 @@ TEST(tasks_of_a_node_run_once_each_and_on_that_nodes_threads_alone) {
   }
 }
 
-TEST(a_node_without_tasks_is_not_waited_for_and_common_loops_still_use_every_node) {
+TEST(a_node_without_tasks_is_not_awaited_and_common_loops_use_every_node) {
   ThreadPool pool(made_up(3, 1));
   std::atomic<int64_t> sum{0};
   for (int round = 0; round < 200; ++round) {
@@ -177,7 +177,7 @@ TEST(a_thread_is_pinned_to_its_cpu_and_named) {
       .join();
 }
 
-TEST(a_thread_that_may_not_be_pinned_runs_unpinned_and_the_reason_is_told) {
+TEST(a_thread_that_cannot_be_pinned_runs_unpinned_and_reports_the_reason) {
   constexpr int kNoSuchCpu = 4095;
   std::thread([&] {
     ThreadPool pool(Placement{{{0, {kNoSuchCpu, kNoSuchCpu}}, {1, {kNoSuchCpu}}}});
@@ -189,13 +189,13 @@ TEST(a_thread_that_may_not_be_pinned_runs_unpinned_and_the_reason_is_told) {
   }).join();
 }
 
-TEST(a_placement_of_no_threads_is_refused) {
+TEST(an_empty_placement_is_rejected) {
   EXPECT_THROWS(ThreadPool(Placement{}), std::invalid_argument);
   EXPECT_THROWS(ThreadPool(Placement{{{0, {}}, {1, {kAnyCpu}}}}), std::invalid_argument);
 }
 
-// Readable memory that nobody has touched, on the page at `address` alone where that is free; the kernel
-// joins it with a readable neighbour.
+// Readable, untouched memory on the page at `address`, if that is free. The kernel merges it with a readable
+// neighbour.
 class Neighbour {
  public:
   explicit Neighbour(uint8_t* address)
@@ -213,7 +213,7 @@ class Neighbour {
   void* const begin_;
 };
 
-TEST(memory_is_counted_to_the_page_however_near_its_neighbours_lie) {
+TEST(memory_is_counted_exactly_next_to_adjacent_mappings) {
   constexpr size_t kMega = size_t{1} << 20;
   for (const size_t num_bytes :
        {size_t{1}, size_t{4096}, size_t{23456}, 4 * kMega + 123, 5 * kMega + 123, 2 * kMega - 1}) {
@@ -240,7 +240,7 @@ TEST(memory_is_counted_to_the_page_however_near_its_neighbours_lie) {
   EXPECT_EQ(Pages(0).size(), size_t{0});
 }
 
-TEST(a_node_is_asked_for_where_there_is_one_to_ask) {
+TEST(memory_is_bound_only_if_nodes_exist) {
   const Pages pages(4096);
   EXPECT(!ballast::prefer_node(pages, ballast::kUnknownNode));
   EXPECT(!ballast::prefer_node(pages, 4095));
@@ -252,7 +252,7 @@ TEST(a_node_is_asked_for_where_there_is_one_to_ask) {
   }
 }
 
-TEST(asking_for_mempolicy_answers) {
+TEST(the_memory_policy_check_returns) {
   const bool first = ballast::mempolicy_available();
   EXPECT_EQ(ballast::mempolicy_available(), first);
 }

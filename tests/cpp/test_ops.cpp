@@ -65,7 +65,7 @@ TEST(a_dot_product_has_the_same_bits_alone_shared_and_swapped) {
   }
 }
 
-TEST(scaled_rows_are_added_one_after_the_other_however_many_there_are) {
+TEST(scaled_rows_are_added_in_order_for_any_number) {
   for (int64_t n : {1, 3, 4, 5, 31}) {
     for (int64_t num_rows : {0, 1, 3, 4, 5, 9}) {
       std::vector<Floats> rows;
@@ -143,7 +143,7 @@ TEST(head_linear_and_its_transpose_read_each_heads_rows) {
   }
 }
 
-TEST(attention_weighs_the_rows_of_the_own_sequence_by_softmax) {
+TEST(attention_weights_the_rows_of_its_own_sequence_by_softmax) {
   ThreadPool pool(2);
   // Two requests, blocks of 4: the first at position 37 (blocks 9…0), the
   // second at 0 and 1 (block 10).
@@ -184,7 +184,7 @@ TEST(attention_weighs_the_rows_of_the_own_sequence_by_softmax) {
   }
 }
 
-TEST(the_highest_scores_are_chosen_and_of_equal_ones_the_first) {
+TEST(the_highest_scores_are_chosen_with_ties_by_position) {
   const auto chosen = [](const Floats& scores, int64_t k) {
     std::vector<int32_t> positions(static_cast<size_t>(std::min(k, static_cast<int64_t>(scores.size()))), -1);
     EXPECT_EQ(choose_top(scores.data(), static_cast<int64_t>(scores.size()), k, positions.data()),
@@ -342,7 +342,7 @@ TEST(threads_finish_one_tokens_panels_together) {
   }
 }
 
-TEST(tasks_are_neither_empty_nor_beyond_what_is_fetched_at_once) {
+TEST(tasks_are_not_empty_and_within_the_prefetch_limit) {
   for (int64_t num_tokens : {1, 16, 17, 4096}) {
     for (int64_t num_panels : {1, 2, 7, 1000}) {
       for (int64_t num_groups : {0, 1, 5, 256}) {

@@ -108,7 +108,7 @@ TEST(a_token_gets_the_same_bits_alone_and_in_a_batch) {
   }
 }
 
-TEST(panels_side_by_side_or_not_give_the_bits_of_each_token_alone) {
+TEST(panels_give_the_bits_of_each_token_alone_in_any_arrangement) {
   ThreadPool pool(1);
   constexpr int64_t kCols = 512, kPanels = 3, kMostTokens = 14;
   const std::vector<float> x = random_floats(kMostTokens * kCols);

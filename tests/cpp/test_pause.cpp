@@ -61,7 +61,7 @@ bool goes_well(const std::function<void(const Pause&)>& body) {
 
 }  // namespace
 
-TEST(a_device_that_asks_late_because_everything_stood_still_fails_no_step) {
+TEST(a_device_that_submits_late_after_a_pause_fails_no_step) {
   EXPECT(goes_well([](const Pause& pause) {
     std::atomic<uint32_t> submitted{0}, done{0};
     ThreadPool pool(1);
@@ -74,7 +74,7 @@ TEST(a_device_that_asks_late_because_everything_stood_still_fails_no_step) {
   }));
 }
 
-TEST(experts_that_end_late_because_everything_stood_still_fail_no_step) {
+TEST(experts_that_end_late_after_a_pause_fail_no_step) {
   EXPECT(goes_well([](const Pause& pause) {
     std::atomic<uint32_t> submitted{1}, done{0};
     ThreadPool pool(1);
@@ -89,7 +89,7 @@ TEST(experts_that_end_late_because_everything_stood_still_fail_no_step) {
   }));
 }
 
-TEST(a_clock_that_is_read_goes_and_a_pause_is_one_long_gap) {
+TEST(the_clock_advances_when_read_and_counts_a_pause_as_one_gap) {
   EXPECT(goes_well([](const Pause& pause) {
     AwakeClock clock(kPause / 8);
     pause();

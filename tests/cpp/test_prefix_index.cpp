@@ -51,7 +51,7 @@ TEST(equal_tokens_with_different_salts_are_different_blocks) {
 }
 
 // 500 nodes in 512 buckets: a hash alone would mistake many of them for one another.
-TEST(nodes_that_share_a_bucket_are_told_apart) {
+TEST(nodes_in_the_same_bucket_are_distinguished) {
   PrefixIndex index(500, 1);
   for (int32_t id = 1; id <= 500; ++id) insert(index, id, kNullBlock, {id * 7919});
   for (int32_t id = 1; id <= 500; ++id) EXPECT(find(index, kNullBlock, {id * 7919}) == BlockId{id});
@@ -91,7 +91,7 @@ TEST(the_block_parked_longest_ago_is_evicted_first) {
   index.check();
 }
 
-TEST(an_evicted_block_is_forgotten_and_its_id_may_mean_something_else) {
+TEST(an_evicted_block_is_forgotten_and_its_id_can_be_reused) {
   PrefixIndex index(2, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
@@ -106,7 +106,7 @@ TEST(an_evicted_block_is_forgotten_and_its_id_may_mean_something_else) {
   index.check();
 }
 
-TEST(evicting_a_parent_before_its_child_is_caught) {
+TEST(evicting_a_parent_before_its_child_is_detected) {
   PrefixIndex index(2, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
@@ -122,7 +122,7 @@ TEST(a_child_needs_a_parent_that_is_known) {
   EXPECT_THROWS(insert(index, 2, BlockId{1}, {2}), InvariantError);
 }
 
-TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
+TEST(a_hidden_block_is_not_found_and_its_content_can_be_inserted_again) {
   PrefixIndex index(4, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
@@ -131,7 +131,7 @@ TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
   EXPECT_EQ(index.num_hides(), 1u);
   EXPECT(index.is_hidden(BlockId{1}) && index.contains(BlockId{1}));
   EXPECT(find(index, kNullBlock, {1}) == kNullBlock);
-  insert(index, 4, BlockId{2}, {4});  // whoever holds its parent goes on
+  insert(index, 4, BlockId{2}, {4});  // a holder of its parent continues
   EXPECT(index.is_hidden(BlockId{4}) && find(index, BlockId{2}, {4}) == kNullBlock);
   index.check();
   index.erase(BlockId{4});
@@ -148,7 +148,7 @@ TEST(a_hidden_block_is_found_no_more_and_its_content_may_come_again) {
   index.check();
 }
 
-TEST(an_erased_block_is_forgotten_at_once) {
+TEST(an_erased_block_is_forgotten_immediately) {
   PrefixIndex index(2, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});

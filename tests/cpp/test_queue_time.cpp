@@ -49,7 +49,7 @@ struct Run : Scheduler {
 
 }  // namespace
 
-TEST(nobody_waits_for_a_free_slot) {
+TEST(a_free_slot_means_no_queue_time) {
   Run run(limits(false));
   EXPECT_EQ(wait_of(run.queue_state()), 0.0);
   run.arrive(1, 4, 20);
@@ -70,7 +70,7 @@ TEST(a_request_waits_until_a_reply_ends) {
   EXPECT(wait_of(crowded) > wait_s);
 }
 
-TEST(a_client_without_waiting_requests_comes_before_the_rest_of_another_one) {
+TEST(a_client_without_waiting_requests_precedes_another_ones_further_requests) {
   Run run(limits(false));
   run.arrive(1, 4, 5);
   run.arrive(2, 4, 5);
@@ -80,7 +80,7 @@ TEST(a_client_without_waiting_requests_comes_before_the_rest_of_another_one) {
   EXPECT(wait_of(state, /*client=*/2) < wait_of(state, /*client=*/1));
 }
 
-TEST(replies_are_expected_to_be_as_long_as_others_were) {
+TEST(expected_reply_lengths_follow_earlier_replies) {
   Run run(limits(false));
   run.arrive(1, 4, 1000);
   run.arrive(2, 4, 1000);

@@ -56,14 +56,14 @@ SamplingParams plain_params() { return {{1.0, 0, 1.0, 0.0}, 0.0, 0.0, 1.0, 0, {}
 
 }  // namespace
 
-TEST(random_numbers_are_those_of_numpys_philox) {
+TEST(random_numbers_match_numpys_philox) {
   // numpy.random.Generator(numpy.random.Philox(key=seed, counter=position)).random()
   EXPECT_EQ(philox_uniform(0, 0), 0.011546754286331562);
   EXPECT_EQ(philox_uniform(1, 2), 0.4082618259872465);
   EXPECT_EQ(philox_uniform(~uint64_t{0}, 1234567), 0.3632527101332105);
 }
 
-TEST(a_token_by_rank_is_that_of_a_plain_sort) {
+TEST(a_token_by_rank_matches_a_full_sort) {
   const SamplingKernels& kernels = reference_sampling();
   for (const int64_t n : kSizes) {
     for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
@@ -112,7 +112,7 @@ TEST(a_token_by_rank_is_that_of_a_plain_sort) {
   }
 }
 
-TEST(rows_that_threads_divide_give_the_same_bits_alone_and_together) {
+TEST(rows_divided_among_threads_give_the_same_bits_alone_and_together) {
   const SamplingKernels& kernels = reference_sampling();
   ThreadPool pool(3), alone(1);
   const int64_t n = 3 * kSliceLogits + 517;
@@ -120,8 +120,8 @@ TEST(rows_that_threads_divide_give_the_same_bits_alone_and_together) {
   for (const Shape shape : {Shape::kSpread, Shape::kTied, Shape::kClose, Shape::kMasked}) {
     logits.push_back(random_row(n, shape, 12));
   }
-  // Greedy, by id, by rank, few by rank, and adjusted: together they are all that a step may have. More than
-  // once, so that they are more than rows at once.
+  // Greedy, by id, by rank, few by rank, and adjusted: all kinds of rows that a step can have. Each kind is
+  // repeated, so that there are more rows than kRowsAtOnce.
   std::vector<SamplingParams> params(5, plain_params());
   params[0].selection = {0.0, 0, 1.0, 0.0};
   params[2].selection = {0.6, 0, 0.95, 0.0};
@@ -154,7 +154,7 @@ TEST(rows_that_threads_divide_give_the_same_bits_alone_and_together) {
   EXPECT(sampled(alone, true) == want);
 }
 
-TEST(a_row_that_threads_divide_gives_the_same_bits) {
+TEST(a_row_divided_among_threads_gives_the_same_bits) {
   const SamplingKernels& kernels = reference_sampling();
   ThreadPool pool(3);
   const int64_t n = 3 * kSliceLogits + 517;
@@ -179,7 +179,7 @@ TEST(a_row_that_threads_divide_gives_the_same_bits) {
   }
 }
 
-TEST(weights_are_powers_of_two_to_the_last_digits_and_sums_are_of_their_blocks) {
+TEST(weights_are_accurate_powers_of_two_and_sums_are_per_block) {
   const SamplingKernels& kernels = reference_sampling();
   for (const int64_t n : kSizes) {
     const std::vector<float> row = random_row(n, Shape::kSpread, 5);
@@ -198,7 +198,7 @@ TEST(weights_are_powers_of_two_to_the_last_digits_and_sums_are_of_their_blocks) 
   }
 }
 
-TEST(a_row_without_a_finite_peak_names_the_token) {
+TEST(a_row_without_a_finite_peak_reports_the_token) {
   const SamplingKernels& kernels = reference_sampling();
   const Selection selection{1.0, 0, 0.9, 0.0};
   for (const int64_t n : kSizes) {
@@ -243,7 +243,7 @@ TEST(the_most_likely_tokens_come_in_order_with_ties_by_id) {
   }
 }
 
-TEST(masks_need_no_more_bytes_than_bits_and_stop_tokens_may_lie_outside) {
+TEST(masks_have_one_bit_per_token_and_stop_tokens_may_be_out_of_range) {
   const SamplingKernels& kernels = reference_sampling();
   for (const int64_t n : kSizes) {
     SamplingParams params = plain_params();

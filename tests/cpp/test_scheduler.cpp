@@ -125,7 +125,7 @@ using Ids = std::vector<int64_t>;
 
 }  // namespace
 
-TEST(an_idle_scheduler_plans_nothing_and_may_be_asked_again) {
+TEST(an_idle_scheduler_plans_nothing_repeatedly) {
   Run run(config(4));
   EXPECT_EQ(run.plan()->num_requests(), 0);
   EXPECT_EQ(run.plan()->num_requests(), 0);
@@ -176,7 +176,7 @@ TEST(decoding_requests_come_first_and_a_prompt_fills_the_rest_of_the_budget) {
   EXPECT(plan->samples == (Tokens{1, 1, 0}));
 }
 
-TEST(a_step_in_which_nothing_decodes_has_the_larger_budget) {
+TEST(a_step_without_decode_rows_has_the_larger_budget) {
   SchedulerConfig limits = config(32);
   limits.prefill_chunk_size = 16;
   Run run(limits);
@@ -194,7 +194,7 @@ TEST(no_more_than_max_batch_size_requests_share_a_step) {
   EXPECT(seqs(*run.step()) == (Ids{5, 6}));
 }
 
-TEST(a_request_that_would_fit_does_not_overtake_one_that_does_not) {
+TEST(a_small_request_does_not_overtake_one_that_does_not_fit) {
   Run run(config(8));
   run.add(1, prompt(1, 8), 9);
   run.step();
@@ -249,7 +249,7 @@ TEST(a_preempted_request_waits_in_front_of_younger_ones_of_its_priority) {
   EXPECT(lines[2].seq == SeqId{3} && std::string(lines[2].state) == "waiting");
 }
 
-TEST(the_lower_priority_waits_and_falls_first_and_equals_are_served_as_they_came) {
+TEST(lower_priority_waits_and_is_preempted_first_and_equals_are_served_in_order_of_arrival) {
   Run run(config(64));
   for (int64_t seq = 1; seq <= 4; ++seq)
     run.add(seq, prompt(static_cast<int32_t>(seq), 1), 2, options(0, /*priority=*/5));
@@ -297,7 +297,7 @@ struct OneByOne : Run {
   }
 };
 
-TEST(clients_take_turns_and_one_client_is_served_as_its_requests_came) {
+TEST(clients_share_fairly_and_each_client_is_served_in_order_of_arrival) {
   OneByOne run;
   run.come({10, 11, 12, 13}, 1);
   run.come({20, 21}, 2);
@@ -315,7 +315,7 @@ TEST(one_client_alone_is_served_first_come_first_served) {
   EXPECT(run.served() == (Ids{12, 14, 15}));
 }
 
-TEST(a_client_that_comes_later_waits_for_a_round_and_no_longer) {
+TEST(a_later_client_waits_at_most_one_round) {
   OneByOne run;
   run.come({10, 11, 12, 13, 14}, 1);
   EXPECT(run.served(2) == (Ids{10, 11}));
@@ -323,7 +323,7 @@ TEST(a_client_that_comes_later_waits_for_a_round_and_no_longer) {
   EXPECT(run.served() == (Ids{12, 20, 13, 21, 14}));
 }
 
-TEST(nobody_is_passed_for_ever_by_clients_that_come_later) {
+TEST(later_clients_cannot_overtake_a_request_indefinitely) {
   OneByOne run;
   run.come({1, 2, 3}, 0);
   Ids order;
@@ -335,7 +335,7 @@ TEST(nobody_is_passed_for_ever_by_clients_that_come_later) {
   EXPECT(last != order.end() && last - order.begin() < 8);
 }
 
-TEST(clients_take_turns_in_each_priority_by_itself) {
+TEST(clients_share_fairly_within_each_priority) {
   OneByOne run;
   run.come({10, 11}, 1, /*priority=*/1);
   run.come({20}, 2, /*priority=*/1);
@@ -344,7 +344,7 @@ TEST(clients_take_turns_in_each_priority_by_itself) {
   EXPECT(run.served() == (Ids{12, 30, 13, 10, 20, 11}));
 }
 
-TEST(no_room_is_kept_from_a_leader_for_a_follower_of_another_client) {
+TEST(blocks_reserved_for_a_follower_do_not_block_its_leader) {
   OneByOne run;  // one at a time
   run.come({10, 11}, 1);
   AddOptions follows = from_client(2);
@@ -377,7 +377,7 @@ TEST(a_request_with_many_choices_leaves_slots_to_a_neighbour) {
   EXPECT(seqs(*run.step()) == (Ids{1, 2, 9, 3}));
 }
 
-TEST(a_turn_that_is_given_up_goes_to_the_clients_next_request) {
+TEST(a_released_turn_goes_to_the_clients_next_request) {
   OneByOne run;
   run.come({10, 11, 12, 13, 14}, 1);
   run.come({20, 21, 22}, 2);
@@ -396,7 +396,7 @@ TEST(the_choices_of_an_aborted_leader_move_up) {
   EXPECT(run.served() == (Ids{11, 20, 12}));
 }
 
-TEST(a_preempted_request_comes_before_all_that_never_ran) {
+TEST(a_preempted_request_precedes_all_that_never_ran) {
   Run run(config(4));
   run.add(1, prompt(1, 4), 8, from_client(1));
   run.add(2, prompt(2, 4), 8, from_client(2));
@@ -414,7 +414,7 @@ TEST(a_preempted_request_comes_before_all_that_never_ran) {
   EXPECT(admitted == (Ids{1, 2, 3, 4}));
 }
 
-TEST(a_follower_takes_the_prompt_that_its_leader_has_computed) {
+TEST(a_follower_reuses_the_prompt_of_its_leader) {
   Run run(config(16, 4, 64));
   run.add(1, prompt(1, 10), 4);
   AddOptions follows;
@@ -434,7 +434,7 @@ TEST(a_follower_takes_the_prompt_that_its_leader_has_computed) {
   EXPECT_THROWS(run.add(5, prompt(3, 10), 4, follows), std::invalid_argument);
 }
 
-TEST(a_follower_that_would_wait_in_front_of_its_leader_is_refused) {
+TEST(a_follower_with_higher_priority_than_its_leader_is_rejected) {
   Run run(config(16, 4, 64));
   run.add(1, prompt(1, 10), 4, options(0, /*priority=*/2));
   AddOptions follows = options(0, /*priority=*/1);
@@ -449,7 +449,7 @@ TEST(a_follower_that_would_wait_in_front_of_its_leader_is_refused) {
   EXPECT_EQ(run.got[SeqId{3}].size(), size_t{4});
 }
 
-TEST(what_a_failed_step_computed_is_not_published) {
+TEST(blocks_of_a_failed_step_are_not_published) {
   Run run(config(16));
   run.add(1, prompt(1, 14), 4);
   run.step();  // 8 of 14: two blocks
@@ -462,7 +462,7 @@ TEST(what_a_failed_step_computed_is_not_published) {
   EXPECT(row_sizes(*run.step()) == Tokens{6});
 }
 
-TEST(what_led_to_wrong_numbers_is_forgotten_with_them) {
+TEST(blocks_that_led_to_wrong_numbers_are_not_reused) {
   Run run(config(16));
   run.add(1, prompt(1, 14), 4);
   run.step();
@@ -484,7 +484,7 @@ TEST(only_a_row_of_the_outstanding_plan_can_fail) {
   run.run_dry();
 }
 
-TEST(the_front_of_the_queue_finds_what_was_cached_while_it_waited) {
+TEST(the_first_waiting_request_finds_blocks_cached_in_the_meantime) {
   Run run(config(8, 4, 32));
   run.add(1, prompt(1, 8), 12);
   run.step();
@@ -497,7 +497,7 @@ TEST(the_front_of_the_queue_finds_what_was_cached_while_it_waited) {
   run.run_dry();
 }
 
-TEST(a_description_of_a_long_queue_is_cut_short) {
+TEST(a_description_of_a_long_queue_is_truncated) {
   Run run(config(32));
   for (int64_t seq = 1; seq <= 8; ++seq) run.add(seq, prompt(static_cast<int32_t>(seq), 1), 9);
   run.step();
@@ -533,7 +533,7 @@ TEST(a_request_as_large_as_the_cache_runs_alone) {
   EXPECT_EQ(run.got[SeqId{3}].size(), size_t{1});
 }
 
-TEST(a_request_that_can_never_fit_is_refused_at_once) {
+TEST(a_request_larger_than_the_cache_is_rejected_immediately) {
   Run run(config(4));
   EXPECT_THROWS(run.add(1, prompt(1, 10), 8), std::invalid_argument);
   EXPECT_THROWS(run.add(1, prompt(1, 17), 1), std::invalid_argument);
@@ -553,7 +553,7 @@ TEST(a_stop_token_ends_a_request_in_the_step_that_made_it) {
   EXPECT(run.finished[SeqId{1}] == Finish::kStop);
 }
 
-TEST(a_stop_token_means_nothing_before_min_tokens) {
+TEST(a_stop_token_has_no_effect_before_min_tokens) {
   Run run(config(8));
   run.next_token = [](SeqId) { return kStopToken; };
   run.add(1, prompt(1, 4), 9, options(/*min_tokens=*/3));
@@ -577,7 +577,7 @@ TEST(no_stop_token_counts_when_min_tokens_is_above_max_tokens) {
   EXPECT(run.finished[SeqId{1}] == Finish::kLength);
 }
 
-TEST(an_abort_between_steps_frees_every_block_at_once) {
+TEST(an_abort_between_steps_frees_every_block_immediately) {
   Run run(config(16));
   run.add(1, prompt(1, 3), 5);  // decodes
   run.step();
@@ -606,7 +606,7 @@ TEST(an_abort_during_a_step_drops_the_token_and_frees_at_commit) {
   EXPECT(!run.abort(1));
 }
 
-TEST(what_an_aborted_request_computed_is_published_at_commit) {
+TEST(blocks_of_an_aborted_request_are_published_at_commit) {
   Run run(config(16));
   run.add(1, prompt(1, 8), 5);
   const auto plan = run.plan();
@@ -653,7 +653,7 @@ TEST(a_shared_prefix_is_read_from_the_same_blocks) {
   EXPECT_EQ(run.scheduler.stats().prefix_hit_tokens, 8);
 }
 
-TEST(a_prompt_that_is_cached_whole_computes_its_last_block_again) {
+TEST(a_fully_cached_prompt_recomputes_its_last_block) {
   Run run(config(16));
   run.add(1, prompt(1, 8), 1);
   run.run_dry();
@@ -691,7 +691,7 @@ TEST(without_a_prefix_cache_every_token_is_computed) {
   EXPECT_EQ(run.scheduler.stats().prefix_query_tokens, 0);
 }
 
-TEST(plan_and_commit_take_turns) {
+TEST(plan_and_commit_must_alternate) {
   Run run(config(8));
   EXPECT_THROWS(run.scheduler.commit({}), std::logic_error);
   run.add(1, prompt(1, 4), 3);
@@ -703,7 +703,7 @@ TEST(plan_and_commit_take_turns) {
   EXPECT_THROWS(run.scheduler.commit({1}), std::logic_error);
 }
 
-TEST(the_next_plan_is_predicted_with_its_blocks_while_nobody_comes_goes_or_ends) {
+TEST(the_next_plan_and_its_blocks_are_predicted_if_no_request_arrives_or_ends) {
   Run run(config(16));
   run.add(1, prompt(1, 3), 4);
   run.add(2, prompt(2, 2), 9);
@@ -732,7 +732,7 @@ TEST(the_next_plan_is_predicted_with_its_blocks_while_nobody_comes_goes_or_ends)
   EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
 }
 
-TEST(nothing_is_planned_ahead_that_would_take_blocks_from_somebody) {
+TEST(planning_ahead_preempts_no_request) {
   Run run(config(4));
   run.add(1, prompt(1, 4), 8);
   run.add(2, prompt(2, 4), 8);
@@ -770,7 +770,7 @@ TEST(a_decode_row_computes_its_draft_tokens_and_has_logits_for_each_token) {
   EXPECT_EQ(run.scheduler.stats().used_tokens, 0);
 }
 
-TEST(the_logits_of_a_prompt_chunk_come_after_those_of_draft_tokens) {
+TEST(logits_of_a_prompt_chunk_follow_those_of_draft_tokens) {
   Run run(config(8, 4, 12));
   run.add(1, prompt(1, 3), 8);
   run.step();
@@ -781,7 +781,7 @@ TEST(the_logits_of_a_prompt_chunk_come_after_those_of_draft_tokens) {
   EXPECT(plan->logits_at == (std::vector<int64_t>{0, 1, 2, 6}));
 }
 
-TEST(a_wrong_draft_token_ends_what_a_row_adds_and_returns_its_blocks) {
+TEST(a_wrong_draft_token_ends_the_added_tokens_and_releases_their_blocks) {
   Run run(config(8));
   run.add(1, prompt(1, 3), 12);
   run.step();
@@ -896,7 +896,7 @@ TEST(draft_tokens_are_only_for_a_sequence_that_decodes_next) {
   EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {3}), std::invalid_argument);
 }
 
-TEST(limits_that_cannot_work_are_refused) {
+TEST(impossible_limits_are_rejected) {
   const auto refuses = [](int32_t SchedulerConfig::* field, int32_t value) {
     SchedulerConfig limits = config(8);
     limits.*field = value;

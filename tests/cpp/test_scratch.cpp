@@ -43,18 +43,18 @@ const std::vector<int64_t> kSizes = {1, 1000, 7, 300000, 0, 65};
 
 }  // namespace
 
-TEST(pieces_lie_apart) {
+TEST(buffers_do_not_overlap) {
   for (int call = 0; call < 3; ++call) check_filled(filled(kSizes), kSizes);
 }
 
-TEST(the_next_call_takes_what_the_first_one_left) {
+TEST(the_next_call_reuses_released_buffers) {
   filled(kSizes);
   const std::set<const int64_t*> second = places(filled(kSizes));
   EXPECT(places(filled(kSizes)) == second);
   EXPECT(second.count(filled({5, 6})[0].get()) == 1);
 }
 
-TEST(what_is_out_is_not_handed_out_again) {
+TEST(buffers_in_use_are_not_handed_out_again) {
   filled(kSizes);
   std::vector<Scratch<int64_t>> first = filled(kSizes);
   {
@@ -76,7 +76,7 @@ TEST(a_larger_call_fits_and_is_kept) {
   EXPECT(places(filled(larger)) == second);
 }
 
-TEST(a_moved_piece_is_given_back_once) {
+TEST(a_moved_buffer_is_released_once) {
   filled(kSizes);
   const int64_t* begin = filled({8})[0].get();
   {
@@ -90,13 +90,13 @@ TEST(a_moved_piece_is_given_back_once) {
   EXPECT(filled({8})[0].get() == begin);
 }
 
-TEST(a_piece_that_is_taken_again_and_again_beside_another_is_one) {
+TEST(a_repeatedly_acquired_buffer_keeps_its_address) {
   const Scratch<int64_t> outer(10);
   const int64_t* place = Scratch<int64_t>(1000).get();
   for (int call = 0; call < 100; ++call) EXPECT(Scratch<int64_t>(1000).get() == place);
 }
 
-TEST(threads_keep_their_own) {
+TEST(threads_have_separate_buffers) {
   std::set<const int64_t*> here = places(filled(kSizes));
   std::thread([&] {
     const std::vector<Scratch<int64_t>> there = filled(kSizes);

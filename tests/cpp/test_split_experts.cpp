@@ -166,7 +166,7 @@ TEST(ranges_cover_the_dimension_in_whole_units_and_in_order) {
   EXPECT_EQ(split_among_nodes(2048, 256, {3, 1})[0].size(), 1536);
 }
 
-TEST(experts_split_over_nodes_give_what_one_node_gives) {
+TEST(experts_split_over_nodes_match_one_node) {
   const Layer layers[] = {
       {5, 64, 96, kF32, kF32},
       {5, 64, 77, kF32, kF32},
@@ -193,7 +193,7 @@ TEST(experts_split_over_nodes_give_what_one_node_gives) {
   }
 }
 
-TEST(every_node_holds_its_share_and_no_byte_twice) {
+TEST(every_node_holds_its_shard_and_no_byte_twice) {
   const Layer layer(3, 256, 1024, kQ4_K, kQ4_K);
   for (const PanelTarget& target : targets()) {
     ThreadPool one(1);
@@ -205,7 +205,7 @@ TEST(every_node_holds_its_share_and_no_byte_twice) {
   }
 }
 
-TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
+TEST(a_split_result_is_reproducible_in_any_batch) {
   const Layer layer(4, 64, 352, kQ8_0, kQ4_0);
   for (const PanelTarget& target : targets()) {
     ThreadPool pool(made_up({2, 2}));
@@ -221,7 +221,7 @@ TEST(a_split_result_is_the_same_every_time_and_whatever_else_is_in_the_batch) {
   }
 }
 
-TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
+TEST(concurrent_calls_give_the_bits_of_sequential_ones) {
   const Layer many(5, 256, 512, kQ4_K, kQ8_0);
   const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // takes the same rounded activations
   const Layer floats(1, 256, 64, kF32, kF32);      // takes them as they are
@@ -263,7 +263,7 @@ TEST(calls_at_once_give_the_bits_of_one_after_the_other) {
   EXPECT(Experts::forward_all(pool, tokens.x.data(), 19, {}).empty());
 }
 
-TEST(a_node_without_a_unit_of_its_own_holds_and_computes_nothing) {
+TEST(a_node_without_a_unit_holds_and_computes_nothing) {
   const Layer layer(2, 256, 256, kQ4_K, kQ4_K);
   for (const PanelTarget& target : targets()) {
     ThreadPool one(1);
@@ -276,7 +276,7 @@ TEST(a_node_without_a_unit_of_its_own_holds_and_computes_nothing) {
   }
 }
 
-TEST(gate_and_up_in_one_matrix_give_the_very_same_bits) {
+TEST(gate_and_up_in_one_matrix_give_the_same_bits) {
   const Layer layer(3, 64, 96, kQ8_0, kQ8_0);
   const std::vector<uint8_t> both = layer.fused();
   const Experts fused(Layer::matrix(both, kQ8_0, 3 * 2 * 96, 64), layer.down_matrix(), 3);
@@ -289,7 +289,7 @@ TEST(gate_and_up_in_one_matrix_give_the_very_same_bits) {
   }
 }
 
-TEST(what_does_not_fit_is_refused) {
+TEST(mismatched_matrices_are_rejected) {
   const Layer layer(2, 64, 96, kQ8_0, kQ8_0);
   ThreadPool pool(made_up({1, 1}));
   const Matrix gate = Layer::matrix(layer.gate, kQ8_0, 2 * 96, 64);

@@ -56,7 +56,7 @@ TEST(each_index_is_visited_exactly_once) {
   }
 }
 
-TEST(writes_of_tasks_are_seen_after_the_loop_in_thousands_of_short_loops) {
+TEST(writes_of_tasks_are_visible_after_thousands_of_short_loops) {
   ThreadPool pool(3);
   std::vector<int64_t> values(5, 0);
   for (int64_t round = 1; round <= 5000; ++round) {
@@ -145,7 +145,7 @@ TEST(a_claimed_index_is_visited_once_and_next_by_the_thread_that_claimed_it) {
   }
 }
 
-TEST(the_last_indices_are_left_to_whoever_is_free_first) {
+TEST(the_last_indices_are_left_to_the_first_free_thread) {
   ThreadPool pool(1);
   std::vector<int64_t> claimed;
   pool.parallel_for(5, [&](int64_t) { claimed.push_back(ThreadPool::claim_next()); });
@@ -171,7 +171,7 @@ TEST(an_exception_cancels_a_claimed_index_too) {
   EXPECT(begun == std::vector<int64_t>({0}));
 }
 
-TEST(a_loop_inside_a_task_breaks_an_invariant_instead_of_hanging) {
+TEST(a_loop_inside_a_task_fails_a_check_instead_of_hanging) {
   for (int num_threads : {1, 2}) {
     ThreadPool pool(num_threads);
     EXPECT_THROWS(pool.parallel_for(4, [&](int64_t) { pool.parallel_for(4, [](int64_t) {}); }),
@@ -180,7 +180,7 @@ TEST(a_loop_inside_a_task_breaks_an_invariant_instead_of_hanging) {
   }
 }
 
-TEST(callers_on_several_threads_take_turns) {
+TEST(calls_from_several_threads_are_serialized) {
   ThreadPool pool(2);
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0};
@@ -195,7 +195,7 @@ TEST(callers_on_several_threads_take_turns) {
   EXPECT_EQ(wrong.load(), 0);
 }
 
-TEST(pools_come_and_go_whether_used_or_not) {
+TEST(pools_can_be_destroyed_used_or_unused) {
   for (int round = 0; round < 100; ++round) {
     ThreadPool unused(3);
     ThreadPool pool(3);
@@ -227,12 +227,12 @@ TEST(a_worker_spins_a_tenth_of_a_millisecond_and_sleeps) {
   EXPECT(microseconds[10] < 1000.0);
 }
 
-TEST(a_sleeping_worker_is_woken_to_be_kept_awake_and_sleeps_again_by_and_by) {
+TEST(keep_awake_wakes_a_worker_that_sleeps_again_later) {
   ThreadPool pool(2);
   const WorkerClock worker(pool);
   double longest = 0.0;
   int num_undisturbed = 0;
-  // It gives way to whoever wants its CPU, the hypervisor among them, and then has spun the less.
+  // The worker spins for less time if another thread or the hypervisor takes its CPU.
   for (int round = 0; round < 200 && longest <= 1000.0; ++round) {
     const double before = worker.once_asleep();
     const long interrupted = worker.times_interrupted();
@@ -246,7 +246,7 @@ TEST(a_sleeping_worker_is_woken_to_be_kept_awake_and_sleeps_again_by_and_by) {
   EXPECT(num_undisturbed == 0 || longest > 1000.0);
 }
 
-TEST(threads_wake_for_every_loop_however_often_they_are_kept_awake_and_let_go) {
+TEST(threads_wake_for_every_loop_with_and_without_keep_awake) {
   ThreadPool pool(3);
   std::atomic<bool> stop{false};
   std::thread other([&] {
@@ -269,7 +269,7 @@ TEST(threads_wake_for_every_loop_however_often_they_are_kept_awake_and_let_go) {
   other.join();
 }
 
-TEST(a_recording_tells_when_each_shared_loop_began_was_joined_and_was_over) {
+TEST(a_recording_has_begin_join_and_end_of_each_shared_loop) {
   ThreadPool pool(3);
   count_visits(pool, 100);
   pool.start_recording();
@@ -293,7 +293,7 @@ TEST(a_recording_tells_when_each_shared_loop_began_was_joined_and_was_over) {
   EXPECT(pool.stop_recording().empty());
 }
 
-TEST(a_pool_of_no_sensible_size_is_refused) {
+TEST(a_pool_of_an_invalid_size_is_rejected) {
   EXPECT_THROWS(ThreadPool(0), std::invalid_argument);
   EXPECT_THROWS(ThreadPool(-1), std::invalid_argument);
   EXPECT_THROWS(ThreadPool(ThreadPool::kMaxThreads + 1), std::invalid_argument);

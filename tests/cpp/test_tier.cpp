@@ -63,7 +63,7 @@ TEST(the_same_content_is_sent_once) {
   check_owned(tier, {&table, &other});
 }
 
-TEST(no_more_are_on_their_way_than_there_may_be) {
+TEST(pending_stores_are_limited) {
   Tier tier({4, 1}, 2);
   Table table;
   EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 1);
@@ -72,7 +72,7 @@ TEST(no_more_are_on_their_way_than_there_may_be) {
   EXPECT_EQ(tier.num_storing(), 1);
 }
 
-TEST(a_block_that_was_given_up_on_its_way_does_not_count_as_what_took_its_place) {
+TEST(a_block_evicted_while_pending_does_not_complete_its_replacement) {
   Tier tier({1, 4}, 2);
   Table table, other;
   EXPECT_EQ(extend(tier, table, {1, 2}), 1);
@@ -85,7 +85,7 @@ TEST(a_block_that_was_given_up_on_its_way_does_not_count_as_what_took_its_place)
   check_owned(tier, {&other});
 }
 
-TEST(after_a_loss_nothing_is_sent_and_what_is_there_still_serves) {
+TEST(after_a_failed_store_nothing_is_sent_and_stored_blocks_are_still_used) {
   Tier tier({4, 4}, 2);
   Table table, other;
   extend(tier, table, {1, 2, 3, 4});
@@ -97,7 +97,7 @@ TEST(after_a_loss_nothing_is_sent_and_what_is_there_still_serves) {
   check_owned(tier, {&table, &other});
 }
 
-TEST(what_follows_a_wrong_block_serves_nobody) {
+TEST(successors_of_a_hidden_block_are_not_used) {
   Tier tier({6, 6}, 2);
   Table table, again;
   extend(tier, table, {1, 2, 3, 4, 5, 6});
@@ -110,7 +110,7 @@ TEST(what_follows_a_wrong_block_serves_nobody) {
   check_owned(tier, {&table, &again});
 }
 
-TEST(what_follows_a_wrong_block_takes_no_room) {
+TEST(successors_of_a_hidden_block_take_no_space) {
   Tier tier({4, 4}, 2);
   Table table, held, other;
   extend(tier, table, {1, 2, 3, 4, 5, 6, 7, 8});
@@ -129,7 +129,7 @@ TEST(what_follows_a_wrong_block_takes_no_room) {
   check_owned(tier, {&other});
 }
 
-TEST(an_older_look_finds_what_has_taken_a_wrong_block_s_place) {
+TEST(an_older_match_finds_the_replacement_of_a_hidden_block) {
   Tier tier({6, 6}, 2);
   Table table, again;
   const Tokens tokens{1, 2, 3, 4, 5, 6, 7};
@@ -145,7 +145,7 @@ TEST(an_older_look_finds_what_has_taken_a_wrong_block_s_place) {
   check_owned(tier, {&table, &again});
 }
 
-TEST(a_table_gives_up_what_follows_a_wrong_block) {
+TEST(a_table_releases_successors_of_a_hidden_block) {
   Tier tier({6, 6}, 2);
   Table table, other;
   uint64_t num_hides = 0;
@@ -159,7 +159,7 @@ TEST(a_table_gives_up_what_follows_a_wrong_block) {
   check_owned(tier, {&table, &other});
 }
 
-TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
+TEST(a_restored_tier_is_used_and_evicts_in_the_order_of_its_list) {
   Tier tier({4, 4}, 2);
   const Table blocks{BlockId{3}, BlockId{4}, BlockId{1}};
   tier.restore(blocks, {BlockId{1}, BlockId{1}, kNullBlock}, {5, 6, 3, 4, 1, 2}, Salts(3));
@@ -173,7 +173,7 @@ TEST(a_restored_tier_serves_and_gives_up_the_first_of_its_list_first) {
   check_owned(tier, {&table});
 }
 
-TEST(what_cannot_be_restored_is_refused) {
+TEST(invalid_blocks_to_restore_are_rejected) {
   const auto refuses = [](const Table& blocks, const Table& parents, const Tokens& tokens,
                           const Salts& salts) {
     Tier tier({2, 2}, 2);
@@ -188,7 +188,7 @@ TEST(what_cannot_be_restored_is_refused) {
   refuses({BlockId{2}, BlockId{1}}, {BlockId{1}, kNullBlock}, {3, 4, 1, 2}, {kNoSalt, {1, 1}});
 }
 
-TEST(a_tier_keeps_salts_apart_and_restores_them) {
+TEST(a_tier_separates_and_restores_salts) {
   const Salt one{1, 2};
   Tier tier({4, 4}, 2);
   Table plain, salted;

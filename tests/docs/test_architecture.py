@@ -66,7 +66,7 @@ def test_the_documented_layout_lists_every_folder(tracked: frozenset[str]) -> No
     }
 
 
-def test_the_documented_layers_are_those_that_import_linter_checks() -> None:
+def test_the_documented_layers_match_import_linters() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     checked = {
         container: [[layer.split(" | ") for layer in contract["layers"]]]

@@ -41,7 +41,7 @@ def upward_includes(sources: Path, chains: Chains) -> Iterator[str]:
                     yield f"{name} includes {included}"
 
 
-def test_folders_include_only_what_is_below_them() -> None:
+def test_folders_include_only_lower_layers() -> None:
     chains = drawn_layers()["csrc"]
     folders = {str(path.parent.relative_to(CSRC)) for path in CSRC.rglob("*.h")}
     assert set(below(chains)) == folders, "every folder has its place in docs/architecture.md"

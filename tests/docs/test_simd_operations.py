@@ -47,7 +47,7 @@ ALL, PACKED, OPTIONAL = (LISTED[title] for title in LISTED)
 
 
 @pytest.mark.parametrize("isa", ["reference", *PACKING])
-def test_an_instruction_set_defines_what_is_listed(isa: str) -> None:
+def test_an_instruction_set_defines_the_listed_operations(isa: str) -> None:
     names = defined(source(CPU / isa / "simd.h"))
     required = ALL | PACKED if isa in PACKING else ALL
     assert required - names == set()

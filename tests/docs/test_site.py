@@ -38,7 +38,7 @@ WIDE = (
 """Pages with the widest tables."""
 
 
-def test_pages_fit_a_desk_and_a_phone_and_options_do_not_break(site: Path) -> None:
+def test_pages_fit_desktop_and_phone_and_options_do_not_wrap(site: Path) -> None:
     with sync_playwright() as playwright, chromium(playwright) as browser:
         page = browser.new_page()
         for width in (1280, 360):

@@ -54,7 +54,7 @@ def test_no_file_class_or_function_is_too_long() -> None:
     ],
     ids=["file", "function", "shorter function", "class", "method", "kernel"],
 )
-def test_the_check_finds_what_is_too_long(
+def test_the_check_finds_long_files_classes_and_functions(
     text: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "FILE.py"

@@ -35,7 +35,7 @@ def test_the_sample_is_valid(tmp_path: Path) -> None:
         ("topologyManagerScope: pod", "topologyScope: pod", "strict decoding"),
     ],
 )
-def test_the_kubelet_would_tell_a_mistake(tmp_path: Path, old: str, new: str, named: str) -> None:
+def test_the_kubelet_check_detects_a_mistake(tmp_path: Path, old: str, new: str, named: str) -> None:
     text = SAMPLE.read_text()
     assert old in text
     assert named in judged(text.replace(old, new), tmp_path)

@@ -29,7 +29,7 @@ def hub(installed: InstalledNode) -> Iterator[tuple[HubServer, str]]:
         yield found
 
 
-def test_a_model_of_a_hub_is_pulled_served_and_kept(
+def test_a_hub_model_is_pulled_served_and_cached(
     installed: InstalledNode, client_pod: str, kube: Kube, hub: tuple[HubServer, str]
 ) -> None:
     server, endpoint = hub
@@ -50,7 +50,7 @@ def test_a_model_of_a_hub_is_pulled_served_and_kept(
     assert server.asked_bytes == num_bytes, "the second service takes what is there"
 
 
-def test_a_token_that_the_hub_refuses_is_said_and_a_mended_one_is_used(
+def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
     installed: InstalledNode, kube: Kube, hub: tuple[HubServer, str]
 ) -> None:
     server, endpoint = hub
@@ -74,7 +74,7 @@ def test_a_token_that_the_hub_refuses_is_said_and_a_mended_one_is_used(
 
 
 def refusal(kube: Kube, name: str) -> str:
-    """What the service says of a token that the hub has refused; empty before it does."""
+    """The service's message about a token that the hub rejected; empty if there is none yet."""
     status = kube.get("inferenceservices", name, NAMESPACE).get("status", {})
     refused = [found for found in status.get("conditions", []) if found["reason"] == "TokenRefused"]
     return next((found["message"] for found in refused if found["type"] == "ModelPulled"), "")

@@ -37,12 +37,10 @@ def allowed_cpus(installed: InstalledNode, pod: str) -> str:
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
-def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
-    installed: InstalledNode, client_pod: str, kube: Kube
-) -> None:
+def test_a_tiny_model_is_served_pinned_and_cleaned_up(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
     with served(installed, sample("tiny-cpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
-        assert len(chunks) > 5, "streamed, not sent at once"
+        assert len(chunks) > 5, "streamed, not sent as one chunk"
         assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
         assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
 
@@ -55,7 +53,7 @@ def test_a_tiny_model_is_served_pinned_and_leaves_nothing(
         assert placement["node"] == installed.node.name
         assert placement["cpus"] == allowed_cpus(installed, pod_name) == "1"
         # The kubelet takes the CPU from all others when it next looks, every 10 s.
-        wait_for("the CPU to be nobody else's", lambda: allowed_cpus(installed, client_pod) == "0", timeout_s=30)
+        wait_for("the CPU to be exclusive", lambda: allowed_cpus(installed, client_pod) == "0", timeout_s=30)
         assert placement["memoryNodes"] == "0"
         assert placement["localPercent"] == 100
 
@@ -89,7 +87,7 @@ def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: Instal
     assert found.split() == ["10001"]
 
 
-def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: InstalledNode, kube: Kube) -> None:
+def test_a_device_plugins_gpu_is_allocated_and_reported(installed: InstalledNode, kube: Kube) -> None:
     # The device exists by name only: without the fall-back the engine would end.
     resources = {"cpus": 1, "memory": "4Gi", "gpus": 1, "cpuFallback": True}
     with served(installed, sample("tiny-gpu", resources=resources)) as name:
@@ -103,7 +101,9 @@ def test_a_gpu_of_a_device_plugin_is_given_and_its_report_read(installed: Instal
         assert condition(kube, name, "NUMAPinned")["reason"] == "GPUNodeUnknown"
 
 
-def test_more_cpus_than_are_exclusive_is_said_and_tried_seldom(installed: InstalledNode, kube: Kube) -> None:
+def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
+    installed: InstalledNode, kube: Kube
+) -> None:
     """A scheduler that does not count, as the node's own accounting would stop such a pod before its kubelet does."""
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 0}
     service = sample("tiny-cpu", resources=resources, scheduling={"schedulerName": "binds-anyway"})
@@ -152,7 +152,7 @@ def bind_anyway(kube: Kube, node: str, stop: threading.Event) -> None:
                 kube.post("pods", pod["metadata"]["name"], "binding", body, NAMESPACE)
 
 
-def test_a_killed_engine_comes_back_and_is_not_ready_meanwhile(
+def test_a_killed_engine_restarts_and_is_not_ready_in_the_meantime(
     installed: InstalledNode, client_pod: str, kube: Kube
 ) -> None:
     with served(installed, sample("tiny-cpu")) as name, seen_ready(kube, name) as readiness:
@@ -217,7 +217,7 @@ def test_a_change_drains_the_running_request_and_restarts_once(
         chunks = [json.loads(line) for line in running.lines[:-1]]
         finished = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
         assert finished == ["length"] * NUM_CHOICES
-        assert all(len(uids) <= 1 for uids in seen), "never two engine pods at once"
+        assert all(len(uids) <= 1 for uids in seen), "never two engine pods at the same time"
         assert len({uid for uids in seen for uid in uids}) == 2, "one restart"
         installed.kubectl("wait", "--for=condition=Ready", f"bisvc/{name}", "--timeout=120s")
         (after,) = engine_pods(kube, name)

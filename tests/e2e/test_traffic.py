@@ -63,7 +63,7 @@ def test_no_request_fails_during_a_rolling_restart(installed: InstalledNode, kub
         def replaced() -> bool:
             return len(ready_uids(kube) - before) == 2
 
-        wait_for("both pods anew", replaced, ROLLOUT_TIMEOUT_S)
+        wait_for("both pods to be replaced", replaced, ROLLOUT_TIMEOUT_S)
         flows(found)
     assert found.failures == []
 

@@ -108,7 +108,7 @@ CHECKS = {
 """What must be so after the block with these words."""
 
 
-def test_the_tutorial_does_what_it_says(bare: InstalledNode, environment: dict[str, str]) -> None:
+def test_the_tutorials_commands_have_the_described_results(bare: InstalledNode, environment: dict[str, str]) -> None:
     checked = set()
     uid = ""
     for block in blocks():

@@ -117,9 +117,9 @@ def test_experts(rng, make_matrix, isa, num_bytes, down):
 
 @pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 @pytest.mark.parametrize(("length", "heads"), [(70, 4), (70, 7), (390, 16)])
-def test_attention_whatever_the_chunks_blocks_and_neighbours(rng, isa, length, heads):
-    """One sequence; its last 23 tokens are asked in any grouping and from any paging. Those of the longest one lie on
-    both sides of a border between two stretches of positions, which are attended to apart."""
+def test_attention_is_independent_of_chunks_blocks_and_batch(rng, isa, length, heads):
+    """The last 23 tokens of a sequence are computed in any grouping and with any paging. In the longest sequence, they
+    are on both sides of the border between two ranges of positions that are computed separately."""
     width = 36
     rows, query = normal(rng, length, width), normal(rng, NUM_TOKENS, heads, width)
     num_runs = 0

@@ -80,19 +80,19 @@ def test_parts_are_views_of_the_packed_experts_divided_along_the_width(experts) 
     assert sum(part.expert_bytes for part in parts) * NUM_EXPERTS == sum(size for _, (_, size) in packed.memory)
 
 
-def test_a_part_keeps_its_memory_when_the_experts_are_gone(experts) -> None:
+def test_a_part_keeps_its_memory_after_the_experts_are_deleted(experts) -> None:
     packed, (_, _, down) = experts
     [_, second] = packed.parts
     del packed
     np.testing.assert_array_equal(kernels.unpack(second[2]), down[:, :, 64:].astype(np.float32))
 
 
-def test_experts_seen_in_place_have_no_parts(make_matrix) -> None:
+def test_unpacked_experts_have_no_parts(make_matrix) -> None:
     matrix, _ = make_matrix(T.F32, 32, 32)
     assert panels_of(kernels.Experts(matrix, matrix, matrix, 1)) == []
 
 
-def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None:
+def test_every_byte_is_registered_once_in_chunks_and_unregistered(experts) -> None:
     packed, _ = experts
     registrar, shares = Registrar(), []
     pinned = pin([packed], registrar, shares.append)
@@ -109,7 +109,7 @@ def test_every_byte_is_registered_once_in_pieces_and_given_back(experts) -> None
     assert pinned.num_bytes == 0
 
 
-def test_what_nobody_holds_is_given_back(experts) -> None:
+def test_unused_memory_is_returned(experts) -> None:
     registrar = Registrar()
     with Pinning(registrar) as pinning:
         pinning.add(experts[0])
@@ -120,7 +120,7 @@ def test_what_nobody_holds_is_given_back(experts) -> None:
 
 
 @pytest.mark.parametrize("piece", [0, 1, 7])
-def test_a_refused_piece_leaves_everything_pageable_and_says_so_once(experts, piece, caplog) -> None:
+def test_a_failed_pinning_leaves_memory_pageable_and_is_logged_once(experts, piece, caplog) -> None:
     registrar = Registrar(refuses=piece)
     with caplog.at_level(logging.WARNING):
         pinned = pin([experts[0]], registrar)
@@ -132,7 +132,7 @@ def test_a_refused_piece_leaves_everything_pageable_and_says_so_once(experts, pi
 
 
 @pytest.mark.parametrize("is_enough", [True, False])
-def test_a_refused_piece_is_tried_again_once_others_have_made_room(experts, is_enough: bool) -> None:
+def test_a_rejected_chunk_is_retried_after_room_was_made(experts, is_enough: bool) -> None:
     registrar = Registrar(refuses=2)
     asked = []
 

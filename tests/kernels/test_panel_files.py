@@ -41,7 +41,7 @@ def packed(path: Path, *, mapped: bool, checksum: int | None) -> tuple[kernels.M
 
 
 @pytest.mark.parametrize("mapped_again", [False, True])
-def test_panels_packed_into_a_file_come_from_it_again(tmp_path: Path, mapped_again: bool) -> None:
+def test_panels_packed_into_a_file_are_read_from_it(tmp_path: Path, mapped_again: bool) -> None:
     plain = kernels.pack(POOL, matrix(), ISA, activation_bytes=2)
     first, file = packed(tmp_path / "panels", mapped=True, checksum=None)
     np.testing.assert_array_equal(first.panels, plain.panels)
@@ -49,7 +49,7 @@ def test_panels_packed_into_a_file_come_from_it_again(tmp_path: Path, mapped_aga
     np.testing.assert_array_equal(again.panels, plain.panels)
 
 
-def test_panels_in_memory_of_their_own_are_written_by_whoever_wants_to(tmp_path: Path) -> None:
+def test_panels_packed_in_memory_can_be_written_to_a_file(tmp_path: Path) -> None:
     first, file = packed(tmp_path / "panels", mapped=False, checksum=None)
     memory = file.memory
     assert memory is not None
@@ -71,7 +71,7 @@ def test_a_byte_that_changed_is_seen(tmp_path: Path, mapped: bool) -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_file_that_was_cut_is_seen(tmp_path: Path, mapped: bool) -> None:
+def test_a_truncated_file_is_detected(tmp_path: Path, mapped: bool) -> None:
     _, file = packed(tmp_path / "panels", mapped=True, checksum=None)
     os.truncate(tmp_path / "panels", PAGE)
     with pytest.raises(RuntimeError, match="too s"):
@@ -86,7 +86,7 @@ def experts() -> kernels.Experts:
     return kernels.Experts(gate, up, down, 4)
 
 
-def test_experts_come_from_their_files(tmp_path: Path) -> None:
+def test_experts_are_read_from_their_files(tmp_path: Path) -> None:
     checksums: dict[str, int] = {}
 
     def packed() -> kernels.Experts:
@@ -135,7 +135,7 @@ wrote none, changes the second alone."""
 
 
 @pytest.mark.parametrize("isa", [isa for isa in kernels.usable_isas() if isa != "reference"])
-def test_panels_of_another_layout_have_another_version(isa: str) -> None:
+def test_a_changed_panel_layout_has_a_new_version(isa: str) -> None:
     found = hashlib.sha256()
     for form in kernels.formats():
         rng = np.random.default_rng(form.ggml_type)

@@ -70,7 +70,7 @@ def step(x: torch.Tensor) -> None:
         pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=block)
 
 
-def test_no_more_threads_compile_than_the_quota_lets_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_quota_limits_compiling_threads(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(read_machine(), cpu_quota=CpuQuota(1.5, "/pod"))
     monkeypatch.setattr("ballast.model.hybrid.startup.parallel_compile.read_machine", lambda: machine)
     with parallel_compile(lambda: None, lambda _: None):
@@ -78,7 +78,7 @@ def test_no_more_threads_compile_than_the_quota_lets_run(driver: Driver, monkeyp
     assert driver.loaded == ["ballast-compile_0"] * len(BLOCKS)
 
 
-def test_kernels_are_compiled_and_loaded_by_threads_and_launched_afterwards_alone(driver: Driver) -> None:
+def test_kernels_are_compiled_and_loaded_by_threads_before_launch(driver: Driver) -> None:
     x, bound, reported = torch.zeros(2, 64), [], []
     plain = KernelInterface.__getitem__
     with parallel_compile(lambda: bound.append(threading.current_thread().name), reported.append):
@@ -120,9 +120,7 @@ def test_a_compile_that_fails_once_is_made_up_for(driver: Driver, monkeypatch: p
     assert driver.num_launched == len(BLOCKS)
 
 
-def test_kernels_are_compiled_ahead_while_others_wait_for_nothing(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_compiled_ahead_without_blocking_others(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, may_load, x = driver.utils.load_binary, threading.Event(), torch.zeros(2, 64)
 
     def load(name: str, *args: object) -> tuple[object, object, int, int, int]:
@@ -153,7 +151,7 @@ def test_kernels_compiled_ahead_are_found_by_a_later_parallel_compile(driver: Dr
     assert driver.num_launched == len(driver.loaded) == len(BLOCKS)
 
 
-def test_a_kernel_that_cannot_be_compiled_ahead_fails_where_it_is_launched(driver: Driver) -> None:
+def test_a_kernel_that_fails_to_compile_ahead_fails_at_its_launch(driver: Driver) -> None:
     x = torch.zeros(2, 64)
     with CompileAhead(lambda: None) as ahead, ahead.kernels():
         pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)  # no power of two

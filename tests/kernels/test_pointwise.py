@@ -52,7 +52,7 @@ def unturned(device: torch.device) -> Callable[..., tuple[TorchPointwise, Triton
 
 
 def step_of(positions: list[int], slots: list[int], device: torch.device) -> Step:
-    """Of which only positions and slots are read."""
+    """A step with only the fields that pointwise kernels read: positions and slots."""
     tables = (torch.tensor(values, dtype=torch.int32, device=device) for values in (positions, slots))
     return Step(*tables, torch.empty(0, dtype=torch.int64), ())
 
@@ -80,7 +80,7 @@ def test_a_part_of_wider_rows_is_normed_by_itself(device, both) -> None:
 
 
 @pytest.mark.parametrize(("rank", "num_heads", "dtype"), [(64, 3, torch.float32), (48, 16, torch.float16)])
-def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
+def test_queries_and_keys_are_rotated_and_keys_written_to_their_slot(
     device, both, rank: int, num_heads: int, dtype: torch.dtype
 ) -> None:
     nope, joined = random(3, num_heads, rank, device=device), random(3, num_heads * 40 + rank, device=device)
@@ -97,7 +97,7 @@ def test_queries_and_keys_turn_by_their_position_and_keys_reach_their_slot(
 
 
 @pytest.mark.parametrize(("num_heads", "dtype"), [(3, torch.float32), (16, torch.float16)])
-def test_queries_outside_the_latent_space_turn_alike_and_the_cache_alone_is_written(
+def test_expanded_queries_are_rotated_and_only_the_cache_is_written(
     device, both, num_heads: int, dtype: torch.dtype
 ) -> None:
     heads = random(3, num_heads * 40 + 64, device=device)[:, : num_heads * 40].view(3, num_heads, 40)
@@ -122,7 +122,7 @@ def test_queries_outside_the_latent_space_turn_alike_and_the_cache_alone_is_writ
     ("dtype", "big", "num_beyond"),
     [(torch.float16, 1e6, 7), (torch.bfloat16, 3.395e38, 7), (torch.float32, 3.395e38, 0)],
 )
-def test_what_the_cache_cannot_hold_becomes_its_largest_number_and_is_counted(
+def test_values_too_large_for_the_cache_are_clamped_and_counted(
     device, unturned, dtype: torch.dtype, big: float, num_beyond: int
 ) -> None:
     largest, rank = torch.finfo(dtype).max, 64
@@ -205,7 +205,7 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
 
 
-def test_a_norm_of_all_heads_takes_their_mean_square_together(both, unturned) -> None:
+def test_a_norm_of_all_heads_uses_their_common_mean_square(both, unturned) -> None:
     device = both[0]._cos.device
     query, key = (
         random(1, 2, ROPE, device=device) * torch.tensor([[[1.0], [9.0]]], device=device),
@@ -253,7 +253,7 @@ def test_heads_that_are_too_large_are_bounded_and_counted(device, unturned) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("pairs_apart", [True, False], ids=["halves", "neighbours"])
 @pytest.mark.parametrize(("key_dim", "num_heads"), [(40, 3), (ROPE, 16)])
-def test_an_indexers_key_is_normed_and_its_first_entries_turn_as_the_queries_do(
+def test_an_indexers_key_is_normed_and_rotated_like_its_queries(
     device, both, key_dim: int, num_heads: int, pairs_apart: bool, dtype: torch.dtype
 ) -> None:
     joined = random(3, num_heads * key_dim + 20, device=device)
@@ -282,7 +282,7 @@ def test_an_indexers_key_is_normed_and_its_first_entries_turn_as_the_queries_do(
         torch.testing.assert_close(found, turned.to(dtype), **close)
 
 
-def test_an_indexers_key_and_queries_that_are_too_large_are_bounded_and_counted(device, unturned) -> None:
+def test_indexer_values_that_are_too_large_are_clamped_and_counted(device, unturned) -> None:
     query, key = torch.ones(1, 2, ROPE + 8, device=device), torch.ones(1, ROPE + 8, device=device)
     query[0, 0, 3], query[0, 1, ROPE + 2], query[0, 1, 4] = 1e6, -1e6, torch.nan
     shift = torch.zeros(ROPE + 8, device=device)
@@ -298,7 +298,7 @@ def test_an_indexers_key_and_queries_that_are_too_large_are_bounded_and_counted(
         assert int(way.num_saturated) == 4
 
 
-def test_a_gate_opens_what_goes_up(device, both) -> None:
+def test_gate_and_up_products_are_combined(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
     plain, fused = (way.gated(gate, up) for way in both)
     torch.testing.assert_close(fused, plain, **CLOSE)

@@ -25,7 +25,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 @pytest.mark.parametrize("count", [1, 3, BLOCK_WORDS, BLOCK_WORDS + 1, 5 * BLOCK_WORDS - 1])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.uint8])
-def test_all_that_is_to_be_copied_arrives_and_nothing_else_changes(
+def test_copies_are_complete_and_change_nothing_else(
     way: tuple[SmallCopy, torch.device], count: int, dtype: torch.dtype
 ) -> None:
     copy, device = way
@@ -52,7 +52,7 @@ def test_a_copy_is_made_where_launches_only_compile(way: tuple[SmallCopy, torch.
 
 
 @pytest.mark.gpu
-def test_a_small_copy_waits_for_no_large_ones_of_another_stream() -> None:
+def test_a_small_copy_does_not_wait_for_large_copies_of_another_stream() -> None:
     device = torch.device("cuda:0")
     copy, aside = carried(small_copy_kernels), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
     large, small = torch.empty(LARGE_BYTES, dtype=torch.uint8).pin_memory(), torch.arange(64).int().pin_memory()

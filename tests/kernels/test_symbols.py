@@ -57,7 +57,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize(("source", "symbol"), SHARED.items(), ids=SHARED.values())
-def test_a_function_that_an_isa_object_would_share_is_found(tmp_path, source, symbol):
+def test_a_function_shared_by_isa_objects_is_detected(tmp_path, source, symbol):
     head = "namespace ballast { const void* a_kernels(); const void* b_kernels(); }\n"
     for name, text in {"isa": head + source, "rest": ""}.items():
         (tmp_path / f"{name}.cpp").write_text(text)
@@ -78,7 +78,7 @@ def test_a_function_that_an_isa_object_would_share_is_found(tmp_path, source, sy
 
 
 @pytest.mark.parametrize("isa", FAST_ISAS)
-def test_an_isa_object_computes_with_what_it_is_named_after(isa):
+def test_an_isa_object_uses_the_instructions_of_its_name(isa):
     """Its only function returns a table of its own functions under its name, so packing for a name runs these."""
     wide, dot, tiles = "%zmm", "vpdpbusd", "tdpb"
     expected = {"avx2": set(), "avx512": {wide, dot}, "amx": {wide, dot, tiles}}[isa]
@@ -89,7 +89,7 @@ def test_an_isa_object_computes_with_what_it_is_named_after(isa):
         assert {word for word in (wide, dot, tiles) if word in listing.stdout} == expected
 
 
-def test_the_extension_exports_its_entry_alone():
+def test_the_extension_exports_only_its_entry_point():
     """Anything else could be taken by another extension, or from one: a C++ library linked in statically crashes so."""
     listing = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
     assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["PyInit__core"]

@@ -123,7 +123,7 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
     check(launched, run, sizes_for_steps(MOST, num_used, EXPERTS))
 
 
-def test_each_number_stands_for_those_up_to_the_next_and_the_most_is_tried_itself() -> None:
+def test_warmup_sizes_cover_ranges_and_include_the_maximum() -> None:
     assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 4096]
     assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 1025, 16384]
     assert sizes_for_experts(1, 8, 256) == [1]

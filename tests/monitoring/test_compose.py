@@ -38,7 +38,7 @@ def test_docker_reads_it_and_every_image_has_a_version() -> None:
         assert service(name)["network_mode"] == "host"
 
 
-def test_promtool_takes_prometheus_configuration_with_the_rules(tmp_path: Path) -> None:
+def test_promtool_accepts_the_prometheus_configuration(tmp_path: Path) -> None:
     for inside, here in mounted("prometheus").items():
         shutil.copy(here, tmp_path / PurePosixPath(inside).name)
     assert "SUCCESS" in promtool("check", "config", "--lint-fatal", "prometheus.yml", folder=tmp_path)

@@ -29,7 +29,7 @@ def test_a_service_that_is_not_ready_is_red() -> None:
     assert steps("fleet", "Not ready") == [(None, "green"), (1, "red")]
 
 
-def test_conditions_are_a_table_with_what_is_false_red_and_first() -> None:
+def test_conditions_are_a_table_with_false_ones_red_and_first() -> None:
     table = panel("fleet", "Conditions")
     assert (table["type"], table["targets"][0]["format"]) == ("table", "table")
     assert table["options"]["sortBy"] == [{"displayName": "status", "desc": False}]
@@ -44,7 +44,7 @@ def test_conditions_are_a_table_with_what_is_false_red_and_first() -> None:
     }
 
 
-def test_services_that_never_ran_and_servers_without_an_operator_can_be_chosen() -> None:
+def test_services_that_never_ran_and_standalone_servers_can_be_selected() -> None:
     queries = {each["name"]: each["query"] for each in BOARDS["service"]["templating"]["list"] if "query" in each}
     for name in ("namespace", "service"):
         assert "ballast_operator_service_condition|ballast_batch_slots" in str(queries[name])

@@ -35,7 +35,7 @@ def test_the_committed_picture_has_every_panel_of_the_dashboard(name: str) -> No
     assert found == wanted, "run: make dashboard-pictures"
 
 
-def test_a_panel_is_drawn_by_its_kind_and_says_where_it_has_no_data() -> None:
+def test_a_panel_is_drawn_by_its_type_and_shows_missing_data() -> None:
     board = BOARDS["fleet"]
     found = answers(board, Constant(), WINDOW, CHOICES)
     svg = draw(board, found, marks(board, Constant(), WINDOW, CHOICES), WINDOW)
@@ -58,7 +58,7 @@ class Constant:
         ]
 
 
-def test_a_gap_stays_a_gap_and_what_is_no_number_is_not_drawn() -> None:
+def test_gaps_stay_gaps_and_nans_are_not_drawn() -> None:
     board = BOARDS["service"]
     [queue] = [panel["id"] for panel in board["panels"] if panel["title"] == "Queue"]
     one, other = answers(board, Constant(), WINDOW, CHOICES)[queue]
@@ -68,13 +68,13 @@ def test_a_gap_stays_a_gap_and_what_is_no_number_is_not_drawn() -> None:
     assert all(map(math.isnan, other.values))
 
 
-def test_a_mark_stands_where_its_query_begins_to_have_a_value() -> None:
+def test_an_annotation_is_drawn_where_its_query_first_has_a_value() -> None:
     assert [(mark.colour, mark.time) for mark in marks(BOARDS["fleet"], Constant(), WINDOW, CHOICES)] == [
         (colour, time) for colour in ("blue", "red") for time in (1000, 1008, 1000)
     ]
 
 
-def test_what_is_chosen_stands_in_the_queries() -> None:
+def test_selected_variables_are_inserted_into_queries() -> None:
     query = 'rate(a{namespace=~"$namespace",service=~"$service"}[$__rate_interval]) / $node_bandwidth'
     chosen = Choices("15s", {"service": "chat"})
     assert filled_in(query, BOARDS["service"], chosen) == 'rate(a{namespace=~".*",service=~"chat"}[15s]) / 200'
@@ -82,7 +82,7 @@ def test_what_is_chosen_stands_in_the_queries() -> None:
         filled_in("$pod", BOARDS["service"], chosen)
 
 
-def test_a_table_says_how_many_rows_it_has_no_room_for() -> None:
+def test_a_table_reports_the_number_of_omitted_rows() -> None:
     board = BOARDS["fleet"]
     [table] = [panel["id"] for panel in board["panels"] if panel["type"] == "table"]
     found = {panel["id"]: [] for panel in board["panels"]}

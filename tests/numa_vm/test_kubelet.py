@@ -48,7 +48,7 @@ def numa_option(pod: Object) -> str:
     return str(arguments[arguments.index("--numa") + 1])
 
 
-def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster, table: Table) -> None:
+def test_one_numa_node_is_allocated_and_preferably_the_gpus(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("single-numa-node")
     assert f"node {NAME}: CPUs static, memory Static, topology single-numa-node" in cluster.doctor()
     with cluster.service("plain", "SingleNode", "Require") as name:
@@ -56,7 +56,7 @@ def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster
         cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
         without = seen(cluster, name)
     # Node 0 is free again: only the GPU draws the next pod to node 1.
-    with cluster.service("beside-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
+    with cluster.service("with-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
         # There is no driver that could tell the process where its GPU is: said, not assumed, and required.
         cluster.wait(name, "NUMAPinned", "False", "GPUNodeUnknown")
         cluster.wait(name, "Ready", "False", "GPUNodeUnknown")
@@ -68,7 +68,7 @@ def test_one_numa_node_is_given_and_the_gpus_before_others(cluster: GuestCluster
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs and a GPU", **with_gpu, numa_pinned=reason)
 
 
-def test_a_pod_that_fits_no_numa_node_is_refused_seldom(cluster: GuestCluster, table: Table) -> None:
+def test_a_pod_that_fits_no_numa_node_is_retried_rarely(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("single-numa-node")
     with cluster.service("large", "SingleNode", "Prefer", cpus=4) as large:
         message = cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
@@ -86,7 +86,7 @@ def test_a_pod_that_fits_no_numa_node_is_refused_seldom(cluster: GuestCluster, t
     table.add("kubelet single-numa-node, SingleNode, 4 CPUs", refused=True, attempts_in_45_s=max(attempts) + 1)
 
 
-def test_restricted_spreads_only_what_needs_several_nodes(cluster: GuestCluster, table: Table) -> None:
+def test_restricted_spreads_only_pods_that_need_several_nodes(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("restricted")
     with cluster.service("spread", "AllNodes", "Require", cpus=5) as spread:
         cluster.wait(spread, "Scheduled", "False", "TopologyAffinityError")  # one node has the memory
@@ -99,7 +99,7 @@ def test_restricted_spreads_only_what_needs_several_nodes(cluster: GuestCluster,
     table.add("kubelet restricted, AllNodes, 5 CPUs and 2 GiB", refused=False, cpus=given.cpus, memory_nodes="0-1")
 
 
-def test_what_fits_no_numa_node_starts_and_says_so(cluster: GuestCluster, table: Table) -> None:
+def test_a_pod_that_fits_no_numa_node_starts_and_reports_it(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("best-effort")
     with cluster.service("wide", "SingleNode", "Prefer", cpus=4) as name:
         cluster.wait(name, "Ready", "True", "Serving")

@@ -118,7 +118,7 @@ def test_each_node_computes_with_the_experts_in_its_own_memory(guest: Guest, tab
     assert {node["node"]: node["threads"] for node in two["nodes"]} == {0: 2, 1: 2}
     assert set(bound) == {0, 1}
     for node, pages in bound.items():
-        assert set(pages) == {node}, "pages that are bound to a node lie on it"
+        assert set(pages) == {node}, "pages that are bound to a node are on it"
     experts = {node["node"]: node["expert_bytes"] for node in two["nodes"]}
     total = sum(experts.values())
     assert all(abs(part / total - 0.5) < 0.05 for part in experts.values()), f"halves, for two threads each: {experts}"
@@ -139,7 +139,7 @@ def test_each_node_computes_with_the_experts_in_its_own_memory(guest: Guest, tab
     table.add("numa_maps, two nodes", bound_pages_on_own_node=[bound[0][0], bound[1][1]], bound_pages_elsewhere=0)
 
 
-def test_single_keeps_on_one_node_what_auto_would_spread(guest: Guest, table: Table) -> None:
+def test_single_keeps_one_node_where_auto_would_spread(guest: Guest, table: Table) -> None:
     for mode, threads in (("auto", [1, 1]), ("single", [2, 0])):
         with running(guest, mode, options=("--numa", mode, "--cpu_threads", "2")) as server:
             report, bound = server.report(), server.bound_pages()
@@ -150,7 +150,7 @@ def test_single_keeps_on_one_node_what_auto_would_spread(guest: Guest, table: Ta
         table.add(f"server, 2 threads, --numa {mode}", **seen, share_local=report["share_local"])
 
 
-def test_off_binds_nothing(guest: Guest, table: Table) -> None:
+def test_numa_off_binds_no_memory(guest: Guest, table: Table) -> None:
     with running(guest, "off", options=("--numa", "off")) as server:
         report, bound = server.report(), server.bound_pages()
         assert server.text(PROMPTS[0])

@@ -58,7 +58,7 @@ def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[st
     ["", "{", "5", "- a", "a: b", "\x00", "clusters: 5\ncurrent-context: x\ncontexts: [{name: x, context: 5}]"],
     ids=ascii,
 )
-def test_an_invalid_kubeconfig_is_named(
+def test_an_invalid_kubeconfig_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     config = tmp_path / "kubeconfig"
@@ -108,7 +108,7 @@ def test_a_service_is_looked_for_in_the_namespace_of_the_context(
     assert asked[0] == f"/apis/serving.ballast.dev/v1alpha1/namespaces/{namespace}/inferenceservices/chat"
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     write_credentials(tmp_path / "kubeconfig", 1, "token")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -68,7 +68,7 @@ def test_both_versions_are_served_with_the_same_content_and_one_is_stored(plural
 
 
 @pytest.mark.parametrize("plural", DEFINITIONS)
-def test_an_apply_by_the_client_has_room_for_the_definition(plural):
+def test_the_crd_fits_the_annotation_of_a_client_side_apply(plural):
     """It keeps the whole definition in an annotation, and annotations have at most 256 KiB."""
     assert len(json.dumps(DEFINITIONS[plural]())) < 200 * 2**10
 
@@ -93,7 +93,7 @@ def test_every_field_is_described_and_bounded(path, field):
     }  # fmt: skip
 
 
-def test_a_field_of_the_spec_is_required_or_defaulted_or_absent_by_choice():
+def test_every_spec_field_is_explicitly_required_defaulted_or_optional():
     def check(schema, path):
         for name, field in schema.get("properties", {}).items():
             is_object_or_list = field["type"] in ("object", "array")
@@ -209,7 +209,7 @@ def test_two_spreads_with_one_key_are_rejected(second):
     assert len(Scheduling.model_validate({"topologySpreadConstraints": both}).topology_spread_constraints) == 3
 
 
-def test_names_and_columns_are_those_of_the_contract():
+def test_names_and_columns_match_the_contract():
     spec = service_definition()["spec"]
     assert (spec["group"], spec["names"]["shortNames"], spec["names"]["categories"]) == (
         "serving.ballast.dev",

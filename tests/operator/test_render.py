@@ -18,13 +18,13 @@ SERVICES = [*sorted((HERE / "services").glob("*.yaml")), *sorted(SAMPLES.glob("*
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
-def test_children_are_exactly_the_golden_ones(service, capsys):
+def test_children_match_the_golden_files(service, capsys):
     assert main(["render", "-f", str(service), "--allowed-host-path", "/srv", *AGENT]) == 0
     golden = HERE / "golden" / service.name
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == list(yaml.safe_load_all(golden.read_text()))
 
 
-def test_no_golden_file_is_left_over():
+def test_every_golden_file_is_used():
     assert {path.name for path in (HERE / "golden").iterdir()} == {path.name for path in SERVICES}
 
 

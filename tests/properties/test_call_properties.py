@@ -101,7 +101,7 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=10, deadline=None)
 @given(call=values)
-def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
+def test_a_call_truncated_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
     call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
     assume(can_be_written(form, call))
     one, tools = FORMS[form], tool(PARAMETERS)
@@ -170,7 +170,7 @@ def spoken(form: str, seed: int) -> str | None:
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=st.integers(0, 2**32))
-def test_what_the_grammar_of_a_call_allows_is_read_as_arguments_that_fit(form: str, seed: int) -> None:
+def test_calls_that_the_grammar_allows_parse_to_valid_arguments(form: str, seed: int) -> None:
     text = spoken(form, seed)
     assume(text is not None)
     assert text is not None

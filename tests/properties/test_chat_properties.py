@@ -118,7 +118,7 @@ def may_call(body: dict[str, Any]) -> set[str]:
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
-def test_a_valid_request_is_answered_alike_streamed_and_whole(server: ServerProcess, body: dict[str, Any]) -> None:
+def test_a_valid_request_gets_the_same_reply_streamed_and_whole(server: ServerProcess, body: dict[str, Any]) -> None:
     url = f"{server.url}/v1/chat/completions"
     reply = httpx.post(url, json=body, timeout=60)
     assert reply.status_code == 200, reply.text

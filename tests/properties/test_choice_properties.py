@@ -54,7 +54,7 @@ def play(job: Job, made: list[Output]) -> tuple[list[Piece], Choice]:
 
 
 @given(streams, stops, cuts, st.booleans(), st.booleans(), st.booleans())
-def test_a_choice_says_the_same_however_its_tokens_come(
+def test_a_choice_is_the_same_for_any_grouping_of_tokens(
     ids: list[int], stop: list[str], sizes: list[int], ends: bool, keep: bool, echo: bool
 ) -> None:
     ids = [*ids, EOS] if ends else ids
@@ -80,7 +80,7 @@ def test_a_choice_says_the_same_however_its_tokens_come(
 
 
 @given(streams, stops, cuts)
-def test_no_token_goes_out_before_its_text(ids: list[int], stop: list[str], sizes: list[int]) -> None:
+def test_no_token_is_sent_before_its_text(ids: list[int], stop: list[str], sizes: list[int]) -> None:
     pieces, choice = play(job(stop, keep=False, echo=False), outputs(ids, [1] * len(ids), FinishReason.LENGTH))
     shown = ""
     for piece in pieces:
@@ -90,7 +90,7 @@ def test_no_token_goes_out_before_its_text(ids: list[int], stop: list[str], size
 
 
 @given(streams, stops)
-def test_a_stop_string_is_kept_when_asked_for(ids: list[int], stop: list[str]) -> None:
+def test_a_stop_string_is_included_on_request(ids: list[int], stop: list[str]) -> None:
     (cut, *_), choice = play(job(stop, keep=False, echo=False), outputs(ids, [], FinishReason.LENGTH))
     (kept, *_), _ = play(job(stop, keep=True, echo=False), outputs(ids, [], FinishReason.LENGTH))
     if choice.finish_reason == "stop":

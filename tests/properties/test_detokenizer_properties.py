@@ -68,7 +68,7 @@ def test_the_pushed_text_is_the_decoded_text(ids: list[int], at: list[int]) -> N
 
 
 @given(streams, stops, st.lists(st.integers(0, 10**6), max_size=6))
-def test_a_stop_ends_the_text_at_the_same_place_however_it_is_pushed(
+def test_a_stop_string_ends_the_text_at_the_same_position_for_any_chunks(
     ids: list[int], stop: list[str], at: list[int]
 ) -> None:
     detokenizer = Detokenizer(TOKENIZER, stop)
@@ -79,7 +79,7 @@ def test_a_stop_ends_the_text_at_the_same_place_however_it_is_pushed(
 
 
 @given(streams, stops)
-def test_what_was_shown_is_always_the_beginning_of_the_final_text(ids: list[int], stop: list[str]) -> None:
+def test_streamed_text_is_always_a_prefix_of_the_final_text(ids: list[int], stop: list[str]) -> None:
     detokenizer = Detokenizer(TOKENIZER, stop)
     longest = max(map(len, stop), default=1)
     shown = ""

@@ -67,7 +67,9 @@ def cut(ids: list[int], at: list[int]) -> list[list[int]]:
 
 @given(replies, starts, stops, cuts)
 @settings(max_examples=600, deadline=None)
-def test_a_stream_says_what_the_whole_reply_says(text: str, start: Start, stop: list[str], at: list[int]) -> None:
+def test_a_stream_has_the_same_content_as_the_whole_reply(
+    text: str, start: Start, stop: list[str], at: list[int]
+) -> None:
     ids = encoded(text)
     at_once = parts_of([ids], start, stop)
     assert whole(parts_of(cut(ids, at), start, stop)) == whole(at_once)
@@ -76,7 +78,7 @@ def test_a_stream_says_what_the_whole_reply_says(text: str, start: Start, stop: 
 
 @given(replies, starts, cuts)
 @settings(max_examples=300, deadline=None)
-def test_the_order_of_parts_does_not_depend_on_the_cut(text: str, start: Start, at: list[int]) -> None:
+def test_the_order_of_parts_does_not_depend_on_chunking(text: str, start: Start, at: list[int]) -> None:
     ids = encoded(text)
     assert merged(parts_of(cut(ids, at), start, [])) == merged(parts_of([ids], start, []))
 

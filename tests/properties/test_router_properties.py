@@ -37,7 +37,7 @@ def rules(draw: st.DrawFn) -> RoutingSpec:
 @given(
     rule=rules(), seed=st.integers(0, 2**32 - 1), num_tokens=st.integers(0, 5), num_levels=st.sampled_from([1, 3, 33])
 )
-def test_the_device_chooses_what_the_cpu_chooses(
+def test_the_device_chooses_the_same_experts_as_the_cpu(
     rule: RoutingSpec, seed: int, num_tokens: int, num_levels: int
 ) -> None:
     # Logits and biases on coarse grids: many ties, and what is no tie is further apart than rounding.

@@ -18,7 +18,9 @@ weights_of = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_s
 
 
 @given(weights_of, st.integers(0, 3 * BLOCK), st.floats(0, 1, exclude_max=True))
-def test_the_running_sum_passes_its_share_in_the_same_place(weights: np.ndarray, padding: int, share: float) -> None:
+def test_the_running_sum_exceeds_the_threshold_at_the_chosen_index(
+    weights: np.ndarray, padding: int, share: float
+) -> None:
     weights = np.concatenate([weights, np.zeros(padding), weights])
     index = _index_at(weights, share)
     threshold = share * float(weights.sum())
@@ -30,15 +32,13 @@ def test_the_running_sum_passes_its_share_in_the_same_place(weights: np.ndarray,
     arrays.arrays(np.float64, st.integers(1, 4 * BLOCK), elements=st.floats(0, 1)),
     st.floats(0, 1, exclude_max=True, width=32),
 )
-def test_a_token_that_cannot_be_is_never_chosen(weights: np.ndarray, share: float) -> None:
+def test_an_impossible_token_is_never_chosen(weights: np.ndarray, share: float) -> None:
     weights[len(weights) // 2] = 1.0
     assert weights[_index_at(weights, share)] > 0
 
 
 @given(weights_of, st.integers(0, 500), st.sampled_from([0.0, 0.125, 0.5, 0.75, 0.96875, 0.999]))
-def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(
-    weights: np.ndarray, padding: int, top_p: float
-) -> None:
+def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(weights: np.ndarray, padding: int, top_p: float) -> None:
     weights = np.concatenate([weights, np.full(padding, 1 / 64)])
     order = sorted(range(len(weights)), key=lambda n: (-weights[n], n))
     reached = itertools.accumulate(weights[n] for n in order)
@@ -47,7 +47,7 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_its_share(
 
 
 @given(st.integers(0, 2**63), st.integers(1, 1000), st.sampled_from([0, 1, 40]), st.sampled_from([1.0, 0.9, 0.0]))
-def test_a_choice_is_among_those_that_are_likely_enough(seed: int, size: int, top_k: int, top_p: float) -> None:
+def test_a_chosen_token_meets_top_k_top_p_and_min_p(seed: int, size: int, top_k: int, top_p: float) -> None:
     logits = np.random.default_rng(seed).normal(0, 4, size).astype(np.float32)
     params = SamplingParams(max_tokens=1, top_k=top_k, top_p=top_p, min_p=0.01)
     token = CompiledSampler(params, (), seed).next_token(logits)

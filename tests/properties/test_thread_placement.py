@@ -24,7 +24,7 @@ def topologies(draw: st.DrawFn) -> numa.Topology:
 
 
 @given(topologies(), st.integers(1, 80))
-def test_every_thread_has_a_place_and_no_cpu_has_two_threads(topology: numa.Topology, num_threads: int) -> None:
+def test_every_thread_is_placed_and_no_cpu_has_two_threads(topology: numa.Topology, num_threads: int) -> None:
     placement = numa.place_threads(topology, num_threads)
     cpus = [cpu for node in placement.nodes for cpu in node.cpus if cpu != numa.ANY_CPU]
     assert placement.num_threads == num_threads

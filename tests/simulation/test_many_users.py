@@ -163,7 +163,7 @@ def first_tokens(
 
 @pytest.mark.parametrize(("users", "prompt_tokens"), [(2, 64), (4, 64), (8, 64), (16, 64), (16, 200), (8, 1000)])
 @pytest.mark.parametrize("is_joint", [True, False])
-def test_users_at_once_wait_no_longer_than_one_pass_over_all_of_them(
+def test_simultaneous_users_wait_at_most_one_pass_over_all_prompts(
     users: int, prompt_tokens: int, is_joint: bool
 ) -> None:
     by_cpu = [(1, 0.01), (16, 0.08), (64, 0.31), (256, 0.65), (1024, 1.5)]
@@ -173,7 +173,7 @@ def test_users_at_once_wait_no_longer_than_one_pass_over_all_of_them(
 
 
 @pytest.mark.parametrize(("users", "prompt_tokens"), [(16, 64), (16, 200), (8, 1000)])
-def test_prompts_share_a_pass_where_the_decode_lane_would_slow_it_down(users: int, prompt_tokens: int) -> None:
+def test_prompts_share_a_pass_if_decoding_would_slow_several_down(users: int, prompt_tokens: int) -> None:
     one_pass_s = float(np.interp(users * prompt_tokens, *zip(*QWEN3["prefill_costs"], strict=True)))
     assert max(first_tokens(users, prompt_tokens, 20, QWEN3, CONTENTION)) <= 1.05 * one_pass_s
 
@@ -187,7 +187,7 @@ def test_users_beyond_the_batch_do_not_delay_those_within(users: int) -> None:
     assert times[16:] == sorted(times[16:])
 
 
-def test_a_burst_with_one_lane_takes_no_longer_than_one_prompt_of_all_tokens() -> None:
+def test_a_burst_in_one_lane_takes_as_long_as_one_prompt_of_all_its_tokens() -> None:
     costs = {"decode_costs": [(1, 0.05), (16, 0.12), (256, 1.5)]}
     for prompt_tokens in (20, 64):
         alone = first_tokens(1, 16 * prompt_tokens, 20, costs)[0]

@@ -151,7 +151,7 @@ def test_without_a_prefix_cache_everything_is_still_served_once() -> None:
     assert simulation.reference.totals.preemptions > 0
 
 
-def test_steps_planned_while_the_last_one_runs_leave_no_block_behind_either() -> None:
+def test_steps_planned_ahead_leak_no_blocks() -> None:
     simulation = Simulation(seed=13, num_requests=1_000, looks_ahead=True)
     simulation.run()
     totals = simulation.reference.totals
@@ -195,7 +195,7 @@ def test_two_lanes_that_follow_their_costs_leave_no_block_behind_either() -> Non
     assert simulation.reference.scheduler.costs()["decode"] != costs["decode_costs"]
 
 
-def test_clients_that_take_turns_leave_no_block_behind_either() -> None:
+def test_fair_share_among_clients_leaks_no_blocks() -> None:
     simulation = Simulation(seed=19, num_requests=3_000, num_clients=5)
     simulation.run()
     totals = simulation.reference.totals
@@ -216,7 +216,7 @@ def test_one_client_is_served_first_come_first_served() -> None:
     assert simulation.reference.totals.overtaken == 0
 
 
-def test_tiers_bring_back_what_the_cache_gave_up() -> None:
+def test_tiers_restore_evicted_blocks() -> None:
     simulation = Simulation(seed=23, num_requests=2_000, looks_ahead=True, tiers=[(60, 8), (400, 16)])
     simulation.run()
     reference = simulation.reference
@@ -250,7 +250,7 @@ def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     assert totals.fetched_blocks > 200
 
 
-def test_draft_tokens_leave_no_block_behind_whether_right_or_wrong() -> None:
+def test_draft_tokens_leak_no_blocks_whether_correct_or_wrong() -> None:
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     for options in ({}, costs | {"tiers": [(200, 8)]}):
         digests = set()
@@ -296,7 +296,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
     assert 1_000 < hits[1] < hits[2] < hits[3]
 
 
-def test_different_salts_never_share_a_block_in_the_cache_or_in_tiers() -> None:
+def test_requests_with_different_salts_never_share_a_block() -> None:
     # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
     simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])
     simulation.run()

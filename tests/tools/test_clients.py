@@ -27,7 +27,7 @@ def check_stream():
         ("socket.getaddrinfo('localhost', 80)", None),
     ],
 )
-def test_a_client_that_looks_for_another_machine_fails_its_checks(tmp_path, leak, host):
+def test_a_client_that_connects_to_another_machine_fails_its_checks(tmp_path, leak, host):
     (tmp_path / "check_it.py").write_text(CHECK.format(leak=leak))
     command = [sys.executable, str(RUN), "it", "http://127.0.0.1:1", "http://127.0.0.1:2"]
     run = subprocess.run(
@@ -37,7 +37,7 @@ def test_a_client_that_looks_for_another_machine_fails_its_checks(tmp_path, leak
     assert host is None or f"it wanted to reach {host}" in run.stderr
 
 
-def test_an_unknown_client_is_named_with_those_that_are_known(capsys):
+def test_an_unknown_client_is_rejected_with_the_known_ones(capsys):
     assert main(["aider", "opennai"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("clients: there is no opennai; known are ")

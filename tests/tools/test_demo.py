@@ -26,7 +26,7 @@ def demo(tmp_path):
     run("stop")
 
 
-def test_the_demo_chats_says_how_to_go_on_and_can_be_repeated_and_stopped(demo):
+def test_the_demo_chats_prints_next_steps_and_can_be_repeated_and_stopped(demo):
     for _ in range(2):
         shown = demo("start")
         assert shown.returncode == 0, shown.stderr

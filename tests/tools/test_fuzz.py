@@ -24,7 +24,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_case_follows_from_seed_kind_and_number_alone(tmp_path: Path, kind: str) -> None:
+def test_a_case_depends_only_on_seed_kind_and_number(tmp_path: Path, kind: str) -> None:
     made = []
     for name, seed, number in (("a", 20, 7), ("b", 20, 7), ("c", 20, 8), ("d", 21, 7)):
         (tmp_path / name).mkdir()
@@ -34,7 +34,7 @@ def test_a_case_follows_from_seed_kind_and_number_alone(tmp_path: Path, kind: st
     assert made[2] != made[0] != made[3]
 
 
-def test_a_short_run_of_every_kind_finds_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_short_run_of_every_fuzzer_finds_no_error_and_leaves_no_files(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tools.fuzz", "--count", "8", "--workers", "1"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, env=environment)
@@ -90,7 +90,7 @@ def test_a_case_that_takes_too_much_memory_is_found(monkeypatch: pytest.MonkeyPa
         ({"plan": 4, "serve": 4}, None),
     ],
 )
-def test_codes_must_be_ours_and_alike(
+def test_error_codes_must_be_known_and_equal(
     monkeypatch: pytest.MonkeyPatch, codes: dict[str, int], problem: str | None
 ) -> None:
     assert outcomes(monkeypatch, lambda *_: codes)[1].problem == problem

@@ -41,7 +41,7 @@ def built(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -> None:
+def test_images_are_built_with_the_names_of_the_chart(tmp_path: Path) -> None:
     assert image(tmp_path, "images").returncode == 0
     assert built(tmp_path) == [
         (f"ballast-runtime:{VERSION}", "requirements/runtime.txt"),
@@ -50,7 +50,7 @@ def test_images_are_built_under_the_names_that_the_chart_takes(tmp_path: Path) -
     ]
 
 
-def test_the_operator_takes_images_of_the_version_by_default() -> None:
+def test_the_operator_uses_images_of_its_version_by_default() -> None:
     assert ChildOptions().runtime_image == f"ballast-runtime:{VERSION}"
     assert f"image: ballast-operator:{VERSION}\n" in (ROOT / "manifests/operator/operator.yaml").read_text()
 
@@ -60,7 +60,7 @@ def test_a_variant_is_named_after_its_requirements(tmp_path: Path) -> None:
     assert built(tmp_path) == [("ballast-runtime:next-cuda", "requirements/cuda.txt"), ("ballast-operator:next", "")]
 
 
-def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
+def test_unbuildable_variants_are_rejected_by_name(tmp_path: Path) -> None:
     refused = image(tmp_path, "images", REQUIREMENTS="requirements/gpu.txt")
     assert refused.returncode == 1
     assert "requirements/gpu.txt, which is not there" in refused.stderr
@@ -70,7 +70,7 @@ def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "calls").exists()
 
 
-def test_a_file_for_another_python_is_named_and_the_others_are_compiled(tmp_path: Path) -> None:
+def test_files_for_another_python_are_reported_and_the_others_compiled(tmp_path: Path) -> None:
     package = tmp_path / "torch"
     package.mkdir()
     (package / "fine.py").write_text("x = 1\n")
@@ -88,7 +88,7 @@ def test_a_file_for_another_python_is_named_and_the_others_are_compiled(tmp_path
     assert [path.name.partition(".")[0] for path in (package / "__pycache__").iterdir()] == ["fine"]
 
 
-def test_trouble_that_is_not_the_syntax_ends_the_build(tmp_path: Path) -> None:
+def test_errors_other_than_syntax_errors_end_the_build(tmp_path: Path) -> None:
     (tmp_path / "fine.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").touch()
     command = [sys.executable, ROOT / "tools/image/compile.py", tmp_path]
@@ -168,7 +168,7 @@ def trimmed(site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_what_is_never_loaded_is_taken_out_and_the_rest_imports(site: Path) -> None:
+def test_files_that_are_never_loaded_are_removed_and_the_rest_imports(site: Path) -> None:
     with_symbols = (site / trim.UNSTRIPPED[0]).stat().st_size
     done = trimmed(site)
     assert done.returncode == 0, done.stderr
@@ -176,10 +176,10 @@ def test_what_is_never_loaded_is_taken_out_and_the_rest_imports(site: Path) -> N
     assert left == {"torch/__init__.py", "triton/__init__.py", *trim.UNSTRIPPED}
     assert (site / trim.UNSTRIPPED[0]).stat().st_size < with_symbols
     (site / "torch").rename(site / "not-torch")
-    assert "nothing is triton/" in trimmed(site).stderr, "a pattern that matches nothing any more is told"
+    assert "nothing is triton/" in trimmed(site).stderr, "a pattern without a match is reported"
 
 
-def test_what_another_library_is_linked_with_is_not_taken_out(site: Path) -> None:
+def test_libraries_linked_by_others_are_not_removed(site: Path) -> None:
     needed = library(site / "torch/lib/libtorch_cuda_linalg.so")
     library(site / "torch/lib/libtorch.so", needed)
     done = trimmed(site)
@@ -193,7 +193,7 @@ def test_a_package_that_no_longer_imports_ends_the_build(site: Path) -> None:
     assert trimmed(site).returncode != 0
 
 
-def test_an_environment_without_torch_is_left_alone(tmp_path: Path) -> None:
+def test_an_environment_without_torch_is_not_changed(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=False)
     (site,) = tmp_path.glob("lib/python3*/site-packages")
     assert trimmed(site).returncode == 0

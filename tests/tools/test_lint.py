@@ -1,4 +1,4 @@
-"""What runs before a commit is what `make lint` runs."""
+"""The pre-commit hooks run the same checks as `make lint`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def can_unshare() -> bool:
 
 
 @pytest.mark.skipif(not can_unshare(), reason="namespaces are root's to make")
-def test_what_a_node_writes_to_the_machine_s_folders_is_gone_with_it() -> None:
+def test_files_that_a_node_writes_to_host_folders_are_removed_with_it() -> None:
     folders = [Path(path).parent for path in LEFT]
     before = {folder: sorted(folder.iterdir()) if folder.exists() else None for folder in folders}
     write = f"mkdir {' '.join(LEFT)}; ls -d {' '.join(LEFT)}; readlink /proc/self/ns/net; exit 7"

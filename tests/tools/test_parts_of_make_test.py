@@ -82,7 +82,7 @@ def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_pyth
 
 
 @pytest.mark.parametrize("part", ["browser", "cluster-binaries"])
-def test_a_failure_of_what_runs_alongside_is_shown_and_ends_the_run(clone: Path, part: str) -> None:
+def test_a_failure_of_a_concurrent_part_is_shown_and_ends_the_run(clone: Path, part: str) -> None:
     write(clone, **{part.replace("-", "_"): "echo no network; exit 3"})
     status, output = run(clone)
     assert status == 1
@@ -92,7 +92,7 @@ def test_a_failure_of_what_runs_alongside_is_shown_and_ends_the_run(clone: Path,
     assert "test-python" not in started(clone)
 
 
-def test_a_failure_of_the_cpp_tests_ends_what_runs_alongside(clone: Path) -> None:
+def test_a_failure_of_the_cpp_tests_ends_the_concurrent_parts(clone: Path) -> None:
     until = "until [ -s pid ]; do sleep 0.05; done"
     write(clone, cluster_binaries="echo $$$$ > pid; sleep 600", test_cpp=f"{until}; exit 1")
     status, output = run(clone)
@@ -102,7 +102,7 @@ def test_a_failure_of_the_cpp_tests_ends_what_runs_alongside(clone: Path) -> Non
     assert summary(output)["cluster-binaries"] == "- did not finish"
 
 
-def test_a_signal_to_the_script_alone_ends_the_part_that_runs(clone: Path) -> None:
+def test_a_signal_to_the_script_also_ends_the_running_part(clone: Path) -> None:
     write(clone, test_python="echo $$$$ > pid; sleep 600")
     with subprocess.Popen([clone / "tools/test.sh"], stdout=subprocess.PIPE, text=True) as script:
         while not ((clone / "pid").exists() and (clone / "pid").read_text().strip()):
@@ -115,7 +115,7 @@ def test_a_signal_to_the_script_alone_ends_the_part_that_runs(clone: Path) -> No
 
 
 @pytest.mark.parametrize("script", ["browser.sh", "prometheus.sh", "older-cpus.sh", "cluster-binaries.sh"])
-def test_what_a_part_limits_in_time_stays_in_its_process_group(script: str) -> None:
+def test_time_limited_commands_stay_in_the_parts_process_group(script: str) -> None:
     """Outside of it, the command would outlive the run."""
     assert not re.search(r"\btimeout +\d", (ROOT / "tools" / script).read_text())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_reference_pages_are_those_that_the_code_gives():
+def test_the_reference_pages_match_the_code():
     check = [sys.executable, "-m", "tools.reference", "--check"]
     checked = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_distribution_is_named_with_its_version_once():
+def test_every_distribution_is_listed_once_with_its_version():
     command = [sys.executable, ROOT / "tools/image/sbom.py", "ballast-operator", "1.2.3", ROOT / ".venv"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     bill = json.loads(done.stdout)

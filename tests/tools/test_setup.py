@@ -71,7 +71,7 @@ def test_the_package_is_installed_again_after_a_python_file_has_moved(clone: Pat
     assert is_package_installed(clone)
 
 
-def test_the_packages_for_a_gpu_are_the_others_and_flashinfer() -> None:
+def test_the_gpu_packages_are_the_cpu_packages_and_flashinfer() -> None:
     pins = re.compile(r"^([\w.-]+==\S+)", re.MULTILINE)
     plain, cuda = (set(pins.findall((ROOT / f"requirements/dev{name}.txt").read_text())) for name in ("", "-cuda"))
     assert plain < cuda

@@ -1,4 +1,4 @@
-"""What people install: the wheel, in an environment in which the project's folders are not."""
+"""The wheel, installed in an environment without the project's folders."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_it_is_the_wheel_that_runs(installed: Path) -> None:
     assert found.count(str(installed.parent)) == 2
 
 
-def test_a_bill_of_materials_names_what_the_page_has_from_npm(installed: Path) -> None:
+def test_the_bill_of_materials_lists_the_pages_npm_packages(installed: Path) -> None:
     script = str(ROOT / "tools/image/sbom.py")
     bill = json.loads(said(installed / "python", script, "ballast-runtime", "1.2.3", str(installed.parent)))
     packages = json.loads((ROOT / "runtime/ballast/server/routes/static/vendor/packages.json").read_text())
@@ -110,7 +110,7 @@ def required(*locks: str) -> set[str]:
     }
 
 
-def test_every_module_imports_with_the_requirements_alone_and_none_is_a_tests(installed: Path) -> None:
+def test_every_module_imports_with_only_the_requirements_and_no_test_code(installed: Path) -> None:
     allowed = ",".join(sorted(required("runtime.txt", "operator.txt")))
     imported = set(json.loads(said(installed / "python", "-c", IMPORT_EVERYTHING, allowed)))
     sources = {
@@ -122,7 +122,7 @@ def test_every_module_imports_with_the_requirements_alone_and_none_is_a_tests(in
     assert not [name for name in imported if "test" in name]
 
 
-def test_it_plans_and_answers_from_python_and_asks_for_what_that_takes_without_an_extra(installed: Path) -> None:
+def test_the_wheel_plans_and_answers_without_extras(installed: Path) -> None:
     assert re.fullmatch(r"[\d.]+\n", said(installed / "ballast", "--version"))
     assert json.loads(said(installed / "ballast", "plan", "--json", "--device", "cpu"))
     asked = (

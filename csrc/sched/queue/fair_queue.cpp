@@ -36,8 +36,8 @@ Turn FairQueue::next_turn(const Request& request) const {
   return {last_round + 1, request.arrival};
 }
 
-// The turn of a request that left without having run goes to its client's next request, whose turn goes to
-// the one behind it, and so on.
+// When a request leaves before it ran, its turn goes to its client's next request, whose turn goes to the one
+// after that, and so on.
 void FairQueue::release_turn(const Request& leaver) {
   if (leaver.turn.round <= rounds_.now(leaver.priority)) return;
   Turn free = leaver.turn;

@@ -20,7 +20,7 @@ void insert_in_order(Requests& requests, Request* request) {
 
 // Order: by priority, lower first; within a priority by fair-share turns, one per client and round; within a
 // client by arrival. With one client it is the order of arrival. Each choice of a request with several
-// choices takes a turn of its own. The scheduler owns the requests; they outlive their time here.
+// choices takes a turn of its own. The scheduler owns the requests; they must outlive their entry here.
 class FairQueue {
  public:
   // A new request takes the next turn of its client.
@@ -31,7 +31,7 @@ class FairQueue {
   void admit(size_t index);
   // A waiting request ends; if it never ran, its client's later requests move up by one turn each.
   void remove(Request* request);
-  // A request of this priority that is not in the queue any more has ended.
+  // A request of this priority that has left the queue has ended.
   void end(int32_t priority) { rounds_.leave(priority); }
 
   size_t size() const { return waiting_.size(); }

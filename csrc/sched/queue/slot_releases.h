@@ -19,7 +19,7 @@ class SlotReleases {
     last_s_ = now_s;
   }
 
-  // The batch is empty: the time until the next release says nothing.
+  // The batch is empty: the time until the next release is not counted.
   void pause() { last_s_.reset(); }
 
   // Mean seconds between two releases, of the latest ones; 0 before the second one.

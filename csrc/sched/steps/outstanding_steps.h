@@ -1,4 +1,4 @@
-// The steps that are being computed, at most one per lane.
+// The steps in progress, at most one per lane.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ class OutstandingSteps {
   // Ends the step of a lane and returns it.
   Step end(Lane lane);
 
-  // What the planner needs to know of the steps; num_decode: requests that decode. Without now_s, each step
-  // is expected to take its whole cost from now on.
+  // The steps as the planner's input; num_decode: requests that decode. Without now_s, each step is expected
+  // to take its whole cost from now on.
   LaneState lane_state(int32_t num_decode, const StepPlanner& planner, std::optional<double> now_s) const;
 
  private:

@@ -40,10 +40,10 @@ class StepCosts {
   }
 
  private:
-  // First guesses of how much longer a decode-lane step takes during a pass, and, if it could use the link to
-  // the device otherwise, once more.
+  // Initial factors by which a pass slows a decode-lane step; the second one applies in addition if the step
+  // would use the link to the device without the pass.
   static constexpr double kSlowdownInPass = 1.5, kSlowdownWithoutLink = 1.7;
-  // First guess of how much longer a pass takes while the decode lane computes.
+  // Initial factor by which decode-lane steps slow a pass.
   static constexpr double kSlowdownDuringDecode = 1.4;
 
   static CostCurve slowed_by_decode(const CostCurve& prefill) {

@@ -1,5 +1,5 @@
 // Decides how prompts are divided into steps: which lane computes each, and how many prompt tokens a step
-// takes. Pure: everything follows from the limits, the costs and the arguments.
+// takes. Pure: results depend only on the limits, the costs and the arguments.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace ballast {
 // Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is
 // not larger: beyond it, streaming alone is as fast and leaves the decode lane free.
 inline constexpr int32_t kMostIdleTokens = 1024;
-// A waiting prompt joins a partly computed one if its length, times this, is at most the number of tokens
-// that the other one has left.
+// A waiting prompt may start while another one is partly computed if its length, times this, is at most the
+// number of tokens that the other one has left.
 inline constexpr int32_t kJoiningShare = 4;
 
 // The state of both lanes when a step is planned.
@@ -43,9 +43,9 @@ class StepPlanner {
 
   // The most prompt tokens of a decode-lane step with `num_decode` decoding requests, while `num_prompts`
   // prompts are to be computed in that lane. The decoding requests wait at most max_stall_s for the prompts.
-  // If that is not set and more prompts wait than requests decode, the limit grows by their ratio: then short
-  // steps would make many wait for the sake of few. At least one token, unless chunk_size leaves no room.
-  // num_draft_tokens: tokens that the decoding requests compute beyond one each.
+  // If that is not set and more prompts wait than requests decode, the limit grows by their ratio, because
+  // short steps would delay many prompts in favour of a few decoding requests. At least one token, unless
+  // chunk_size leaves no room. num_draft_tokens: tokens that the decoding requests compute beyond one each.
   int32_t prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass = false,
                         int32_t num_draft_tokens = 0) const;
 
@@ -55,9 +55,9 @@ class StepPlanner {
   std::vector<Lane> assign_lanes(const LaneState& state, const std::vector<int32_t>& prompts) const;
 
   // Whether a pass over num_prompts waiting prompts should wait until a further slot is free, if more
-  // requests wait than slots are free. It should while the prompts, held for held_s and for one
-  // release_interval_s more, lose less time than the decoding requests gain from one pass less, since each
-  // pass slows them down.
+  // requests wait than slots are free. A pass slows the decoding requests down, so it should wait as long as
+  // the time that the prompts lose (held_s plus one release_interval_s each) is less than the time that the
+  // decoding requests gain from one pass fewer.
   bool holds_pass(int32_t num_decode, int32_t num_prompts, double held_s, double release_interval_s) const;
 
   // The objective of assign_lanes: the sum of the seconds until each prompt's first token.

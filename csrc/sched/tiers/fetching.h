@@ -1,4 +1,4 @@
-// Decides whether blocks of a prompt that a tier holds are fetched or computed again. Pure.
+// Decides whether a prompt's blocks in a tier are fetched or recomputed. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct FetchSpeed {
 
 // How many of the blocks that tiers hold are worth fetching. `found`: the tier of each block, ascending.
 // Tiers fetch concurrently; the remaining ones of the last `num_tokens` are computed afterwards, with
-// num_decode decoding requests. Of each tier, all blocks are fetched or none; all of them if either time is
+// num_decode decoding requests. All or no blocks of a tier are fetched; all of them if either time is
 // unknown.
 size_t num_worth_fetching(const StepPlanner& planner, int32_t block_tokens,
                           const std::vector<FetchSpeed>& tiers, const std::vector<int32_t>& found,

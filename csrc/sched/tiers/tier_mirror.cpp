@@ -110,7 +110,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
   };
-  // Another request may have found meanwhile that the numbers are wrong.
+  // Another request may have found in the meantime that the numbers are wrong.
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
@@ -129,7 +129,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   return num_blocks;
 }
 
-// Blocks that were found damaged in a tier are sent again, with the blocks that follow them.
+// Damaged blocks of a tier, and the blocks that follow them, are sent again.
 void TierMirror::mirror(Request& request) {
   if (request.is_fetching()) return;
   if (request.num_published == 0 || blocks_.is_hidden(request.blocks.front())) return;
@@ -139,7 +139,7 @@ void TierMirror::mirror(Request& request) {
   }
 }
 
-// Sends what the first num_blocks of the cache's `blocks` hold of `tokens` to a tier, as far as it has room.
+// Sends the first num_blocks of the cache's `blocks`, which hold `tokens`, to a tier while it has room.
 void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
                       const std::vector<BlockId>& blocks, size_t num_blocks) {
   std::vector<BlockId>& table = to.blocks;

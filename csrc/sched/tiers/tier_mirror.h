@@ -32,7 +32,7 @@ class TierMirror {
   // The request starts: holds the tiers' blocks of its prefix and orders those that were found.
   void begin_fetch(Request& request);
   // Completes the fetch of a request: the first num_blocks arrived. If is_damaged, the next one is hidden.
-  // Returns the number of usable blocks: 0 if their contents turned out wrong meanwhile.
+  // Returns the number of usable blocks: 0 if their contents were found to be wrong in the meantime.
   int32_t end_fetch(Request& request, int32_t num_blocks, bool is_damaged);
   // Blocks that a tier still has to bring for a request.
   void set_coming(Request& request, int32_t tier, int32_t num_blocks);
@@ -48,12 +48,12 @@ class TierMirror {
   void stored(int32_t tier, bool is_whole, const std::vector<Request*>& running);
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
-  // The cache is about to evict a block: counts what no tier has.
+  // The cache is about to evict a block: counts its tokens as dropped if no tier has them.
   void note_evicted(BlockId evicted);
 
   // Releases the tables of a request. The caller releases its blocks in the cache afterwards.
   void release(Request& request);
-  // As `release`, and nothing that the request read or wrote is served again.
+  // As `release`; additionally, no block that the request read or wrote is reused.
   void forget(Request& request, bool is_published);
 
   std::vector<TierStats> stats() const;
@@ -83,7 +83,7 @@ class TierMirror {
   std::vector<Transfer> transfers_;
   std::vector<FetchSpeed> speeds_;                        // by tier
   std::vector<int64_t> fetched_tokens_, dropped_tokens_;  // by tier
-  // By tier and block of the cache: the stamp of what was last sent of it.
+  // By tier and block of the cache: the stamp of the contents that were last sent.
   std::vector<std::vector<uint64_t>> sent_;
   std::deque<Unsent> unsent_;  // kMostUnsent at most, the oldest first
   int64_t num_fetches_ = 0;

@@ -1,4 +1,4 @@
-// The scheduler's limits, which never change.
+// The scheduler's limits, constant for its lifetime.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace ballast {
 
 struct SchedulerConfig {
-  int32_t num_blocks;          // usable blocks; the null block comes on top
-  int32_t block_tokens;        // tokens per block
-  int32_t max_batch_size;      // most rows of a step; as many further requests may fetch from tiers
-  int32_t chunk_size;          // most tokens of a step in which something decodes
+  int32_t num_blocks;      // usable blocks, in addition to the null block
+  int32_t block_tokens;    // tokens per block
+  int32_t max_batch_size;  // most rows of a step; the same number of further requests may fetch from tiers
+  int32_t chunk_size;      // most tokens of a step with decode rows
   int32_t prefill_chunk_size;  // most tokens of any other step
   bool prefix_cache;
   CostCurve decode_costs = {};   // of a decode-lane step; empty: unknown, and no step is bounded by its cost

@@ -8,8 +8,8 @@
 
 namespace ballast {
 
-// One step's decision, in one lane. Filled by Scheduler::plan, never changed afterwards.
-// Rows: first those that decode, then prefill chunks, each group in the requests' order.
+// The tokens of one step in one lane. Filled by Scheduler::plan, immutable afterwards.
+// Rows: first the decode rows, then the prefill chunks, each group in the order of service.
 struct Plan {
   std::vector<SeqId> seqs;            // [rows]
   std::vector<int32_t> query_indptr;  // [rows + 1]
@@ -22,12 +22,12 @@ struct Plan {
   // that no token of the row sees. Empty without a window.
   std::vector<int32_t> window_slots;    // [tokens]
   std::vector<BlockId> window_indices;  // as many as kv_indices
-  std::vector<int32_t> kv_lens;         // [rows] tokens, this step's included
-  std::vector<int32_t> samples;         // [rows] the row's last tokens whose logits are sampled, none or more
+  std::vector<int32_t> kv_lens;         // [rows] tokens, including this step's
+  std::vector<int32_t> samples;         // [rows] number of last tokens of the row whose logits are sampled
   std::vector<int64_t> logits_at;       // [samples of all rows] the indices of those tokens, ascending
-  std::vector<SeqId> preempted;         // victims of this step, in the order in which they fell
+  std::vector<SeqId> preempted;         // requests that this step preempted, in order
   int32_t num_decode = 0;
-  bool was_predicted = false;  // plan_ahead() said the same, token_ids aside
+  bool was_predicted = false;  // plan_ahead() predicted this plan, except token_ids
 
   int32_t num_requests() const { return static_cast<int32_t>(seqs.size()); }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -51,20 +51,21 @@ struct Transfer {
   Move move;
   int32_t tier;
   BlockId tier_block;
-  // To store: the device's block to copy out, before a later step or fetch writes to it. To fetch: the one to
-  // copy to. A drop has none: what the tier's block holds, and what follows it, is never to be restored.
+  // Store: the device's block to copy out, before a later step or fetch overwrites it. Fetch: the device's
+  // block to copy to. Drop: none; the contents of the tier's block and of its successors must never be
+  // restored.
   BlockId block = kNullBlock;
-  BlockId parent = kNullBlock;       // of what is stored: the tier's block with the tokens before, or none
-  std::vector<int32_t> tokens = {};  // of what is stored: [block_tokens]
-  Salt salt = {};                    // of what is stored
-  SeqId seq{};                       // for whom is fetched, all in a row
+  BlockId parent = kNullBlock;       // store only: the tier's block with the preceding tokens, or none
+  std::vector<int32_t> tokens = {};  // store only: [block_tokens]
+  Salt salt = {};                    // store only
+  SeqId seq{};                       // fetch only: the sequence; its fetches are consecutive
 };
 
 struct TierStats {
   int64_t capacity_tokens;
-  int64_t cached_tokens;   // in blocks that are there
-  int64_t fetched_tokens;  // total that came back
-  int64_t dropped_tokens;  // total that the cache gave up without having sent it
+  int64_t cached_tokens;   // in the tier's blocks
+  int64_t fetched_tokens;  // total fetched from the tier
+  int64_t dropped_tokens;  // total evicted from the cache before they were sent
 };
 
 struct Stats {
@@ -72,12 +73,12 @@ struct Stats {
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t window_used_tokens, window_cached_tokens;  // in window blocks, see WindowBlocks
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
-  int64_t fetching;              // of `waiting`, those whose blocks are on their way
-  int64_t unsent;                // requests that have ended and of which blocks are still to be sent
+  int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
+  int64_t unsent;                // ended requests with blocks that are still to be sent
   std::vector<TierStats> tiers;  // as configured
 };
 
-// A live sequence in one line, for people.
+// A one-line description of a live sequence, for logs and debugging.
 struct Description {
   SeqId seq;
   const char* state;

@@ -33,17 +33,17 @@ struct Request {
   int32_t priority = 0;         // lower is served first
   int64_t client = 0;           // clients share the batch fairly
   Turn turn;                    // its client's turn, among requests of the same priority
-  std::optional<SeqId> leader;  // has the same prompt and computes it first
-  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  std::optional<SeqId> leader;  // the request that computes the same prompt first
+  std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   Salt salt;                    // its blocks are shared only with requests of the same salt
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;
   int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts
   std::vector<int32_t> stop_tokens;
-  std::vector<int32_t> draft_tokens;  // guesses of the tokens after `tokens`, for the next decode row
+  std::vector<int32_t> draft_tokens;  // predicted tokens after `tokens`, for the next decode row
 
   std::vector<BlockId> blocks;
-  PrefixMatch match;             // while it waits: the cached prefix when it was last looked at
+  PrefixMatch match;             // while it waits: the cached prefix at the last look-up
   std::vector<TierTable> tiers;  // as configured
   std::vector<int32_t> found;    // while it waits: the tier that holds each block after `match`
   std::vector<int32_t> fetches;  // while it fetches: the tier of each block after those computed
@@ -52,7 +52,7 @@ struct Request {
   Lane lane = Lane::kDecode;         // the lane of that plan
   Lane prompt_lane = Lane::kDecode;  // the lane that computes its prompt, as of this assignment
   int64_t assignment = 0;            // see PromptLanes
-  int32_t num_planned_ahead = 0;     // tokens after those that have their blocks already
+  int32_t num_planned_ahead = 0;     // tokens after them that already have blocks
   int32_t num_published = 0;         // leading blocks that the prefix cache knows
   int32_t num_known = 0;             // leading blocks that it knew when the request started
   int32_t windows_begin = 0;         // of `blocks`, the first one whose window block the request needs,
@@ -65,8 +65,8 @@ struct Request {
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
   bool decodes = false;   // planned as a decode row
   bool aborted = false;   // to be freed at commit
-  bool failed = false;    // aborted, and what the step computed is not published
-  bool forget = false;    // failed, and its blocks must not be served again
+  bool failed = false;    // aborted, and the step's results are not published
+  bool forget = false;    // failed, and its blocks must not be reused
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_tokens; }

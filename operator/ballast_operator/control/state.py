@@ -28,10 +28,10 @@ LATE_S = 5.0
 
 @dataclass(slots=True)
 class ServiceState:
-    """What is kept of one InferenceService."""
+    """The operator's state of one InferenceService."""
 
     reached: Reach | None = None
-    """What was last reached through the Service; None if nothing was since a pod was last not ready."""
+    """The last successful request through the Service; None if there was none since a pod was last not ready."""
     unreached: int = 0
     """Failed attempts in a row to reach it."""
     reports: dict[Incarnation, tuple[float, PodReport]] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class ServiceState:
     unready_since: dict[str, float] = field(default_factory=dict)
     """The loop time since which each of its pods that is not ready was seen so, by uid."""
     versions: Versions = field(default_factory=dict)
-    """Of the objects that the last pass saw."""
+    """Versions of the objects that the last pass read."""
     conditions: Sequence[Mapping[str, Any]] = ()
-    """Of the status that the last pass made."""
+    """Conditions of the status that the last pass computed."""
     abandoned_uid: str | None = None
     """Uid of the service if its namespace is being deleted or gone: nothing more is written for it."""
     pulling_since: float | None = None
@@ -69,7 +69,7 @@ class ServiceState:
 
 @dataclass(slots=True)
 class OperatorState:
-    """What is kept of all services, and of the cluster."""
+    """The operator's state of all services and of the cluster."""
 
     services: dict[Ref, ServiceState] = field(default_factory=dict)
     known: frozenset[Kind] = frozenset()
@@ -87,7 +87,7 @@ class OperatorState:
             self.disturbed = now
 
     def observation(self, ref: Ref, pods: Sequence[Pod], now: float) -> Observation:
-        """What is measured about a service's pods that were read just now."""
+        """The durations for a service's pods, which were read just now."""
         known = self.of(ref)
         return Observation(
             ages_s=known.ages_s([pod.uid for pod in pods], now),

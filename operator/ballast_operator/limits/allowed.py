@@ -38,7 +38,7 @@ class Refusal:
     """Path below `spec`."""
     value: str
     option: str
-    """Of the operator, which allows such values."""
+    """The operator's option that allows such values."""
     allowed: tuple[str, ...]
 
     def __str__(self) -> str:

@@ -17,11 +17,11 @@ _I32 = NDArray[np.int32]
 
 @type_check_only
 class PybindType(type):
-    """What pybind11 makes its classes of."""
+    """The metaclass of pybind11's classes."""
 
 @type_check_only
 class PybindObject(metaclass=PybindType):
-    """What every class bound by pybind11 inherits from."""
+    """The base class of every class bound by pybind11."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None:
         """TypeError: a class without an __init__ of its own is only made by C++."""

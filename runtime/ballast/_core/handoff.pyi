@@ -44,4 +44,4 @@ class ExpertWorker(PybindObject):
         for is then one, and no further layer is computed."""
     @property
     def bytes_read(self) -> int:
-        """Of experts' weights, so far."""
+        """Bytes of experts' weights read so far."""

@@ -153,7 +153,7 @@ def checksum(data: NDArray[np.uint8]) -> int:
     the length and the address."""
 
 PANEL_LAYOUT_VERSION: int
-"""Of how panels lie."""
+"""Version of the memory layout of panels."""
 
 def packed_nbytes(ggml_type: int, *, num_heads: int = 1, num_rows: int, cols: int, transposed: bool = False) -> int:
     """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference".
@@ -176,13 +176,13 @@ class Grid(PybindObject):
         are no signs what is moved by one to either side. A copy."""
     @property
     def index_bits(self) -> int:
-        """Of a point's number."""
+        """Bits per index of a grid point."""
     @property
     def sign_bits(self) -> int:
-        """Of eight weights: 8; 7, with an eighth that makes their number even; or 0."""
+        """Sign bits per eight weights: 8; 7, if the eighth one follows from an even number of signs; or 0."""
     @property
     def high_bytes(self) -> int:
-        """Of 32 weights: a plane for what numbers have beyond eight bits."""
+        """Bytes per 32 weights for the index bits above the lowest eight."""
     @property
     def scale_log2(self) -> int: ...
 
@@ -192,7 +192,7 @@ class QuantLayout(PybindObject):
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits per code."""
     @property
     def subs_per_group(self) -> int:
         """Scales in a group of 32 columns."""
@@ -248,7 +248,7 @@ class Format(PybindObject):
         """Bytes that activations are rounded to for it by default; None for floats, for which they are not."""
 
 def formats() -> list[Format]:
-    """What matrices may be, by GGUF's type number."""
+    """The supported matrix formats, ordered by GGUF's type number."""
 
 def dequantize(matrix: Matrix, row_begin: int, row_end: int) -> F32:
     """Rows row_begin…row_end of a matrix seen in place as float32 [row_end - row_begin, cols]. IndexError when
@@ -345,8 +345,8 @@ def choose_positions(
     *,
     isa: str,
 ) -> None:
-    """What each token attends to where an indexer chooses (DeepSeek-V3.2-Exp): the positions it sees with the highest
-    sums over heads of weight · max(0, query · key).
+    """Chooses the positions that each token attends to with an indexer (DeepSeek-V3.2-Exp): the visible positions with
+    the highest sums over heads of weight · max(0, query · key).
 
     query [T, H, K]; weights [T, H]; keys [slots, K]; chosen [T, top_k], of which each token's first num_chosen [T] are
     written, ascending. All positions where a token sees top_k or fewer; of equal scores the lower positions. The tables

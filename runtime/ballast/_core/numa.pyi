@@ -33,7 +33,7 @@ class Topology(PybindObject):
     def nodes(self) -> list[Node]: ...
     @property
     def num_cores(self) -> int:
-        """That may be used, as all below."""
+        """Physical cores that the process may use. The properties below also count only usable ones."""
     @property
     def num_cpus(self) -> int: ...
     def node_of(self, cpu: int) -> int:

@@ -19,7 +19,7 @@ PLAIN_YARN: Mapping[str, Value] = MappingProxyType(
         "rope.scaling.yarn_beta_slow": 1.0,
     }
 )
-"""What files with YaRN mean that hold only its factor and original context, by key: the defaults of transformers and
+"""Defaults by key for files with YaRN that contain only its factor and original context: those of transformers and
 llama.cpp. DeepSeek's models have other values, so their architectures have no defaults."""
 
 
@@ -88,7 +88,7 @@ class Architecture:
     rounds_yarn: bool = True
     """Whether the pairs between which YaRN's ramp runs are rounded outwards."""
     unit: ClampedSwiglu | None = None
-    """What experts compute of gate and up. None: silu(g) · u."""
+    """The activation that experts apply to gate and up. None: silu(g) · u."""
     has_limits: bool = False
     """Whether files may limit the units of single layers: those of experts by `swiglu_clamp_exp`, those of shared
     experts and dense layers by `swiglu_clamp_shexp`."""

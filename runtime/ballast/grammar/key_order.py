@@ -18,12 +18,12 @@ class KeyOrder:
 
     @property
     def none_used(self) -> str:
-        """What follows the name of a rule before the first key."""
+        """Suffix of a rule's name before the first key."""
         return "::0x0" if self.tracked else ""
 
     @property
     def same(self) -> str:
-        """What follows the name of a rule that takes over the keys used so far."""
+        """Suffix of the name of a rule that inherits the keys used so far."""
         return "::_" if self.tracked else ""
 
     @property
@@ -32,7 +32,7 @@ class KeyOrder:
         return f"%if is_ones([0:{len(self.required)}])" if self.required else ""
 
     def used(self, key: str) -> str:
-        """What follows the name of a rule after the use of `key`."""
+        """Suffix of a rule's name after the use of `key`."""
         return f"::set_bit({self.tracked.index(key)})" if key in self.tracked else self.same
 
     def is_free(self, key: str) -> str:

@@ -20,7 +20,7 @@ def constrained_start(start: Start, thinking_enabled: bool | None) -> Start:
 
 
 def reasoning_prefix(start: Start, tokenizer: Tokenizer) -> ReasoningPrefix | None:
-    """What may precede the constrained text of a reply that begins as `start`; None if nothing may."""
+    """The reasoning that may precede the constrained text of a reply that begins as `start`; None if none may."""
     spellings = tokenizer.reply.spellings
     begin_id, end_id = (tokenizer.id_of(spellings[mark]) for mark in (Mark.THINK, Mark.END_THINK))
     if start is Start.CONTENT or begin_id is None or end_id is None:

@@ -33,10 +33,10 @@ class LimitExceededError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one task may take."""
+    """Resource limits of one task."""
 
     cpu_s: float
-    """Processor time. It does not depend on what else runs, as time on the clock would."""
+    """CPU time. Unlike wall-clock time, it does not depend on other processes."""
     memory_bytes: int
     """Address space of the whole process, its interpreter included."""
 

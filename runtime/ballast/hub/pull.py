@@ -35,7 +35,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of resolving a name: a commit, the files of one of its models, and the files next to them."""
+    """The result of resolving a name: a commit, the files of one of its models, configuration and tokenizer files."""
 
     store: Store
     commit: str

@@ -18,7 +18,7 @@ class RequestOutputKind(Enum):
     CUMULATIVE = 0
     """The complete reply so far."""
     DELTA = 1
-    """What is new."""
+    """Only the new part of the reply."""
     FINAL_ONLY = 2
     """The whole reply, in the only output."""
 

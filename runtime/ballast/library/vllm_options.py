@@ -24,7 +24,7 @@ class _Only:
 
     values: tuple[Any, ...]
     way_out: str
-    """What to do instead of other values."""
+    """Advice for other values."""
 
 
 _ANY = object()

@@ -57,8 +57,8 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
 
 
 def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:
-    """What divides the frequencies of rotations that have factors. There is one entry for each pair of the widest
-    rotation; others use the first ones."""
+    """The divisors of the frequencies of rotations with factors: one per pair of the widest rotation. Narrower
+    rotations use the first ones."""
     if not any(rope.has_factors for rope in spec.ropes):
         return ()
     num_pairs = max(rope.dim for rope in spec.ropes) // 2

@@ -27,7 +27,7 @@ class ModelWeights:
     output_norm: F32  # [D]
     output: kernels.Matrix  # [sampled vocabulary, D]
     rope_factors: F32 | None = None
-    """What divides the frequencies of rotations that have factors, by pair."""
+    """The divisors of the frequencies of rotations with factors, per pair."""
 
 
 def load_weights(

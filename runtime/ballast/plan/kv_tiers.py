@@ -46,7 +46,7 @@ def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int) -> Iterat
     if tiers.host_bytes:
         num_tokens = tiers.host_bytes // block_bytes * block_tokens
         yield MemoryRow(
-            "KV beside the GPU",
+            "KV cache in RAM",
             tiers.host_bytes,
             f"{num_tokens} tokens evicted from the GPU, pinned",
             "kv_host_bytes",

@@ -78,14 +78,14 @@ class TinyIndex:
 
 @dataclass(frozen=True, slots=True)
 class TinyFactors:
-    """What divides the frequencies in layers without a window, by Llama 3's rule."""
+    """The divisors of the frequencies in layers without a window, by Llama 3's rule."""
 
     factor: float
     original_context: int
     slow_rotations: float = 1.0
-    """Pairs with at most so many turns in the original context are divided by `factor`."""
+    """The frequencies of pairs with at most this many turns in the original context are divided by `factor`."""
     fast_rotations: float = 32.0
-    """Pairs with at least so many keep their frequency."""
+    """Pairs with at least this many turns keep their frequency."""
 
 
 @dataclass(frozen=True, slots=True)

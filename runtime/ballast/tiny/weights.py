@@ -73,7 +73,7 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
 
 
 def _rope_factors(shape: TinyShape, tensor: Tensor) -> Floats:
-    """What divides the frequencies of the first rope_dim / 4 pairs; further entries are not used."""
+    """The divisors of the frequencies of the first rope_dim / 4 pairs; further entries are not used."""
     assert shape.factors is not None
     dim, factors = shape.rope_dim // 2, shape.factors
     frequencies = shape.rope_theta ** -(np.arange(0, dim, 2) / dim)

@@ -98,7 +98,7 @@ def wait_asleep(kube: Kube, namespace: str) -> None:
     wait_for("no pod", lambda: not pods(kube, namespace))
 
 
-def test_a_request_waits_for_the_service_that_it_wakes_which_sleeps_again_afterwards(
+def test_a_request_wakes_a_service_which_sleeps_again_afterwards(
     cluster: Cluster, kube: Kube, namespace: str, scaling: Keda
 ) -> None:
     apply_sample(cluster, namespace, scaling)
@@ -132,7 +132,7 @@ def test_the_second_start_uses_the_weights_that_the_first_has_packed(
             wait_asleep(kube, namespace)
 
 
-def test_a_route_with_a_placeholder_answers_503_with_retry_after_until_the_service_is_awake(
+def test_a_placeholder_route_returns_503_until_the_service_is_awake(
     cluster: Cluster, kube: Kube, namespace: str, scaling: Keda
 ) -> None:
     (route,) = (

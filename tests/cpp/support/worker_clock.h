@@ -1,5 +1,5 @@
-// How much processor time the worker of a pool of two has used: a clock that stands still while it sleeps,
-// whatever else runs.
+// The CPU time that the worker of a pool of two threads has used: a clock that stops while the worker sleeps,
+// independent of other programs.
 #pragma once
 
 #include <pthread.h>
@@ -44,7 +44,7 @@ class WorkerClock {
     return microseconds() > before;
   }
 
-  // How often others took its processor while it wanted to go on.
+  // How often other threads preempted it.
   long times_interrupted() const {
     const std::string name = "nonvoluntary_ctxt_switches:";
     std::ifstream status(status_);

@@ -86,13 +86,13 @@ def kernels_volume(installed: InstalledNode) -> Path:
     return folder
 
 
-def test_the_image_is_not_larger_than_it_is_said_to_be() -> None:
+def test_the_image_is_not_larger_than_documented() -> None:
     archive = ARCHIVES / f"{RUNTIME_IMAGE.rpartition('/')[2].replace(':', '-')}.tar"
     print(f"{RUNTIME_IMAGE}: {archive.stat().st_size / GIGABYTE:.2f} GB unpacked")
     assert archive.stat().st_size <= MOST_BYTES[VARIANT]
 
 
-def test_the_doctor_says_what_the_image_holds(installed: InstalledNode) -> None:
+def test_the_doctor_reports_the_contents_of_the_image(installed: InstalledNode) -> None:
     code, said = run(installed, "doctor", ["ballast", "doctor"])
     print(said)
     assert code == 0
@@ -127,9 +127,7 @@ def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, 
         assert device["why"] == "NVIDIA's driver or a GPU is missing"
 
 
-def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(
-    installed: InstalledNode, kernels_volume: Path
-) -> None:
+def test_tritons_kernels_are_compiled_and_outlive_the_pod(installed: InstalledNode, kernels_volume: Path) -> None:
     assert run(installed, "triton", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
     made = {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
     assert len(made) == 1
@@ -138,7 +136,7 @@ def test_tritons_kernels_are_compiled_and_kept_when_the_pod_is_gone(
 
 
 @WITH_FLASHINFER
-def test_flashinfers_kernels_are_compiled_by_what_the_image_holds_and_kept(
+def test_flashinfer_kernels_are_compiled_with_the_images_tools_and_cached(
     installed: InstalledNode, kernels_volume: Path
 ) -> None:
     code, first = run(installed, "flashinfer", ["python3", "-c", FLASHINFER_KERNELS], keeps_kernels=True)

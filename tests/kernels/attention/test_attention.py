@@ -145,7 +145,7 @@ def test_long_contexts_on_any_number_of_threads(rng, isa, num_threads, lengths, 
     np.testing.assert_allclose(out, reference(query, p, 20, 0.3), **TOLERANCE)
 
 
-def test_a_weight_too_small_for_float32_is_none(rng, pool, isa):
+def test_a_weight_too_small_for_float32_becomes_zero(rng, pool, isa):
     """Exponentials of -87 and less count as zero, in every SIMD lane."""
     p = paged(rng, [100], [1], 4, 16)
     p.cache[np.isfinite(p.cache[:, 0])] = 0
@@ -158,7 +158,7 @@ def test_a_weight_too_small_for_float32_is_none(rng, pool, isa):
     np.testing.assert_array_equal(out, np.broadcast_to(np.array([0, 3, 3, 3], np.float32), (1, 9, 4)))
 
 
-def test_a_nan_in_a_query_shows_in_that_row_alone(rng, pool, isa):
+def test_a_nan_in_a_query_affects_only_its_row(rng, pool, isa):
     p = paged(rng, [60], [2], 8, 16)
     query = rng.standard_normal((2, 3, 8), dtype=np.float32)
     clean = attend(pool, query, p, 8, 1.0, isa)

@@ -45,26 +45,26 @@ def fail(error: Exception) -> None:
     ],
     ids=["full", "full outside torch", "lost"],
 )
-def test_a_device_that_is_full_or_lost_says_so_itself(error: Exception, told: type[Exception]) -> None:
+def test_a_full_or_lost_device_raises_its_own_error(error: Exception, told: type[Exception]) -> None:
     with pytest.raises(told):
         DecodeGraphs(None).capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
 
 
-def test_what_cannot_be_captured_ends_the_start_with_the_batch_size() -> None:
+def test_a_failed_capture_ends_the_start_with_the_batch_size() -> None:
     with pytest.raises(EngineDeadError, match="of 2 requests cannot be captured: a value is read"):
         DecodeGraphs(None).capture(
             2, lambda size: None, lambda size: fail(RuntimeError("a value is read")), lambda share: None
         )
 
 
-def test_a_step_that_fails_before_it_is_captured_is_no_failure_of_the_capture() -> None:
+def test_a_step_that_fails_before_capture_is_not_a_capture_failure() -> None:
     with pytest.raises(RuntimeError, match=r"^the experts failed$"):
         DecodeGraphs(None).capture(
             2, lambda size: fail(RuntimeError("the experts failed")), lambda size: None, lambda share: None
         )
 
 
-def test_no_larger_steps_are_captured_than_pay(cuda: None) -> None:
+def test_steps_up_to_a_maximum_size_are_captured(cuda: None) -> None:
     graphs, captured, told = DecodeGraphs(None), [], []
     with pytest.warns(UserWarning, match="empty"):
         graphs.capture(MOST_CAPTURED + 5, lambda size: None, captured.append, told.append)
@@ -95,7 +95,7 @@ FULL = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CU
 
 @pytest.mark.parametrize("is_captured", [False, True], ids=["before the capture", "in the capture"])
 @pytest.mark.parametrize("full", FULL, ids=["full", "full outside torch"])
-def test_a_device_that_is_full_keeps_the_graphs_it_has(
+def test_a_full_device_keeps_its_existing_graphs(
     caplog: pytest.LogCaptureFixture, full: Exception, is_captured: bool
 ) -> None:
     def step(_: int) -> None:
@@ -114,7 +114,7 @@ def test_a_device_that_is_full_keeps_the_graphs_it_has(
     assert not graphs.capture_next(fail, fail)
 
 
-def test_a_batch_size_whose_capture_fails_is_left() -> None:
+def test_a_batch_size_whose_capture_fails_is_skipped() -> None:
     graphs, captured = DecodeGraphs(None), []
     with pytest.warns(UserWarning, match="empty"):
         graphs.capture(34, lambda size: None, lambda size: None, lambda share: None, finishes_later=True)

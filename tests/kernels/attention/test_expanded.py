@@ -59,7 +59,7 @@ def both(
 @pytest.mark.parametrize(
     ("tokens", "length", "piece"), [(1, 1, 1), (5, 5, 100), (30, 100, 30), (30, 100, 33), (7, 64, 16), (16, 64, 16)]
 )
-def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, length: int, piece: int) -> None:
+def test_a_token_attends_to_its_request_up_to_itself_for_any_chunks(tokens: int, length: int, piece: int) -> None:
     def make(counted: torch.Tensor) -> ExpandedAttention:
         return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), piece)
 
@@ -73,7 +73,7 @@ def test_a_token_sees_its_request_up_to_itself_in_whatever_pieces(tokens: int, l
 @pytest.mark.parametrize(
     ("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (300, 1601, 512), (256, 1024, 256)]
 )
-def test_flashinfer_attends_as_the_plain_way(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
+def test_flashinfer_attention_matches_the_reference(sizes: ExpandedSizes, tokens: int, length: int, piece: int) -> None:
     compiled = compiling_expansion(sizes, GPU)
     assert compiled is not None
     counted = torch.zeros((), dtype=torch.int64, device=GPU)
@@ -101,7 +101,7 @@ def make(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_keys_values_and_merges_are_those_of_torch_s_operations(make, dtype: torch.dtype) -> None:
+def test_keys_values_and_merges_match_torch_operations(make, dtype: torch.dtype) -> None:
     device, make_kernels = make
     sizes = ExpandedSizes(num_heads=19, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
     rng = torch.Generator().manual_seed(0)
@@ -131,7 +131,7 @@ def test_other_heads_stay_in_the_latent_space() -> None:
     assert compiling_expansion(SMALL, CPU) is None
 
 
-def test_what_does_not_compile_stays_in_the_latent_space_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_compile_is_reported_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(device: torch.device) -> None:
         raise RuntimeError("Ninja build failed\nmuch more")
 
@@ -142,7 +142,7 @@ def test_what_does_not_compile_stays_in_the_latent_space_and_is_told(monkeypatch
     assert off.reasons == {"expanded_attention": "RuntimeError: Ninja build failed"}
 
 
-def test_kernels_that_are_wrong_are_found_out() -> None:
+def test_incorrect_kernels_are_detected() -> None:
     class Wrong(PlainExpandedKernels):
         def attend(self, query, keys, values, *, is_causal):
             averages, weights = super().attend(query, keys, values, is_causal=False)

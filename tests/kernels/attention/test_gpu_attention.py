@@ -59,7 +59,7 @@ class Recorder(PlainAttention):
 @pytest.mark.parametrize(
     ("tokens", "is_ours"), [([1, 1], False), ([3, 1], False), ([9, 1], True)], ids=["single", "prompt", "too long"]
 )
-def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) -> None:
+def test_flashinfer_computes_steps_that_its_plan_supports(tokens, is_ours) -> None:
     sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
     attend = GpuAttention(ours, theirs)
@@ -82,12 +82,12 @@ def test_flashinfer_serves_steps_as_far_as_its_plan_takes_them(tokens, is_ours) 
         ([128] * 300, False),  # more tiles than a plan holds
     ],
 )
-def test_flashinfer_serves_heads_of_prompts_alone(tokens: list[int], is_theirs: bool) -> None:
+def test_flashinfer_computes_heads_only_for_prompts(tokens: list[int], is_theirs: bool) -> None:
     begins = np.array([0, *np.cumsum(tokens)], np.int32)
     assert is_long(begins, num_heads=96) == is_theirs
 
 
-def test_slices_are_planned_one_by_one_but_for_those_outside_the_latent_space() -> None:
+def test_slices_are_planned_one_by_one_except_expanded_ones() -> None:
     sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     ours, theirs = Recorder(sizes, 0), Recorder(sizes, 8)
     case = attention_case(sizes, [9, 30, 2], [20, 30, 30], CPU, torch.float32)
@@ -132,7 +132,7 @@ def test_flashinfer_keeps_a_plan_for_each_slice(sizes: Sizes) -> None:
 def test_other_latents_are_computed_by_our_own_kernels(caplog) -> None:
     with caplog.at_level(logging.INFO):
         assert compiled_flashinfer(LatentSizes(4, 256, 64, 0.1, 32), CPU, off := SwitchedOff()) is None
-    assert off.reasons == {}, "nobody can have any"
+    assert off.reasons == {}, "there are none to report"
     assert "none for latents of 256 + 64" in caplog.text
 
 
@@ -144,13 +144,13 @@ def test_heads_of_other_widths_are_computed_by_our_own_kernels(sizes: GroupedSiz
     assert f"none for heads of {sizes.key_dim} and {sizes.v_dim}" in caplog.text
 
 
-def test_without_flashinfer_a_reason_names_what_it_takes(monkeypatch) -> None:
+def test_without_flashinfer_a_reason_lists_the_requirements(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     assert compiled_flashinfer(R1, CPU, off := SwitchedOff()) is None
     assert "extra [cuda]" in off.reasons["flashinfer"]
 
 
-def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -> None:
+def test_after_a_failed_compilation_own_kernels_are_used_with_a_reason(monkeypatch) -> None:
     def without_nvcc(sizes: LatentSizes, device: torch.device) -> FlashinferAttention:
         raise RuntimeError("Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist")
 
@@ -160,7 +160,7 @@ def test_a_failed_compilation_leaves_our_own_kernels_and_a_reason(monkeypatch) -
 
 
 @pytest.mark.parametrize("failure", [torch.AcceleratorError, torch.OutOfMemoryError])
-def test_a_device_that_is_lost_or_full_is_no_lack_of_flashinfer(failure, monkeypatch) -> None:
+def test_a_lost_or_full_device_is_not_reported_as_missing_flashinfer(failure, monkeypatch) -> None:
     def failing(sizes: LatentSizes, device: torch.device) -> FlashinferAttention:
         raise failure("CUDA error: on demand")
 
@@ -189,7 +189,7 @@ sys.exit(0 if compiled_flashinfer(sizes, torch.device("cuda:0"), SwitchedOff()) 
 @pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [R1, V2_LITE], ids=["128 heads", "16 heads"])
 @pytest.mark.parametrize(("tokens", "lens"), [([1], [1]), ([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [600])])
-def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
+def test_flashinfer_attention_matches_the_reference(sizes, tokens, lens) -> None:
     attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
     assert attend is not None, "the warning says why"
     case = attention_case(sizes, tokens, lens, GPU, torch.float16)
@@ -202,7 +202,7 @@ def test_flashinfer_attends_as_the_plain_way(sizes, tokens, lens) -> None:
 @pytest.mark.flashinfer
 @pytest.mark.parametrize("sizes", [QWEN3, GLM], ids=["Qwen3", "GLM"])
 @pytest.mark.parametrize(("tokens", "lens"), [PROMPTS, ([600], [600]), ([32], [5000]), ([300, 1, 1], [300, 4000, 1])])
-def test_flashinfer_attends_to_heads_as_the_plain_way(sizes, tokens, lens) -> None:
+def test_flashinfer_attention_to_heads_matches_the_reference(sizes, tokens, lens) -> None:
     attend = compiled_flashinfer(sizes, GPU, SwitchedOff())
     assert attend is not None, "the warning says why"
     case = attention_case(sizes, tokens, lens, GPU, torch.float16)
@@ -215,7 +215,7 @@ def test_flashinfer_attends_to_heads_as_the_plain_way(sizes, tokens, lens) -> No
 @pytest.mark.gpu
 @pytest.mark.parametrize(("tokens", "lens"), [([1] * 5, [1, 31, 32, 33, 4000]), PROMPTS, ([600], [1600])])
 @pytest.mark.parametrize("sizes", [QWEN3, GLM], ids=["Qwen3", "GLM"])
-def test_our_own_kernels_attend_to_heads_as_the_plain_way(sizes, tokens, lens) -> None:
+def test_own_kernels_attention_to_heads_matches_the_reference(sizes, tokens, lens) -> None:
     attend = paged_attention(sizes, GPU)
     case = attention_case(sizes, tokens, lens, GPU, torch.float16)
     attend.prepare(case.step)

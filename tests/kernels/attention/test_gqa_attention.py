@@ -103,7 +103,7 @@ def test_each_head_attends_to_the_keys_of_its_group(rng, pool, isa, heads, kv_he
 
 @pytest.mark.parametrize("window", [1, 7, 48, 128, 200, 1000])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (5, 5), (40, 2)])
-def test_with_a_window_a_token_sees_the_last_positions_alone(rng, pool, isa, heads, kv_heads, window):
+def test_with_a_window_a_token_attends_only_to_the_last_positions(rng, pool, isa, heads, kv_heads, window):
     cache = cache_of(rng, [700, 1, 450, 33], [90, 1, 1, 33], kv_heads)
     query = rng.standard_normal((125, heads, KEY), dtype=np.float32)
 
@@ -113,7 +113,7 @@ def test_with_a_window_a_token_sees_the_last_positions_alone(rng, pool, isa, hea
 
 
 @pytest.mark.parametrize("window", [0, 20])
-def test_a_sink_takes_its_share_of_a_heads_weights(rng, pool, isa, window):
+def test_a_sink_takes_its_fraction_of_a_heads_weights(rng, pool, isa, window):
     cache = cache_of(rng, [300, 2, 60], [5, 2, 1], 2)
     query = rng.standard_normal((8, 6, KEY), dtype=np.float32)
     sinks = np.array([-1e4, -2.0, 0.0, 2.0, 8.0, 1e4], np.float32)
@@ -125,7 +125,7 @@ def test_a_sink_takes_its_share_of_a_heads_weights(rng, pool, isa, window):
 
 
 @pytest.mark.parametrize("window", [0, 100])
-def test_a_row_has_the_same_bits_whatever_is_computed_beside_it(rng, isa, window):
+def test_a_row_is_bitwise_independent_of_the_batch(rng, isa, window):
     cache = cache_of(rng, [300, 40], [30, 4], 2)
     query = rng.standard_normal((34, 6, KEY), dtype=np.float32)
     whole = attend(kernels.ThreadPool(3), query, cache, 0.3, isa, window)

@@ -71,7 +71,7 @@ def test_the_largest_query_meets_the_largest_keys(device) -> None:
     check(PagedAttention(sizes, SMALL_TILES, 1), case)
 
 
-def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
+def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> None:
     sizes = LatentSizes(num_heads=3, rank=32, rope_dim=16, scale=0.2, block_tokens=16)
     attend = PagedAttention(sizes, SMALL_TILES, num_processors=20)
     planned = attention_case(sizes, [1, 1], [40, 80], device, torch.float32)
@@ -99,9 +99,9 @@ def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capabi
     assert compiled.metadata.shared <= shared_bytes
     assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
     if capability == 90:
-        assert "serialized" not in advice_of_assembler(compiled, capability), "products follow each other at once"
+        assert "serialized" not in advice_of_assembler(compiled, capability), "products are not serialized"
 
 
-def test_latents_that_do_not_fit_are_refused_with_their_size() -> None:
+def test_unsupported_latent_sizes_are_rejected_with_the_size() -> None:
     with pytest.raises(ValueError, match=r"4096 \+ 64 numbers do not fit .* 232448 bytes"):
         choose_tilings(LatentSizes(128, 4096, 64, 0.1, 32), 227 << 10)

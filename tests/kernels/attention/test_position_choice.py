@@ -100,19 +100,19 @@ def test_a_choice_does_not_depend_on_the_batch(rng, pool, isa):
         assert chosen.tolist() == together[token].tolist()
 
 
-def test_numbers_that_are_none_choose_still(rng, pool, isa):
+def test_non_finite_scores_still_choose_distinct_positions(rng, pool, isa):
     p = paged(rng, [100], [1], WIDTH, 16)
     query = rng.standard_normal((1, 16, WIDTH), dtype=np.float32)
     weights = rng.standard_normal((1, 16), dtype=np.float32)
-    for spoilt in (np.nan, np.inf, -np.inf):
-        query[0, 3, 5] = spoilt
+    for value in (np.nan, np.inf, -np.inf):
+        query[0, 3, 5] = value
         (chosen,) = choose(pool, query, weights, p, 30, isa)
         assert len(set(chosen.tolist())) == 30
         assert 0 <= chosen.min() <= chosen.max() < 100
 
 
 @pytest.mark.parametrize("heads", [3, 16, 40])
-def test_attention_sees_what_was_chosen_alone(rng, pool, isa, heads):
+def test_attention_reads_only_the_chosen_positions(rng, pool, isa, heads):
     p = paged(rng, [300, 20, 7], [5, 20, 1], 45, 16)
     query = rng.standard_normal((p.num_tokens, heads, 45), dtype=np.float32)
     chosen = np.full((p.num_tokens, 210), 10**6, np.int32)

@@ -142,7 +142,7 @@ def tied(case: Case, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("group", [64, 128, 256])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(device, tokens, lens, group) -> None:
+def test_the_highest_scores_are_chosen_with_ties_by_lower_position(device, tokens, lens, group) -> None:
     case = make(tokens, lens, device)
     scores = tied(case, 2)
     chosen = torch.full((len(scores), INDEX.top_k), -1, dtype=torch.int32, device=device)
@@ -157,7 +157,7 @@ def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lower_positions(dev
 
 
 @pytest.mark.parametrize("score", [0.0, -0.0, 1.5, torch.nan, -torch.inf])
-def test_of_scores_that_are_all_equal_the_first_are_chosen(device, score: float) -> None:
+def test_the_first_of_equal_scores_are_chosen(device, score: float) -> None:
     case = make([1, 2], [150, 40], device)
     scores = torch.full((3, case.step.requests.blocks.shape[1] * 16), score, device=device)
     chosen = torch.full((3, INDEX.top_k), -1, dtype=torch.int32, device=device)
@@ -209,7 +209,7 @@ def test_rounds_keep_the_highest_of_groups_until_one_group_is_left() -> None:
         group_counts(20000, MOST_CHOSEN + 1)
 
 
-def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_scored_in_chunks_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make([5, 1, 2], [60, 130, 90], device)
     expected = case.seen(PlainPositionChoice(INDEX)(*case.of_choice))
     monkeypatch.setattr("ballast.model.hybrid.sparse.sizes.SCORE_BYTES", 4 * 144 * 3)
@@ -219,7 +219,7 @@ def test_tokens_are_scored_in_pieces_that_fit(device, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("num_processors", [1, 36], ids=["whole", "split"])
 @pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
-def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processors, dtype) -> None:
+def test_attention_reads_only_the_chosen_positions(device, tokens, lens, num_processors, dtype) -> None:
     case = make(tokens, lens, device, dtype)
     chosen = PlainPositionChoice(INDEX)(*case.of_choice)
     for row, found in zip(chosen, case.seen(chosen), strict=True):
@@ -237,7 +237,7 @@ def test_attention_sees_what_was_chosen_alone(device, tokens, lens, num_processo
     torch.testing.assert_close(found, plain, **TOLERANCES[dtype])
 
 
-def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) -> None:
+def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> None:
     planned, later = make([1, 1], [100, 30], device), make([1, 1], [33, 180], device, seed=3)
     attend = SparseAttention(
         TritonPositionChoice(INDEX, 4, SMALL_SPANS),
@@ -260,7 +260,7 @@ def test_single_tokens_follow_what_the_device_memory_says_when_they_run(device) 
     torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
 
 
-def test_layers_without_an_indexer_take_the_choice_of_the_one_below() -> None:
+def test_layers_without_an_indexer_use_the_choice_of_the_previous_layer() -> None:
     case = make([1, 1], [100, 30], torch.device("cpu"))
     attend = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=True)
     attend.prepare(case.step)
@@ -272,7 +272,7 @@ def test_layers_without_an_indexer_take_the_choice_of_the_one_below() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
-def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> None:
+def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
     choose, attend = TritonPositionChoice(INDEX, 2, SMALL_SPANS), TritonChosenAttention(SIZES, SMALL_TILES, 2)
 
     class WrongChoice(TritonPositionChoice):
@@ -309,9 +309,7 @@ def test_kernels_that_are_wrong_are_found_at_the_start(device, wrong: str) -> No
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
 @pytest.mark.parametrize(("heads", "index_heads"), [(128, 64), (64, 32)], ids=["V3.2", "GLM-5"])
-def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
-    heads: int, index_heads: int, length: int
-) -> None:
+def test_kernels_of_published_sizes_match_the_reference(heads: int, index_heads: int, length: int) -> None:
     device = torch.device("cuda:0")
     sizes = replace(V32, num_heads=heads)
     index = replace(V32_INDEX, num_heads=index_heads)
@@ -335,7 +333,7 @@ def test_kernels_of_published_sizes_choose_and_attend_as_the_plain_way(
         assert sorted(ours) == chosen[token, :count].tolist()
         blocks = given.step.requests.blocks[int(owners[token])]
         alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
-        assert torch.equal(alone[0, :count], chosen[token, :count]), "whatever is in the batch"
+        assert torch.equal(alone[0, :count], chosen[token, :count]), "independent of the batch"
     found = attend(given.query, given.cache, chosen, owners, given.step)
     plain = PlainChosenAttention(sizes)(given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step)
     torch.testing.assert_close(found, plain, **TOLERANCES[torch.float16])

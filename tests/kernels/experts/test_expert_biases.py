@@ -105,7 +105,7 @@ def test_a_token_has_the_same_bits_in_every_batch(rng, make_matrix, isa, unit):
     np.testing.assert_array_equal(alone, whole)
 
 
-def test_biases_that_do_not_fit_are_refused_by_name(rng, make_matrix):
+def test_mismatched_biases_are_rejected_by_name(rng, make_matrix):
     matrices = {part: make_matrix(GgmlType.F32, 5 * rows, cols)[0] for part, (rows, cols) in shapes_of(4, 6).items()}
     experts, biases = kernels.Experts(**matrices, num_experts=5), make_biases(rng, 4, 6)
     for part, expected in (("gate", r"16 entries; expected 5 \* 4"), ("down", r"24 entries; expected 5 \* 6")):

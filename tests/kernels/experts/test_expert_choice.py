@@ -72,7 +72,7 @@ def test_the_division_is_by_rank_among_the_distinct_experts(rule: Divide, device
             assert int(counter) == 5 + count
 
 
-def test_without_a_share_only_gpu_experts_leave_the_host(rule: Divide, device: torch.device) -> None:
+def test_without_a_pcie_share_the_gpu_computes_only_its_own_experts(rule: Divide, device: torch.device) -> None:
     ids = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32, device=device).repeat(200, 1)
     slots = torch.tensor([-1, 1, 0], dtype=torch.int32, device=device)
     found = rule(ids, slots, None, 0.5, torch.tensor(0, device=device))
@@ -82,7 +82,7 @@ def test_without_a_share_only_gpu_experts_leave_the_host(rule: Divide, device: t
 
 
 @pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 600), (5, 600), (40, 2048)])
-def test_what_is_carried_to_host_memory_and_back_is_whole(
+def test_transfers_to_host_memory_and_back_are_complete(
     num_tokens: int, hidden: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_pinned = device.type == "cuda"
@@ -121,7 +121,7 @@ def test_few_pairs_are_grouped_by_expert_in_one_launch(device: torch.device) -> 
         assert tiles[num_groups:].tolist() == [[-1, 0, 0]] * (ids.numel() - num_groups)
 
 
-def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.device) -> None:
+def test_the_fused_router_matches_the_reference_router(device: torch.device) -> None:
     v2 = {"num_experts": 40, "num_groups": 4, "num_groups_used": 2, "group_score": "max", "gating": "softmax"}
     rules = [
         replace(R1_SPEC.routing, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
@@ -142,7 +142,7 @@ def test_the_fused_router_chooses_what_the_plain_one_chooses(device: torch.devic
 
 
 @pytest.mark.parametrize("make", [Router, FusedRouter])
-def test_logits_that_are_no_numbers_still_give_distinct_experts(
+def test_nan_logits_still_give_distinct_experts(
     make: Callable[..., Router | FusedRouter], device: torch.device
 ) -> None:
     ids, _ = make(R1_SPEC.routing, torch.zeros(256, device=device))(torch.full((1, 256), torch.nan, device=device))

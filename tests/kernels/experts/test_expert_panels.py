@@ -77,7 +77,7 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )
-def test_a_few_tokens_sum_their_experts_that_are_here_whose_types_differ(rng, pool, device, kinds) -> None:
+def test_few_tokens_sum_their_local_experts_of_different_types(rng, pool, device, kinds) -> None:
     experts, matrices = experts_of(rng, pool, kinds, device)
     check(rng, experts, matrices, np.array([[2, -1], [NUM_EXPERTS, 2]]), device)
     check(rng, experts, matrices, np.array([[0, 1], [-1, 1], [1, -1], [-1, -1], [1, 5]]), device)
@@ -101,7 +101,7 @@ def test_many_tokens_are_grouped_by_expert(rng, pool, device, monkeypatch, choic
     check(rng, experts, matrices, ids, device)
 
 
-def test_more_tokens_than_are_taken_at_a_time_are_cut(rng, pool, device, monkeypatch) -> None:
+def test_more_tokens_than_the_limit_are_split(rng, pool, device, monkeypatch) -> None:
     experts, matrices = experts_of(rng, pool, (T.Q8_0, T.BF16, T.F32), device)
     monkeypatch.setattr(expert_panels, "PRODUCT_TOKENS", 9)
     check(rng, experts, matrices, np.stack([rng.permutation(NUM_EXPERTS + 1)[:2] for _ in range(20)]), device)
@@ -121,7 +121,7 @@ def test_a_pair_is_in_one_tile_of_its_expert(rng) -> None:
         assert sorted(seen) == np.flatnonzero((flat >= 0) & (flat < num_experts)).tolist()
 
 
-def test_stacks_that_do_not_go_together_are_refused(rng, pool) -> None:
+def test_incompatible_stacks_are_rejected(rng, pool) -> None:
     device = torch.device("cpu")
     gate, _ = stack_of(rng, pool, T.Q4_K, WIDTH, HIDDEN, device)
     down, _ = stack_of(rng, pool, T.Q4_K, HIDDEN, 2 * WIDTH, device)

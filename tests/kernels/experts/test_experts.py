@@ -77,7 +77,7 @@ def test_all_tokens_to_one_expert(rng, pool, make_matrix):
 
 
 @pytest.mark.parametrize("isa", ["reference", *isa_params()])
-def test_pairs_without_an_expert_add_nothing(rng, pool, make_matrix, isa):
+def test_pairs_without_an_expert_contribute_zero(rng, pool, make_matrix, isa):
     experts, _ = build(make_matrix, (T.Q8_0, T.Q8_0, T.Q8_0), 4, 64, 64)
     experts = experts.packed(pool, isa, activation_bytes=1)
     x, weights = rng.standard_normal((3, 64), np.float32), rng.standard_normal((3, 2), np.float32)
@@ -90,7 +90,7 @@ def test_pairs_without_an_expert_add_nothing(rng, pool, make_matrix, isa):
     np.testing.assert_array_equal(left_out, 0)
 
 
-def test_an_id_that_is_no_expert_is_refused(pool, make_matrix):
+def test_an_invalid_expert_id_is_rejected(pool, make_matrix):
     experts, _ = build(make_matrix, (T.F32, T.F32, T.F32), 4, 3, 5)
     for bad in (4, -2):
         with pytest.raises(IndexError, match=rf"ids\[1, 0\] is {bad}; expected 0 to 3, or -1 for none"):
@@ -103,7 +103,7 @@ def test_an_id_that_is_no_expert_is_refused(pool, make_matrix):
             )
 
 
-def test_matrices_that_do_not_fit_together_are_refused_by_name(make_matrix):
+def test_mismatched_matrices_are_rejected_by_name(make_matrix):
     gate, _ = make_matrix(T.F32, 4 * 3, 5)
     down, _ = make_matrix(T.F32, 4 * 5, 3)
     wrong, _ = make_matrix(T.F32, 4 * 3, 6)

@@ -38,7 +38,7 @@ IDS = np.array([[2, -1], [NUM_EXPERTS, 2], [2, 0], [-1, 2], [2, -1]], np.int32)
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where experts are multiplied in this test."""
+    """The device of the experts in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(
@@ -106,7 +106,7 @@ def test_a_pair_is_in_one_tile_of_its_expert(rng, device, tile: int) -> None:
     ],
     ids=["some", "scales of experts", "all to one expert", "none here"],
 )
-def test_gate_up_and_down_come_together(rng, pool, device, monkeypatch, kinds, ids) -> None:
+def test_gate_up_and_down_are_computed_together(rng, pool, device, monkeypatch, kinds, ids) -> None:
     """Columns are in two shares, and the last step of a share is not a whole one."""
     monkeypatch.setattr(grouped_int_gemm, "_WANTED_PROGRAMS", 8)
     hidden, width = (256, 64) if kinds[0] in (T.Q4_K, T.NVFP4) else (160, 32)
@@ -127,7 +127,7 @@ def test_gate_up_and_down_come_together(rng, pool, device, monkeypatch, kinds, i
                 assert np.linalg.norm(found[pair] - expected) <= 2.0**-14 * np.linalg.norm(expected), pair
 
 
-def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device) -> None:
+def test_non_finite_activations_make_only_their_tokens_results_non_finite(rng, pool, device) -> None:
     stack, _ = stack_of(rng, pool, T.Q8_0, 32, 64, device)
     x = rng.standard_normal((4, 64), dtype=np.float32)
     x[:3, 47] = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800000], np.uint32).view(np.float32)
@@ -137,7 +137,7 @@ def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device) 
     assert np.isfinite(found[3]).all()
 
 
-def test_floats_mixed_types_and_many_tokens_go_another_way(rng, pool) -> None:
+def test_floats_mixed_types_and_many_tokens_do_not_use_int_gemm(rng, pool) -> None:
     device = torch.device("cpu")
     q8, _ = stack_of(rng, pool, T.Q8_0, 32, 32, device)
     q5, _ = stack_of(rng, pool, T.Q5_0, 32, 32, device)
@@ -180,7 +180,7 @@ def test_a_pair_does_not_depend_on_the_other_tokens(rng, pool, kinds) -> None:
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")
-def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, tile) -> None:
+def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind, tile) -> None:
     kernel = grouped_kernel(kind, tile, has_up=False, is_split=False)
     pointers = {"terms": "*bf16", "tiles": "*i32", "points": "*i32", "arrived": "*i32"}
     pointers |= dict.fromkeys(("words", "up_words"), "*i32") | dict.fromkeys(("halves", "up_halves"), "*fp16")

@@ -77,16 +77,14 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
     ],
     ids=lambda kinds: "-".join(kind.name for kind in kinds),
 )
-def test_tokens_sum_their_experts_that_are_here(rng, pool, device, kinds) -> None:
+def test_tokens_sum_their_local_experts(rng, pool, device, kinds) -> None:
     stacks, matrices = stacks_of(rng, pool, kinds, device)
     given = some_tokens(rng, device)
     check(sums_of(*given, stacks), given, matrices, range(NUM_EXPERTS))
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_experts_that_do_not_fit_at_once_and_widths_that_are_no_step_are_the_same(
-    rng, pool, device, at_once, monkeypatch
-) -> None:
+def test_expert_chunks_and_odd_widths_do_not_change_results(rng, pool, device, at_once, monkeypatch) -> None:
     stacks, matrices = stacks_of(rng, pool, (T.Q8_0, T.Q8_0, T.Q8_0), device, width=96)
     given = some_tokens(rng, device, num_tokens=70)
     size = 2 if device.type == "cuda" else 4
@@ -94,7 +92,7 @@ def test_experts_that_do_not_fit_at_once_and_widths_that_are_no_step_are_the_sam
     check(sums_of(*given, stacks), given, matrices, range(NUM_EXPERTS))
 
 
-def test_experts_come_in_chunks_and_nobody_may_have_chosen_one(rng, pool, device, monkeypatch) -> None:
+def test_experts_arrive_in_chunks_some_of_which_no_token_chose(rng, pool, device, monkeypatch) -> None:
     """`ExpertSums` uses this path from this number of tokens on, and so does `ExpertPanels`."""
     stacks, matrices = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
     x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS, hidden=SMALL)
@@ -120,7 +118,7 @@ def test_a_token_s_sum_does_not_depend_on_the_others(rng, pool, device) -> None:
     assert torch.equal(sums_of(x[20:50], ids[20:50], weights[20:50], stacks), whole[20:50])
 
 
-def test_floats_and_rows_of_no_whole_panel_are_not_decoded(rng, pool) -> None:
+def test_floats_and_partial_panels_are_not_supported(rng, pool) -> None:
     device = torch.device("cpu")
     quantised, _ = stack_of(rng, pool, T.Q8_0, 32, 64, device)
     floats, _ = stack_of(rng, pool, T.F16, 32, 64, device)

@@ -118,6 +118,6 @@ def test_nan_logits_still_give_distinct_experts():
         ({}, 0, "experts per token is 0"),
     ],
 )
-def test_rules_that_cannot_work_are_refused_by_name(changes, num_chosen, message):
+def test_impossible_rules_are_rejected_by_name(changes, num_chosen, message):
     with pytest.raises(ValueError, match=message):
         route(np.zeros((1, 16), np.float32), None, num_chosen, **{**V3, **changes})

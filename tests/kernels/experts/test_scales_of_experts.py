@@ -34,7 +34,7 @@ Scaled = tuple[kernels.Experts, list[np.ndarray]]
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where experts are multiplied in this test."""
+    """The device of the experts in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(
@@ -89,7 +89,7 @@ def check(found: torch.Tensor, given: list[torch.Tensor], matrices: list[np.ndar
 
 @apart
 @pytest.mark.parametrize("ids_there", [(0, 4), (4,), tuple(range(NUM_EXPERTS))])
-def test_those_copied_to_a_device_have_their_own(rng, device, experts, ids_there: tuple[int, ...]) -> None:
+def test_scales_are_copied_to_a_device_with_their_experts(rng, device, experts, ids_there: tuple[int, ...]) -> None:
     packed, matrices = experts
     layer = place_experts(packed, ids_there, ExpertPanels, device, is_readable=False)
     x, ids, weights = tokens_for(rng, device)
@@ -100,7 +100,7 @@ def test_those_copied_to_a_device_have_their_own(rng, device, experts, ids_there
 
 
 @apart
-def test_those_seen_in_host_memory_have_theirs_on_the_device(rng, experts, monkeypatch) -> None:
+def test_experts_in_host_memory_have_their_scales_on_the_device(rng, experts, monkeypatch) -> None:
     """On a GPU the memory would have to be pinned: test_host_memory.py."""
     monkeypatch.setattr(
         grouped_int_gemm, "grouped_int_gemm_kernels", interpreted(grouped_int_gemm_kernels, monkeypatch)
@@ -113,7 +113,7 @@ def test_those_seen_in_host_memory_have_theirs_on_the_device(rng, experts, monke
 
 
 @fused
-def test_those_of_a_chunk_come_with_it(rng, device, experts, monkeypatch) -> None:
+def test_scales_of_a_chunk_are_copied_with_it(rng, device, experts, monkeypatch) -> None:
     packed, matrices = experts
     parts = panels_of(packed)
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 2 * parts[0].expert_bytes)

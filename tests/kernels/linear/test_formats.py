@@ -24,7 +24,7 @@ T = GGMLQuantizationType
 every_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
 
-def test_the_formats_are_the_promised_ones_and_as_the_gguf_package_has_them():
+def test_the_formats_are_the_documented_ones_and_match_the_gguf_package():
     found = [(known.ggml_type, known.name, known.block_weights, known.block_bytes) for known in kernels.formats()]
     assert found == [(kind, kind.name, *GGML_QUANT_SIZES[kind]) for kind in FORMATS]
     assert {T(known.ggml_type) for known in kernels.formats() if known.layout is None} == FLOATS
@@ -75,7 +75,7 @@ def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
     np.testing.assert_allclose(out[0], want.sum(axis=1), rtol=1e-6, atol=0)
 
 
-def test_a_format_is_named_by_its_list_and_its_block_alone():
+def test_a_format_appears_only_in_the_format_list_and_its_block():
     """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
     tiny models quantises with formats that it names, and advice names common files by their quantisation: a plan's,
     and a refusal's of types that are written no more."""

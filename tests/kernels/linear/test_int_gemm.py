@@ -86,7 +86,7 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind: T) 
 
 
 @pytest.mark.parametrize("num_tokens", [8, 34])
-def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, device, monkeypatch, num_tokens) -> None:
+def test_heads_token_tiles_and_column_shards_can_be_combined(rng, pool, device, monkeypatch, num_tokens) -> None:
     monkeypatch.setattr(int_gemm, "_LEAST_SHARE", 2)  # four steps of four groups, in two shares
     linear, weight = linear_of(rng, pool, T.Q4_K, 24, 512, device, heads=2)
     for _ in range(2):  # the second call finds its counters as the first one did
@@ -94,7 +94,9 @@ def test_heads_tiles_of_tokens_and_shares_of_columns_come_together(rng, pool, de
 
 
 @pytest.mark.parametrize(("num_tokens", "by_int_gemm"), [(4, False), (5, False), (4, True)], ids=["few", "tile", "int"])
-def test_what_is_no_number_leaves_none_in_its_tokens_results(rng, pool, device, num_tokens, by_int_gemm: bool) -> None:
+def test_non_finite_activations_make_only_their_tokens_results_non_finite(
+    rng, pool, device, num_tokens, by_int_gemm: bool
+) -> None:
     """The first is what a GPU makes of zero times infinity."""
     linear, _ = linear_of(rng, pool, T.Q4_K, 16, 256, device)
     x = rng.standard_normal((num_tokens, 256), dtype=np.float32)
@@ -124,7 +126,7 @@ def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")
-def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, num_tokens) -> None:
+def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind, num_tokens) -> None:
     kernel = int_gemm_kernel(kind, num_tokens)
     pointers = {
         "terms": "*bf16",
@@ -149,7 +151,7 @@ def test_threads_exchange_nothing_on_the_way_to_tensor_cores(capability, kind, n
     assert "shfl.sync" not in compiled.asm["ptx"]
 
 
-def test_the_faster_way_is_chosen_for_each_number_of_tokens(rng, pool, device) -> None:
+def test_the_faster_kernel_is_chosen_per_number_of_tokens(rng, pool, device) -> None:
     alike = [linear_of(rng, pool, T.Q4_K, 32, 256, device)[0] for _ in range(2)]
     other, _ = linear_of(rng, pool, T.F32, 32, 256, device)
     seconds = iter([2.0, 1.0, 1.0, 1.0, 1.0, 0.5])  # one token, two, four: without codes, and by them
@@ -183,7 +185,7 @@ def test_a_later_start_checks_the_kept_kernels_without_measuring(rng, pool, devi
     assert linear.int_gemm_tokens == frozenset()
 
 
-def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
+def test_a_matrix_of_zeros_does_not_disable_a_kernel(rng, pool, device) -> None:
     zeros = kernels.Matrix(np.zeros((32, 34), np.uint8), T.Q8_0, 32, 32)
     packed = kernels.pack(pool, zeros, FAST, num_heads=1, head_stride=32, num_rows=32, activation_bytes=1)
     linear = PanelLinear(packed, 32, 32, is_transposed=False, device=device)
@@ -191,7 +193,7 @@ def test_a_matrix_of_zeros_hides_no_way(rng, pool, device) -> None:
     assert off.reasons == {}
 
 
-def test_a_way_that_is_wrong_here_is_not_gone(rng, pool, device, monkeypatch) -> None:
+def test_an_inaccurate_kernel_is_not_used(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     multiply = PanelLinear.multiply
     monkeypatch.setattr(
@@ -217,7 +219,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *, by_int_gemm: bool) -> None:
     monkeypatch.setattr(PanelLinear, "multiply", multiply_or_fail)
 
 
-def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monkeypatch) -> None:
+def test_failed_integer_kernels_are_reported_with_case_and_reason(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=True)
     autotune([linear], 1, device, lambda calls: 1.0, nullcontext, off := SwitchedOff(), Measurements())
@@ -225,7 +227,7 @@ def test_codes_that_fail_are_told_of_by_case_and_reason(rng, pool, device, monke
     assert re.search(r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory", off.reasons["exact_codes"])
 
 
-def test_a_product_that_has_no_way_left_ends_the_start(rng, pool, device, monkeypatch) -> None:
+def test_the_start_fails_if_no_kernel_can_compute_a_product(rng, pool, device, monkeypatch) -> None:
     linear, _ = linear_of(rng, pool, T.Q4_K, 32, 256, device)
     failing(monkeypatch, by_int_gemm=False)
     with pytest.raises(EngineDeadError, match=r"Q4_K \[1, 32, 256\] with 1 tokens fail: OutOfRes.*shared memory"):

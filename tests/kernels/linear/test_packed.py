@@ -66,7 +66,7 @@ def half_steps(x, num_bytes=1):
     return np.broadcast_to(peak / (2 * MOST[num_bytes]), groups.shape).reshape(x.shape).astype(np.float64)
 
 
-def test_an_instruction_set_is_usable_where_the_kernel_says_that_the_cpu_has_what_it_needs():
+def test_an_instruction_set_is_usable_if_the_kernel_reports_its_cpu_flags():
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next(line for line in lines if line.startswith("flags")).split()
     assert [fast.name for fast in kernels.fast_isas() if set(fast.cpu_flags).issubset(flags)] == ISAS
@@ -84,7 +84,7 @@ def test_packing_keeps_every_weight_to_the_bit(rng, pool, kind, isa, rows):
 
 
 @every_format
-def test_packed_weights_take_hardly_more_memory_than_the_file(rng, pool, kind):
+def test_packed_weights_take_little_more_memory_than_the_file(rng, pool, kind):
     data = random_blocks(rng, kind, 64, 2048)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, 64, 2048), ISAS[0], activation_bytes=1)
     assert data.nbytes <= packed.packed_nbytes <= 1.04 * data.nbytes
@@ -150,7 +150,7 @@ def test_no_sum_overflows_at_the_largest_codes_and_activations(pool, kind, isa, 
 
 @every_width
 @every_isa
-def test_zeros_give_zeros_and_what_is_not_a_number_shows(rng, pool, make_matrix, isa, num_bytes):
+def test_zeros_give_zeros_and_nans_are_propagated(rng, pool, make_matrix, isa, num_bytes):
     packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa, activation_bytes=num_bytes)
     x = np.zeros((4, 512), np.float32)
     x[1, 300], x[2, 7], x[3, 511] = np.nan, np.inf, -np.inf
@@ -195,14 +195,14 @@ ONE_BYTE = "MXFP4 NVFP4 Q4_0 Q4_K IQ4_NL IQ4_XS Q2_K Q3_K IQ3_S IQ3_XXS IQ2_S IQ
 TWO_BYTES = "Q4_1 Q5_0 Q5_1 Q5_K Q6_K Q8_0"
 
 
-def test_one_byte_an_activation_is_the_default_where_decision_80_measured_that_it_is_enough():
+def test_activation_bytes_default_to_the_values_of_decision_80():
     by_default = {known.name: known.activation_bytes for known in kernels.formats()}
     expected = dict.fromkeys(ONE_BYTE.split(), 1) | dict.fromkeys(TWO_BYTES.split(), 2)
     assert by_default == expected | dict.fromkeys(("F32", "F16", "BF16"))
 
 
 @every_isa
-def test_without_a_number_of_bytes_each_matrix_takes_its_formats(rng, pool, make_matrix, isa):
+def test_the_default_activation_bytes_are_those_of_each_matrixs_format(rng, pool, make_matrix, isa):
     x = rng.standard_normal((3, 256), dtype=np.float32)
     for known in kernels.formats():
         weight, _ = make_matrix(T(known.ggml_type), 32, 256)
@@ -268,7 +268,7 @@ def assert_experts(rng, pool, isa, num_bytes, matrices, num_experts, num_tokens,
 def test_experts_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes, routing):
     size = 256 if GGML_QUANT_SIZES[kind][0] == 256 else 64
     matrices = [make_matrix(kind, 4 * size, size)[0] for _ in range(3)]
-    # Where the routing is special, one batch of each size class is enough.
+    # For special routings, one batch per size class is enough.
     for num_tokens in TOKENS if routing == "any" else (0, 1, 2, 17, 65, 300):
         assert_experts(rng, pool, isa, num_bytes, matrices, 4, num_tokens, routing)
 
@@ -333,13 +333,13 @@ def test_the_environment_forces_an_instruction_set(monkeypatch, pool, make_matri
 
 
 @pytest.mark.parametrize("name", ["avx9", "AVX2", "neon"])
-def test_a_name_that_cannot_run_is_refused_with_those_that_can(pool, make_matrix, name):
+def test_an_unusable_isa_is_rejected_with_the_usable_ones(pool, make_matrix, name):
     story = f"isa is {name}; usable on this machine are {', '.join(kernels.usable_isas())}"
     with pytest.raises(ValueError, match=story):
         kernels.pack(pool, make_matrix(T.Q8_0, 16, 32)[0], name, activation_bytes=1)
 
 
-def test_a_packed_matrix_says_what_it_was_packed_for(pool, make_matrix):
+def test_a_packed_matrix_reports_its_isa(pool, make_matrix):
     weight, _ = make_matrix(T.Q8_0, 12, 32)
     by_heads = kernels.pack(pool, weight, ISAS[0], activation_bytes=1, num_heads=3, head_stride=4, num_rows=4)
     story = r"packed for 3 heads of 4 rows, head_stride 4, row_offset 0, not transposed; pack it for the product"

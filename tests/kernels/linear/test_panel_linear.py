@@ -41,7 +41,7 @@ FAST = kernels.usable_isas()[0]
 every_format = pytest.mark.parametrize("kind", sorted({*FLOAT_TYPES, *LAYOUTS}), ids=lambda kind: kind.name)
 Make = Callable[..., PanelLinear]
 SIZES_OF_LARGE_MATRICES = ("num_rows", "cols", "panel_size", "panel_words", "scale_words", "padded_cols")
-"""Those that are multiples of sixteen, of which Triton knows more then."""
+"""Arguments that are multiples of 16, for which Triton specialises kernels."""
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -129,7 +129,7 @@ def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) 
     assert linear(torch.zeros(0, heads, cols, device=device)).shape == (0, heads, rows)
 
 
-def test_a_share_of_the_columns_ends_with_them(rng, pool, device, monkeypatch) -> None:
+def test_a_shard_ends_with_the_last_column(rng, pool, device, monkeypatch) -> None:
     monkeypatch.setattr(matmul, "_WANTED_PROGRAMS", 6)  # five steps in three shares of two
     rows, cols, num_tokens = 16, 5 * 256, 5
     data = random_blocks(rng, T.Q4_K, rows, cols)

@@ -97,7 +97,7 @@ def test_a_replaced_token_is_used_after_the_old_one_is_rejected(credentials: Pat
     asyncio.run(scene())
 
 
-def test_missing_credentials_are_reported_with_what_to_set(credentials: Path) -> None:
+def test_missing_credentials_are_reported_with_the_variables_to_set(credentials: Path) -> None:
     with pytest.raises(ConnectError, match=f"{credentials.name}: there is no such file; set KUBECONFIG"):
         asyncio.run(Api().connect())
 

@@ -13,7 +13,7 @@ FILE = Path(__file__).parents[3] / "manifests/operator/operator.yaml"
 DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
 
 
-def test_the_file_is_what_the_command_prints(capsys):
+def test_the_file_equals_the_commands_output(capsys):
     assert main(["install"]) == 0
     assert FILE.read_text() == capsys.readouterr().out, (
         "run: ballast-operator install > manifests/operator/operator.yaml"

@@ -67,7 +67,7 @@ def test_conditions_show_their_age_and_ready_is_not_repeated():
     assert not [line for line in lines if line.startswith("  Ready ")]
 
 
-def test_each_pod_shows_what_it_waits_for_and_ready_pods_come_last():
+def test_each_pod_shows_why_it_waits_and_ready_pods_are_last():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     engine = {"name": "engine", "state": waiting, "restartCount": 0}
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}

@@ -14,7 +14,7 @@ def run(step):
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "Service", "PodDisruptionBudget"])
-def test_a_child_whose_webhook_is_down_stops_neither_pods_nor_status_and_comes_back(kind):
+def test_a_failing_webhook_of_a_child_does_not_block_pods_or_status(kind):
     api = FakeApi(custom_resource(), {("apply", kind): 500})
     with pytest.raises(ApiError, match="HTTP 500"):
         run(reconciler(api))
@@ -116,7 +116,7 @@ def test_a_pod_whose_image_a_webhook_rewrote_is_not_changed():
     assert api.conditions["Ready"] == ("True", "Serving")
 
 
-def test_a_service_that_may_not_be_read_is_not_ready():
+def test_an_unreadable_service_is_not_ready():
     api = FakeApi(custom_resource(numa={"enforcement": "Off"}), {("get", "Service"): 403})
     api.add_pod(ready=True)
     run(reconciler(api))
@@ -199,7 +199,7 @@ def told():
     return api, step
 
 
-def test_a_pod_that_must_be_pinned_waits_for_capacity_only_where_every_node_reports_none(told):
+def test_a_pod_to_be_pinned_waits_only_if_every_node_reports_no_capacity(told):
     api, step = told
     run(step)
     assert api.conditions["Ready"] == ("False", "NoNUMANodeFits")
@@ -210,7 +210,7 @@ def test_a_pod_that_must_be_pinned_waits_for_capacity_only_where_every_node_repo
 
 
 @pytest.mark.parametrize("kind", ["Node", "NodeResourceTopology"])
-def test_capacity_that_may_not_be_read_blocks_no_pod(told, kind):
+def test_unreadable_capacity_blocks_no_pod(told, kind):
     api, step = told
     api.failures = {("list", kind): 403}
     run(step)

@@ -105,7 +105,7 @@ def test_an_eviction_is_announced_before_it_starts():
 FAILED = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
 
 
-def test_a_failing_pull_makes_room_for_a_model_that_a_service_uses():
+def test_a_failing_pull_yields_to_a_model_that_a_service_uses():
     api = api_with(cached("old"), cached("new"))
     with_model(api, "old", conditions=FAILED)
     name_it(api, "new")

@@ -41,7 +41,7 @@ def with_job(api, *, done=False, container=None, image=None):
     return job
 
 
-def test_the_job_and_its_policy_come_first_and_no_pod_before_it_is_done():
+def test_the_job_and_its_policy_are_created_first_and_pods_after_it_completes():
     api = api_with()
     assert run(api) == 1, "it may be done soon"
     assert [(verb, kind) for verb, kind, _ in api.writes if kind in ("Job", "NetworkPolicy", "Pod")] == [
@@ -120,7 +120,7 @@ def test_a_missing_claim_is_reported():
     assert api.written("create", "Job") == []
 
 
-def test_a_trouble_is_the_reason_of_ready():
+def test_a_pull_failure_is_the_reason_of_ready():
     said = {"terminated": {"exitCode": 2, "message": json.dumps({"reason": "TokenRefused", "message": "401"})}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     api = api_with()

@@ -13,7 +13,7 @@ from ballast_operator.control.state import OperatorState
 from ballast_operator.definitions import DEFINITIONS
 
 
-def test_a_kind_that_may_not_be_listed_does_not_end_the_resync():
+def test_a_kind_without_list_permission_does_not_end_the_resync():
     api, enqueued = FakeApi(custom_resource(), {("list", "PodMonitor"): 403}), []
     look = Resync(api, OperatorState(), Freshness(), enqueued.append, lambda: 0.0)
     assert asyncio.run(look.run_once()) == 1
@@ -46,7 +46,7 @@ def test_a_replaced_definition_is_noticed_and_services_are_reconciled_again(capl
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_schemas_that_cannot_be_read_do_not_end_the_look_at_everything(status, caplog):
+def test_unreadable_schemas_do_not_end_the_resync(status, caplog):
     api, enqueued = FakeApi(custom_resource(), {("discover", "schemas"): status}), []
     state = OperatorState()
     look = Resync(api, state, Freshness(), enqueued.append, lambda: 0.0)
@@ -56,7 +56,7 @@ def test_schemas_that_cannot_be_read_do_not_end_the_look_at_everything(status, c
     assert state.declared_status(INFERENCE_SERVICE, {"url": "http://s"}) == {"url": "http://s"}
 
 
-def test_schemas_that_cannot_be_read_any_more_leave_those_that_were_read_last():
+def test_unreadable_schemas_keep_the_last_ones_in_use():
     api, state = FakeApi(custom_resource()), OperatorState()
     look = Resync(api, state, Freshness(), lambda _: None, lambda: 0.0)
     api.schemas_by_kind = {"InferenceService": {"properties": {"status": {"properties": {"url": {}}}}}}
@@ -67,7 +67,7 @@ def test_schemas_that_cannot_be_read_any_more_leave_those_that_were_read_last():
 
 
 @pytest.mark.parametrize("status", [0, 429, 500])
-def test_an_api_server_that_fails_to_answer_for_schemas_ends_the_look_at_everything(status):
+def test_an_api_server_failure_for_schemas_ends_the_resync(status):
     api = FakeApi(custom_resource(), {("discover", "schemas"): status})
     with pytest.raises(ApiError) as raised:
         asyncio.run(Resync(api, OperatorState(), Freshness(), lambda _: None, lambda: 0.0).run_once())

@@ -54,7 +54,7 @@ def make(work, clock, **options):
     return Running(WorkQueue(work, **{"num_workers": 4, "random": lambda: 0.0, "clock": clock, **options}))
 
 
-async def test_a_key_enqueued_many_times_before_the_work_begins_is_worked_on_once(clock):
+async def test_a_key_enqueued_many_times_before_processing_is_processed_once(clock):
     done = Counter()
 
     async def work(key):
@@ -68,7 +68,7 @@ async def test_a_key_enqueued_many_times_before_the_work_begins_is_worked_on_onc
     assert done == {"a": 1, "b": 1}
 
 
-async def test_a_key_enqueued_during_the_work_is_worked_on_once_more_and_never_at_the_same_time(clock):
+async def test_a_key_enqueued_during_its_processing_is_processed_again_afterwards(clock):
     running, most, done = Counter(), Counter(), Counter()
 
     async def work(key):

@@ -87,7 +87,7 @@ def test_an_unknown_variable_is_rejected_if_images_are_listed():
         ("LD_", ("SITE_*",), False),
     ],
 )
-def test_keys_of_objects_are_refused_unless_all_names_of_their_prefix_are_listed(prefix, patterns, allowed):
+def test_object_keys_are_rejected_unless_all_names_of_their_prefix_are_listed(prefix, patterns, allowed):
     source = {"configMapRef": {"name": "x"}, **({"prefix": prefix} if prefix else {})}
     lists = AllowLists(images=LISTED.images, env=patterns)
     for spec in ({"envFrom": [source]}, {"sidecars": [{**SIDECAR, "envFrom": [source]}]}):

@@ -16,7 +16,7 @@ def pod(**spec):
     return build_pod(service(**spec), ChildOptions(), Attempt(0))
 
 
-def test_a_namespace_has_its_own_quota_or_the_one_of_all():
+def test_a_namespace_has_its_own_quota_or_the_default():
     quotas = Quotas({"team": {"gpus": "4"}, "*": {"pods": "1"}})
     assert (quotas.of("team"), quotas.of("other")) == ({"gpus": "4"}, {"pods": "1"})
     assert Quotas({"team": {"gpus": "4"}}).of("other") == {}
@@ -36,7 +36,7 @@ def test_a_pod_requests_the_sum_of_its_containers():
     assert usage(pod(resources={"cpus": 1, "memory": "1Gi", **claims}))["gpus"] == 1
 
 
-def test_an_exceeded_quota_is_named_with_its_numbers():
+def test_an_exceeded_quota_is_reported_with_its_numbers():
     one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
     assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None
     said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)

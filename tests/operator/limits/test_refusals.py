@@ -41,7 +41,7 @@ def test_without_lists_everything_but_a_host_path_is_allowed():
         ("runtime:5000/x:1", "runtime", False),
     ],
 )
-def test_an_image_is_of_a_prefix_only_up_to_a_whole_part(image, prefix, allowed):
+def test_an_image_prefix_matches_whole_path_segments_only(image, prefix, allowed):
     lists = AllowLists(images=("other.test/", prefix))
     assert (refusal(lists, image=image) is None) == allowed
     assert (refusal(lists, model={"source": {"image": {"reference": image}}}) is None) == allowed
@@ -71,7 +71,7 @@ def test_an_artifact_is_limited_like_an_image():
 
 
 @pytest.mark.parametrize(("kind", "source"), [("s3", STORE), ("oci", ARTIFACT)])
-def test_a_folder_that_a_model_is_pulled_into_is_bounded_for_every_source(kind, source):
+def test_the_target_folder_of_a_pull_is_restricted_for_every_source(kind, source):
     folder = {**source, "pvc": None, "hostPath": {"path": "/srv/models"}}
     spec = {
         "model": {"source": {kind: {name: value for name, value in folder.items() if value is not None}}},
@@ -116,7 +116,7 @@ def test_other_images_and_host_paths_are_checked_against_the_same_lists(field):
     assert said.startswith(f"spec.{field} /srv/other is not allowed: --allowed-")
 
 
-def test_a_priority_class_is_one_of_those_named():
+def test_a_priority_class_must_be_listed():
     lists = AllowLists(priority_classes=("models", "batch"))
     assert refusal(lists) is None
     assert refusal(lists, scheduling={"priorityClassName": "batch"}) is None
@@ -135,7 +135,7 @@ def test_a_node_selector_holds_all_labels_of_one_entry():
         assert "allows only pool=models,zone=a, gpu=h100" in said
 
 
-def test_all_values_that_are_not_allowed_are_named_together():
+def test_all_forbidden_values_are_reported_together():
     lists = AllowLists(images=("r.test/",), priority_classes=("models",))
     said = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
     assert said is not None

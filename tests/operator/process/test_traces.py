@@ -31,7 +31,7 @@ def collector():
         yield found
 
 
-async def test_a_pass_is_a_span_with_its_requests_and_the_last_are_sent_at_the_end(collector):
+async def test_a_pass_is_a_span_with_its_requests_and_the_last_spans_are_sent_at_exit(collector):
     async with sending(f"{collector.url}/") as traces:
         traces.requested()  # of no pass
         with traces.span("reconcile", {"ballast.service": "chat"}):
@@ -72,7 +72,7 @@ async def test_an_unreachable_collector_costs_the_spans_and_one_log_line(status,
     assert status is None or line.reason == f"it answered {status}"
 
 
-async def test_spans_whose_sending_was_cut_off_at_the_end_are_sent_again(monkeypatch):
+async def test_spans_whose_transmission_was_interrupted_at_exit_are_resent(monkeypatch):
     monkeypatch.setattr(module, "PAUSE_S", 0.001)
     begun, bodies = asyncio.Event(), []
 

@@ -8,7 +8,7 @@ from ballast_operator.cluster.kinds import POD
 from ballast_operator.process import watcher
 
 
-def test_a_watcher_restarts_on_request_and_after_a_failure_and_leaves_no_thread(monkeypatch):
+def test_a_watcher_restarts_on_request_or_failure_and_leaks_no_thread(monkeypatch):
     told = queue.Queue()
     failures = [OSError("no way on")]
 

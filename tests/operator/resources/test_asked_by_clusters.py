@@ -85,7 +85,7 @@ def test_kernels_are_kept_on_a_directory_of_the_node():
             service(kernelCache=asked)
 
 
-def test_an_external_service_sets_fields_that_the_api_server_would_fill_in():
+def test_an_external_service_sets_fields_that_the_api_server_would_default():
     made = build_service(service(endpoint={"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}))
     assert made["spec"]["type"] == "LoadBalancer"
     assert made["spec"]["externalTrafficPolicy"] == "Cluster"
@@ -111,7 +111,7 @@ def test_scrapers_are_those_of_the_operators_options():
     ]
 
 
-def test_an_endpoint_picker_without_labels_may_be_any_pod_of_the_namespace():
+def test_without_picker_labels_any_pod_of_the_namespace_is_admitted():
     (_, picker) = admin_peers(ChildOptions(), inferencePool={"pickerName": "picker"})
     assert picker == {"podSelector": {}}
 
@@ -136,7 +136,5 @@ def test_a_pool_is_created_if_it_is_requested_and_the_cluster_has_the_kind():
         (("192.0.2.1", "192.0.2.2"), "http://192.0.2.1:10002/v1"),
     ],
 )
-def test_the_url_outside_is_at_the_first_address_of_the_load_balancer(
-    addresses: tuple[str, ...], url: str | None
-) -> None:
+def test_the_external_url_uses_the_first_load_balancer_address(addresses: tuple[str, ...], url: str | None) -> None:
     assert external_url(service(), addresses) == url

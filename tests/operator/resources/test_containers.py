@@ -71,7 +71,7 @@ def test_a_path_outside_the_operators_folders_is_accepted():
     assert [mount["mountPath"] for mount in engine["volumeMounts"]][-3:] == ["/models2", "/etc/certs", "/opt/.cache"]
 
 
-def test_a_sidecar_that_does_not_start_is_named_as_the_cause():
+def test_a_sidecar_that_does_not_start_is_reported_as_the_cause():
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     ended = {"terminated": {"exitCode": 1, "message": "no such host\n"}}
     body = build_pod(service(sidecars=[SIDECAR]), ChildOptions(), Attempt(0))

@@ -80,7 +80,7 @@ def test_replies_are_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "13 requests: 13 answered, 0 failed, 0 left" in capsys.readouterr().out
 
 
-def test_what_cannot_be_answered_has_a_line_that_says_why(tmp_path: Path) -> None:
+def test_failed_requests_have_an_error_line(tmp_path: Path) -> None:
     lines = [
         request("good"),
         request("hot", temperature=9),
@@ -109,7 +109,7 @@ def test_what_cannot_be_answered_has_a_line_that_says_why(tmp_path: Path) -> Non
     assert found["streamed message"]["error"]["code"] == "stream_not_supported"
 
 
-def test_it_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
+def test_it_resumes_after_the_last_complete_line(tmp_path: Path) -> None:
     lines = [request(f"{n} + {n}") for n in range(5)]
     assert batch(tmp_path, *lines) == 0
     whole = (tmp_path / "out.jsonl").read_bytes().splitlines(keepends=True)
@@ -123,7 +123,9 @@ def test_it_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl").read_bytes() == again, "nothing is asked twice"
 
 
-def test_a_signal_leaves_whole_lines_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_leaves_complete_lines_and_a_hint_to_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.jsonl"
     lines = [request("first"), *(request(str(n), max_tokens=128, ignore_eos=True) for n in range(200))]
 
@@ -153,7 +155,7 @@ def test_a_signal_leaves_whole_lines_and_says_how_to_go_on(tmp_path: Path, capsy
         ([], "has no request"),
     ],
 )
-def test_a_file_that_is_no_batch_is_refused_before_a_model_is_loaded(
+def test_an_invalid_batch_file_is_rejected_before_a_model_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], said: str
 ) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -162,7 +164,7 @@ def test_a_file_that_is_no_batch_is_refused_before_a_model_is_loaded(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_requests_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp_path: Path) -> None:
+def test_requests_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     lines = (json.dumps(request(name, max_tokens=1)) for name in ("a", "b"))
     file.write_bytes(codecs.BOM_UTF8 + "\r\n".join(lines).encode())
@@ -180,7 +182,7 @@ def test_requests_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp
         (b"\n" + codecs.BOM_UTF8 + b"{}", "line 2: is not JSON"),
     ],
 )
-def test_requests_that_are_no_text_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_requests_that_are_not_text_are_rejected(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
@@ -188,9 +190,7 @@ def test_requests_that_are_no_text_are_refused(tmp_path: Path, content: bytes, s
 
 
 @pytest.mark.parametrize("held", ["my notes", "my notes\n", '{"custom_id": "b", "response": null, "error": {}}\n'])
-def test_a_file_of_something_else_is_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], held: str
-) -> None:
+def test_an_unrelated_file_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
     (tmp_path / "out.jsonl").write_text(held)
     assert batch(tmp_path, request("a")) == 2
     assert "choose another file" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from support.servers.process import FAKE, ServerProcess
 WAIT_S = 60
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 PASTING_OFF = "\x1b[?2004l\r"
-"""What readline writes once a line is read: a terminal marks pasted blocks only while it reads one."""
+"""Readline's output after it has read a line: it disables bracketed paste."""
 
 
 class Terminal:
@@ -172,13 +172,13 @@ def test_reasoning_is_dimmed_and_the_answer_is_not():
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "ignored by who started it"])
-def test_ctrl_c_cancels_the_reply_and_the_chat_goes_on(ignored):
+def test_ctrl_c_cancels_the_reply_and_the_chat_continues(ignored):
     with (
         ServerProcess("--step_s", "0.02", module=FAKE) as server,
         Terminal("--url", f"{server.url}/v1", ignores_ctrl_c=ignored) as terminal,
     ):
         terminal.until("> ")
-        terminal.type("go on for ever\n")
+        terminal.type("write without end\n")
         server.wait_for(lambda metrics: metrics["ballast_generation_tokens_total"] > 3)
         terminal.press_ctrl_c()
         terminal.until("\\(cancelled\\)\r\n.*> ")
@@ -202,7 +202,7 @@ class SwallowingEndpoint:
 def test_a_swallowed_ctrl_c_still_cancels(capsys):
     before = signal.getsignal(signal.SIGINT)
     chat = Chat(SwallowingEndpoint(), "some", None, {})
-    chat.answer("go on")
+    chat.answer("continue")
     assert capsys.readouterr().out == "one\n(cancelled)\n"
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -219,7 +219,7 @@ def test_lines_from_a_pipe_are_answered_without_colours(server):
     assert ended.stdout == "12 + 30 = 42\nA new conversation.\nsea\n"
 
 
-def test_output_that_cannot_be_written_while_replies_arrive_is_one_sentence(server):
+def test_an_output_error_during_replies_is_reported_in_one_sentence(server):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1"],
@@ -244,7 +244,7 @@ def chat_with(server, lines, *options, **environment):
     )
 
 
-def test_a_line_that_is_no_text_is_not_sent_and_the_conversation_goes_on(server):
+def test_a_line_that_is_not_text_is_not_sent_and_the_chat_continues(server):
     ended = chat_with(server, b"My name is Ottokar.\n\xff\xfeWhat?\nGr\xfc\xdfe\nWhat is my name?\n")
     assert ended.returncode == 0, ended.stderr
     refused = "This line is no text in utf-8 and was not sent; the conversation continues.\n"
@@ -252,7 +252,7 @@ def test_a_line_that_is_no_text_is_not_sent_and_the_conversation_goes_on(server)
     assert ended.stdout.decode().endswith(f"{refused}Your name is Ottokar.\n")
 
 
-def test_a_terminals_line_that_is_no_text_is_not_sent(server):
+def test_a_terminal_line_that_is_not_text_is_not_sent(server):
     with Terminal("--url", f"{server.url}/v1", "--temperature", "0", environment={"LC_ALL": "C.UTF-8"}) as terminal:
         terminal.until("> ")
         os.write(terminal._keys, b"a\xff\n")
@@ -263,7 +263,7 @@ def test_a_terminals_line_that_is_no_text_is_not_sent(server):
         assert terminal.ended() == 0
 
 
-def test_a_file_name_with_a_nul_is_refused_and_the_conversation_goes_on(server):
+def test_a_file_name_with_a_nul_is_rejected_and_the_chat_continues(server):
     ended = chat_with(server, b"/save a\0b\nRepeat: sea\n")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(b"cannot be written: embedded null byte\nsea\n")
@@ -293,7 +293,7 @@ def test_half_of_a_character_in_a_reply_can_be_sent_again():
     assert screen.answer == "a?"
 
 
-def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():
+def test_an_unreachable_endpoint_is_reported_with_a_fix():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
@@ -306,7 +306,7 @@ def test_an_endpoint_that_is_not_there_is_named_with_a_way_out():
     assert "ballast serve" in ended.stderr
 
 
-def test_what_the_server_refuses_is_shown_and_the_chat_goes_on(server):
+def test_a_rejection_is_shown_and_the_chat_continues(server):
     ended = subprocess.run(
         [sys.executable, "-m", "ballast", "chat", "--url", f"{server.url}/v1", "--temperature", "9"],
         input="hello\n",
@@ -334,7 +334,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_reasoning_and_answer_are_the_same_however_the_reply_is_cut(reply, size):
+def test_reasoning_and_answer_are_the_same_for_any_chunks(reply, size):
     splitter = ReasoningSplitter()
     pieces: list[ReplyPiece] = []
     for start in range(0, len(reply), size):

@@ -105,7 +105,7 @@ def test_the_environment_is_checked_like_the_command_line():
     assert ended.stderr == "ballast: port=eighty: must be a whole number, at least 0 and at most 65535\n"
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+def test_the_command_line_overrides_the_environment_which_overrides_the_file(tmp_path, monkeypatch):
     file = tmp_path / "ballast.yaml"
     file.write_text("max_batch_size: 1\nport: 1\nchunk_size: 100\n")
     monkeypatch.setenv("BALLAST_MAX_BATCH_SIZE", "2")
@@ -119,7 +119,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         cli.serve_config([])
 
 
-def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_are_none():
+def test_misspelt_variables_cause_a_warning_but_kubernetes_service_variables_do_not():
     links = {
         "BALLAST_PORT": "tcp://10.43.0.7:10002",
         "BALLAST_SERVICE_HOST": "10.43.0.7",
@@ -135,7 +135,7 @@ def test_a_misspelt_variable_is_a_warning_and_those_of_a_service_named_ballast_a
     assert reason.startswith("ballast: cache_lens=1: ")
 
 
-def test_a_misspelt_variable_is_named_by_every_command_and_at_every_level():
+def test_a_misspelt_variable_is_reported_by_every_command_at_every_log_level():
     for arguments in (["version"], ["doctor"], ["plan", "--log_level", "error"]):
         ended = ballast(*arguments, BALLAST_POTR="secret")
         assert "BALLAST_POTR" in ended.stderr, arguments
@@ -171,7 +171,7 @@ def closed_pipe():
     ],
     ids=["full", "closed", "broken pipe"],
 )
-def test_output_that_cannot_be_written_is_one_sentence(arguments, output, redirection, reason):
+def test_an_output_error_is_reported_in_one_sentence(arguments, output, redirection, reason):
     descriptor = output()
     try:
         ended = subprocess.run(
@@ -191,7 +191,7 @@ def test_output_that_cannot_be_written_is_one_sentence(arguments, output, redire
     assert "Exception ignored" not in ended.stderr
 
 
-def test_a_failed_command_keeps_its_exit_code_when_nothing_can_be_written():
+def test_a_failed_command_keeps_its_exit_code_if_output_fails():
     ended = subprocess.run(
         ["bash", "-c", '"$@" >/dev/full 2>/dev/full', "bash", sys.executable, "-m", "ballast", "plan", "README.gguf"],
         timeout=60,
@@ -211,7 +211,7 @@ def test_a_process_without_standard_streams_writes_into_no_file(tmp_path):
     assert open_gguf(tmp_path / "model.gguf").metadata["general.architecture"] == "deepseek2"
 
 
-def test_a_plan_never_says_that_a_model_fits_whose_template_the_server_refuses(tmp_path):
+def test_a_plan_rejects_a_model_whose_template_the_server_rejects(tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{% for")
     words = ["plan", "--device", "cpu", "--memory_bandwidth", "46GB/s", "--chat_template", str(template)]
@@ -231,7 +231,7 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(arguments):
     assert "usage: ballast" in ended.stderr
 
 
-def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
+def test_a_file_that_is_not_a_model_exits_with_3_and_its_name(tmp_path):
     file = tmp_path / "model.gguf"
     file.write_bytes(b"not a model")
     ended = ballast("serve", "--gguf_path", str(file))
@@ -239,7 +239,7 @@ def test_a_file_that_is_no_model_exits_with_3_and_names_it(tmp_path):
     assert ended.stderr.splitlines()[-1].startswith(f"ballast: {file}: ")
 
 
-def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
+def test_a_file_name_that_is_not_text_is_shown_escaped(tmp_path):
     file = os.fsdecode(os.fsencode(tmp_path / "m") + b"\xff.gguf")
     Path(file).symlink_to(BUILT_IN.gguf)
     words = ["plan", "--gguf_path", file, "--device", "cpu", "--memory_bandwidth", "46GB/s"]
@@ -248,7 +248,7 @@ def test_a_file_whose_name_is_no_text_is_shown_in_escapes(tmp_path):
     assert "m\\udcff.gguf" in shown.stdout
 
 
-def test_a_type_of_a_tiny_model_may_be_spelt_as_gguf_spells_it(tmp_path):
+def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
     made = ballast("tiny-model", str(tmp_path / "tiny"), "--quant", "IQ2_XXS")
     assert made.returncode == 0, made.stderr
     assert open_gguf(tmp_path / "tiny" / "model.gguf").tensors["output.weight"].ggml_type.name == "IQ2_XXS"

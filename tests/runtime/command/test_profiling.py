@@ -48,7 +48,7 @@ def test_every_token_counts_its_experts_in_every_layer(tmp_path: Path, capsys: p
     assert read_profile(tmp_path / "found.json", gguf, spec.name, *shape).num_tokens == 5
 
 
-def test_what_was_computed_before_the_prompts_does_not_count(tmp_path: Path) -> None:
+def test_computations_before_the_prompts_are_not_counted(tmp_path: Path) -> None:
     gguf = open_gguf(write_built_in(tmp_path).gguf)
     spec = read_spec(gguf, None)
     settings = engine_settings(cli.serve_config([*OPTIONS, "--device", "cpu"]))
@@ -76,7 +76,7 @@ def test_what_was_computed_before_the_prompts_does_not_count(tmp_path: Path) -> 
         ({"prompt": "a", "max_tokens": 17}, "line 1: max_tokens is 17; expected 1 to max_new_tokens, 16"),
     ],
 )
-def test_prompts_that_cannot_be_served_are_named(
+def test_unservable_prompts_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: object, message: str
 ) -> None:
     assert profile(tmp_path, line) == 2

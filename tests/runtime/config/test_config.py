@@ -17,7 +17,7 @@ def resolved(**arguments):
     return resolve(read_config({name: str(value) for name, value in arguments.items()}, {}), default_threads=6)
 
 
-def test_the_defaults_are_those_of_the_contract():
+def test_the_defaults_match_the_contract():
     config = read_config({}, {})
     assert config == Config()
     assert config.scheduling == SchedulingConfig(
@@ -102,7 +102,7 @@ def test_kubernetes_variables_for_services_set_nothing(variables):
         ("BALLAST_XYZZY", "`ballast serve --help` lists the options"),
     ],
 )
-def test_a_variable_that_is_no_option_sets_nothing_and_is_named(variable, hint):
+def test_an_unknown_variable_is_ignored_and_reported(variable, hint):
     environment = {variable: "secret", "BALLAST_PORT": "5"}
     assert options_in_environment(environment) == {"port": "5"}
     assert unknown_variables(environment) == {variable: f"no such variable; {hint}"}
@@ -114,7 +114,7 @@ def file_of(tmp_path, content):
     return path
 
 
-def test_a_file_sets_options_and_loses_to_everything_else(tmp_path):
+def test_a_file_sets_options_with_the_lowest_precedence(tmp_path):
     content = """
         port: 1
         chunk-size: 64
@@ -187,7 +187,7 @@ SCALARS = (
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_a_value_means_the_same_in_a_file_the_environment_and_on_the_command_line(tmp_path, scalar):
+def test_values_are_parsed_equally_in_files_environment_and_command_line(tmp_path, scalar):
     for opt in OPTIONS:
         if opt.kind.flag:
             continue
@@ -214,7 +214,7 @@ def test_a_value_means_the_same_in_a_file_the_environment_and_on_the_command_lin
 
 
 @pytest.mark.parametrize(("word", "is_on"), [("on", True), ("yes", True), ("1", True), ("off", False), ("no", False)])
-def test_flags_take_the_same_words_everywhere(tmp_path, word, is_on):
+def test_flags_accept_the_same_values_everywhere(tmp_path, word, is_on):
     for source in (
         options_in_environment({"BALLAST_FORCE_THINK": word}),
         options_in_file(file_of(tmp_path, f"force_think: {word}")),
@@ -233,7 +233,7 @@ def test_scalars_of_a_file_are_kept_as_written(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_file_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp_path, encoding):
+def test_a_file_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path, encoding):
     path = tmp_path / "ballast.yaml"
     path.write_bytes("port: 5\r\nhost: ::1\r\n".encode(encoding))
     config = read_config(options_in_file(path))
@@ -241,7 +241,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_lines_of_windows(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"host: \xff\xfe", b"host: a\0b", b"\0", b'host: "a\\0b"'])
-def test_a_file_with_bytes_that_are_no_text_is_refused(tmp_path, content):
+def test_a_file_that_is_not_text_is_rejected(tmp_path, content):
     path = tmp_path / "ballast.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"config=.*ballast\.yaml: "):
@@ -282,7 +282,7 @@ def test_names_may_be_repeated_or_separated_by_commas():
         ("served_model_name", [" "], "a name"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_with_key_value_and_what_is(name, value, allowed):
+def test_an_invalid_value_is_rejected_with_key_value_and_allowed_values(name, value, allowed):
     with pytest.raises(ConfigError) as caught:
         read_config({name: value}, {})
     assert caught.value.key == name
@@ -317,7 +317,7 @@ def test_a_config_made_in_code_is_checked_too():
 
 
 @pytest.mark.parametrize(("batch", "new", "cache"), [(4, 1024, 4096), (4, 1024, 1), (1, 1, 1), (8, 4096, 32768)])
-def test_a_cache_too_small_for_a_full_batch_is_refused_with_all_values_and_the_smallest_that_passes(batch, new, cache):
+def test_a_cache_too_small_for_a_full_batch_is_rejected_with_the_smallest_valid_one(batch, new, cache):
     with pytest.raises(ConfigError) as caught:
         resolved(max_batch_size=batch, max_new_tokens=new, cache_lens=cache)
     message = str(caught.value)
@@ -341,7 +341,7 @@ def test_the_cache_is_checked_before_anything_else():
 
 
 @pytest.mark.parametrize(("batch", "new"), [(4, 2**28), (1, 2**30), (4096, 2**18)])
-def test_replies_for_which_no_cache_is_large_enough_are_refused_with_what_is(batch, new):
+def test_a_reply_length_without_a_large_enough_cache_is_rejected_with_the_largest(batch, new):
     most = (2**30 - 1) // batch
     with pytest.raises(ConfigError, match=rf"max_new_tokens={new}: .* lower it to {most}, or lower max_batch_size"):
         resolved(max_batch_size=batch, max_new_tokens=new, chunk_size=4096)
@@ -372,7 +372,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
         )
 
 
-def test_a_gpu_leaves_the_longest_step_to_its_plan_and_only_a_gpu_streams():
+def test_the_plan_sets_a_gpus_longest_step_and_only_a_gpu_streams():
     assert resolved(device="cuda").scheduling.prefill_chunk_size is None
     assert resolved(device="cuda", prefill_chunk_size=512).scheduling.prefill_chunk_size == 512
     assert resolved(device="cuda", stream_from_tokens=0).machine.stream_from_tokens == 0
@@ -391,7 +391,7 @@ def test_chunks_must_hold_every_decoding_request():
         resolved(prefill_chunk_size=100)
 
 
-def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_path):
+def test_a_hub_id_is_rejected_because_a_directory_is_needed(tmp_path):
     with pytest.raises(ConfigError, match="model_path=deepseek-ai/DeepSeek-R1: expected a local directory"):
         resolved(model_path="deepseek-ai/DeepSeek-R1")
     with pytest.raises(ConfigError, match="expected a local directory with"):
@@ -400,18 +400,18 @@ def test_a_hub_id_is_refused_with_the_sentence_that_a_directory_is_needed(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["gguf_path", "optimize_config_path"])
-def test_a_path_that_is_not_there_is_refused(name, tmp_path):
+def test_a_missing_path_is_rejected(name, tmp_path):
     with pytest.raises(ConfigError, match=f"{name}=.*absent: no such file or directory"):
         resolved(**{name: tmp_path / "absent"})
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-30B-A3B-GGUF", "org/repo:Q4_K_M", "org/repo:Q4_K_M@main"])
-def test_a_path_that_names_a_model_of_a_hub_is_refused_with_the_way_to_fetch_it(name):
+def test_a_hub_name_as_path_is_rejected_with_the_download_command(name):
     with pytest.raises(ConfigError, match=rf"gguf_path={name}: no such file or directory; .*`ballast pull`"):
         resolved(gguf_path=name)
 
 
-def test_a_certificate_and_its_key_come_together(tmp_path):
+def test_a_certificate_requires_its_key(tmp_path):
     with pytest.raises(ConfigError, match=f"tls_cert_file={tmp_path}: needs tls_key_file as well"):
         resolved(tls_cert_file=tmp_path)
     with pytest.raises(ConfigError, match="needs tls_cert_file as well"):
@@ -455,7 +455,7 @@ def test_devices_and_the_limit_of_their_memory():
             resolved(device="cpu", vram_limit=limit)
 
 
-def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp_path):
+def test_with_device_auto_gpu_options_are_unused_on_the_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
     set_for_gpu = {
         "vram_limit": 1 << 30,
@@ -471,7 +471,7 @@ def test_an_open_device_leaves_a_gpus_options_unused_on_the_cpu(monkeypatch, tmp
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_is_switched_off_may_be_so_anywhere(device):
+def test_gpu_options_set_to_zero_are_accepted_on_any_device(device):
     config = resolved(device=device, stream_from_tokens=0, gpu_experts=0, pcie_share=0.0)
     assert config.unused_options == ()
     assert config.machine == resolved(device="cpu").machine

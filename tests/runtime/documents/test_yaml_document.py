@@ -76,13 +76,13 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_no_document_of_plain_values_is_refused(tmp_path: Path, content: str | bytes, problem: str) -> None:
+def test_a_document_without_plain_values_is_rejected(tmp_path: Path, content: str | bytes, problem: str) -> None:
     with pytest.raises(DocumentError) as raised:
         read(tmp_path, content)
     assert problem in str(raised.value)
     assert len(str(raised.value)) < 500
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot be read: Is a directory"):
         read_yaml(tmp_path)

@@ -15,7 +15,7 @@ def test_requests_and_tokens_are_bounded_each_by_itself():
     assert refused(num_tokens=10**9, max_tokens=None) is None
 
 
-def test_a_prompt_longer_than_the_queue_holds_may_come_in_when_nothing_else_waits():
+def test_a_prompt_longer_than_the_queue_limit_is_accepted_if_the_queue_is_empty():
     assert refused(Queue(0, 0), num_tokens=5000) is None
     assert refused(Queue(-3, 700), num_tokens=5000) is None
     assert refused(Queue(1, 5), num_tokens=5000) is not None

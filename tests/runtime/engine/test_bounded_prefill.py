@@ -17,7 +17,7 @@ def model(max_prefill_tokens: int | None = None) -> FakeModel:
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 4096), (256, 256), (1000, 1000), (8192, 4096), (8, 64)])
-def test_steps_in_which_nothing_decodes_are_shortened(most: int | None, expected: int) -> None:
+def test_steps_without_decode_rows_are_shortened(most: int | None, expected: int) -> None:
     config = sched.SchedulerConfig(
         num_blocks=300,
         block_tokens=16,
@@ -32,7 +32,7 @@ def test_steps_in_which_nothing_decodes_are_shortened(most: int | None, expected
     assert [getattr(after, name) for name in same] == [getattr(config, name) for name in same]
 
 
-def test_a_runner_that_says_nothing_changes_nothing() -> None:
+def test_a_runner_without_a_limit_changes_nothing() -> None:
     config = sched.SchedulerConfig(
         num_blocks=300, block_tokens=16, max_batch_size=4, chunk_size=64, prefill_chunk_size=128
     )

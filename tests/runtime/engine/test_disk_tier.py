@@ -68,7 +68,7 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
-    """What is left of them is on disk then."""
+    """Generates the replies and waits until their blocks are on disk."""
     replies = generate(core, requests)
     until_written(core)
     return replies
@@ -121,7 +121,7 @@ def fetched_tokens(core: EngineCore) -> int:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_tokens_are_the_same_and_prefixes_come_back(
+def test_tokens_are_the_same_and_prefixes_are_restored(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, together: bool
 ) -> None:
     core = make_core(tmp_path)
@@ -134,7 +134,7 @@ def test_tokens_are_the_same_and_prefixes_come_back(
     core.close()
 
 
-def test_another_process_goes_on_where_this_one_ended(
+def test_another_process_continues_with_the_stored_blocks(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path
 ) -> None:
     several = Talk()
@@ -168,7 +168,7 @@ def test_another_process_serves_only_requests_of_the_same_salt(make_core: MakeCo
     second.close()
 
 
-def test_what_is_preempted_comes_back_from_disk(
+def test_preempted_requests_are_restored_from_disk(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [
@@ -203,7 +203,7 @@ def evicting(make_core: MakeCore, folder: Path, costs: Sequence[Cost] = ()) -> t
     return core, prompt
 
 
-def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
+def test_a_request_aborted_during_its_fetch_leaves_nothing_behind(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core, prompt = evicting(make_core, tmp_path)
@@ -223,7 +223,9 @@ def test_a_request_that_leaves_while_its_blocks_come_leaves_nothing(
     core.close()
 
 
-def test_others_go_on_while_blocks_come(make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_continue_during_a_fetch(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     core, prompt = evicting(make_core, tmp_path)
     goes_on = threading.Event()
     read = BlockFile.read
@@ -256,7 +258,7 @@ def test_a_long_prompt_is_stored_to_its_end(
     core.close()
 
 
-def test_a_server_that_ends_stores_what_requests_have_left(
+def test_a_stopping_server_stores_blocks_of_ended_requests(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_core(tmp_path, cache_lens=2048)
@@ -272,7 +274,7 @@ def test_a_server_that_ends_stores_what_requests_have_left(
     second.close()
 
 
-def test_a_disk_that_does_not_write_keeps_nobody_awake(
+def test_a_disk_without_writes_keeps_no_thread_awake(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -310,7 +312,7 @@ def test_a_request_that_fetches_alone_is_shown(
             await asyncio.sleep(0.01)
         stream = engine.submit(Request("test", prompt, SamplingParams(max_tokens=4, temperature=0.0)))
         while [line["state"] for line in engine.describe()] != ["fetching"]:
-            assert time.monotonic() < until, "nobody is told what the request waits for"
+            assert time.monotonic() < until, "the request is not reported as fetching"
             await asyncio.sleep(0.01)
         now = engine.snapshot()
         assert (now.fetching, now.running, now.waiting) == (1, 0, 1)
@@ -326,7 +328,7 @@ def test_a_request_that_fetches_alone_is_shown(
     engine.stop(10)
 
 
-def test_a_disk_that_is_slower_than_computing_is_left_alone(
+def test_a_disk_that_is_slower_than_computing_is_not_used(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = [tuple((token + 7 * index) % 300 for token in range(800)) for index in range(2)]
@@ -345,7 +347,7 @@ def test_a_disk_that_is_slower_than_computing_is_left_alone(
     second.close()
 
 
-def test_what_has_come_of_others_keeps_nobody_waiting(
+def test_fetches_of_other_requests_delay_no_request(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 1.3 s per token at first; each step that runs lowers it by 5 % at most.
@@ -374,7 +376,7 @@ def test_what_has_come_of_others_keeps_nobody_waiting(
     core.close()
 
 
-def test_a_disk_that_does_not_answer_is_given_up(
+def test_an_unresponsive_disk_is_abandoned(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core, prompt = evicting(make_core, tmp_path)
@@ -410,7 +412,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
+def test_any_damage_on_disk_costs_time_but_changes_no_token(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     first = make_core(tmp_path)
@@ -427,7 +429,7 @@ def test_whatever_is_wrong_on_disk_costs_time_and_no_token(
     second.close()
 
 
-def test_a_full_disk_ends_storing_and_nothing_else(
+def test_a_full_disk_stops_only_storing(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = make_core(tmp_path)
@@ -443,7 +445,9 @@ def test_a_full_disk_ends_storing_and_nothing_else(
 
 
 @pytest.mark.parametrize("other", [{"block_tokens": 32}, {"activation_bytes": 2}])
-def test_another_layout_or_machine_finds_nothing(make_core: MakeCore, tmp_path: Path, other: dict[str, int]) -> None:
+def test_blocks_of_another_layout_or_machine_are_not_used(
+    make_core: MakeCore, tmp_path: Path, other: dict[str, int]
+) -> None:
     first = make_core(tmp_path)
     talk(first, 1)
     first.close()
@@ -453,7 +457,7 @@ def test_another_layout_or_machine_finds_nothing(make_core: MakeCore, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 1, "what the other has left is removed"
 
 
-def test_a_folder_that_another_process_uses_is_left_alone(
+def test_a_folder_in_use_by_another_process_is_not_touched(
     make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -476,7 +480,7 @@ def test_a_folder_without_room_for_a_block_is_not_used(
     assert "kv_disk_dir is not used" in caplog.text
 
 
-def test_what_was_dropped_is_not_found_by_another_process(make_core: MakeCore, tmp_path: Path) -> None:
+def test_dropped_blocks_are_not_found_by_another_process(make_core: MakeCore, tmp_path: Path) -> None:
     first = make_core(tmp_path)
     talk(first, 1)
     (tier,) = tiers_of(first)

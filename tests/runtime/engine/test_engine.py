@@ -160,7 +160,7 @@ async def test_concurrent_streams_each_get_their_own_text():
     assert sum(count for _, count in recorder.steps) >= snapshot.prompt_tokens
 
 
-async def test_a_runner_that_does_not_pay_in_long_steps_gets_short_ones():
+async def test_a_runners_limit_on_prefill_tokens_shortens_steps():
     class Bounded(Runner):
         max_prefill_tokens = 16
 
@@ -187,7 +187,7 @@ class Wrapped(Runner):
         return self.model.forward(batch, alive)
 
 
-async def test_spare_work_is_done_while_there_are_no_requests() -> None:
+async def test_idle_work_runs_while_there_are_no_requests() -> None:
     class Spare(Wrapped):
         def around(self, runner: Runner) -> Runner:
             self.model = runner
@@ -207,7 +207,7 @@ async def test_spare_work_is_done_while_there_are_no_requests() -> None:
         assert engine.state is EngineState.READY
 
 
-async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_engine_polls_for_idle_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.01)
 
     class Late(Wrapped):
@@ -225,7 +225,7 @@ async def test_an_idle_engine_asks_again_for_spare_work(monkeypatch: pytest.Monk
         await until(lambda: late.calls > 5)
 
 
-async def test_a_request_does_not_wait_for_all_spare_work() -> None:
+async def test_a_request_does_not_wait_for_all_idle_work() -> None:
     class Endless(Wrapped):
         def __init__(self, runner: Runner) -> None:
             self.model = runner
@@ -286,7 +286,7 @@ async def test_abort_is_idempotent_and_harmless_after_the_end():
         assert (await collect(engine.submit(make_request([1], 3))))[0] == expected_text([1], 3)
 
 
-async def test_a_full_queue_is_refused_with_a_time_to_come_back():
+async def test_a_full_queue_rejects_with_a_retry_time():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=2) as engine:
         streams = [engine.submit(make_request([1], 50))]
@@ -304,7 +304,7 @@ async def test_a_full_queue_is_refused_with_a_time_to_come_back():
         assert len((await collect(engine.submit(make_request([1], 1))))[0]) == 1
 
 
-async def test_what_left_the_batch_is_measured_and_idle_time_is_not(monkeypatch):
+async def test_ended_requests_are_measured_without_idle_time(monkeypatch):
     told = []
 
     def ran(self, run_s, num_ended):
@@ -353,7 +353,7 @@ async def test_abort_ends_the_iteration_of_a_waiting_reader():
         pace.allow()
 
 
-async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code():
+async def test_a_prompt_that_is_too_long_is_a_request_error_with_the_openai_code():
     async with running_engine(cache_lens=256) as engine:
         with pytest.raises(RequestError, match="maximum context length is 256 tokens") as refusal:
             engine.submit(make_request([1] * 250, 10))
@@ -361,7 +361,7 @@ async def test_a_prompt_that_cannot_fit_is_a_request_error_with_the_openai_code(
         assert (await collect(engine.submit(make_request([1] * 246, 10))))[1] is FinishReason.LENGTH
 
 
-async def test_drain_refuses_new_work_and_finishes_what_runs():
+async def test_drain_rejects_new_requests_and_finishes_running_ones():
     async with running_engine(step_s=0.002) as engine:
         stream = engine.submit(make_request([1], 50))
         await anext(stream)
@@ -398,7 +398,7 @@ class NotANumber(Runner):
         return logits
 
 
-async def test_a_request_whose_logits_are_not_numbers_fails_alone():
+async def test_only_the_request_with_nan_logits_fails():
     async with running_engine(wrap=lambda runner: NotANumber(runner, 7)) as engine:
         good, bad = engine.submit(make_request([1], 20)), engine.submit(make_request([7], 20))
         with pytest.raises(RequestError, match="nan"):
@@ -425,7 +425,7 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
         await until(lambda: len(checks) > before)
 
 
-async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
+async def test_a_hang_is_measured_only_while_there_is_work_and_from_its_start():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         engine._publisher.last_progress -= 100  # as if it had been idle for long
@@ -439,7 +439,7 @@ async def test_silence_counts_only_while_there_is_work_and_from_its_beginning():
         pace.allow()
 
 
-async def test_a_pause_of_the_process_is_no_silence_and_a_hang_behind_it_is():
+async def test_a_process_pause_is_not_a_hang_but_a_hang_after_it_is():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         system_s = [1000.0]
@@ -472,7 +472,7 @@ async def test_the_view_of_a_long_queue_is_bounded():
         pace.allow()
 
 
-async def test_the_count_of_waiting_prompt_tokens_follows_every_way_out_of_the_queue():
+async def test_the_count_of_waiting_prompt_tokens_is_correct_after_every_exit_from_the_queue():
     pace = Paced()
     async with running_engine(wrap=lambda runner: pace.around(NotANumber(runner, 7)), max_batch_size=1) as engine:
         first = engine.submit(make_request([1] * 10, 40))
@@ -538,7 +538,7 @@ async def test_a_failing_model_ends_every_request_with_the_reason():
             engine.submit(make_request([1], 1))
 
 
-async def test_a_model_that_does_not_load_leaves_a_dead_engine():
+async def test_a_model_that_fails_to_load_leaves_a_dead_engine():
     def explode(report: Callable[[float], None]) -> Runner:
         raise OSError("disk gone")
 
@@ -570,7 +570,7 @@ async def test_requests_submitted_together_share_a_stream_and_the_prompt():
         assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two that follow"
 
 
-async def test_one_of_several_can_be_aborted_alone():
+async def test_one_of_several_requests_can_be_aborted():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
         stream = engine.submit(make_request([1], 200), make_request([2], 20))
@@ -584,7 +584,7 @@ async def test_one_of_several_can_be_aborted_alone():
         await until(lambda: not engine.has_work)
 
 
-async def test_requests_are_taken_together_or_not_at_all():
+async def test_requests_submitted_together_are_all_accepted_or_all_rejected():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue=3) as engine:
         first = engine.submit(make_request([1], 100))
@@ -632,7 +632,7 @@ def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known_costs")
-async def test_a_request_beyond_the_limit_is_refused_and_told_when_to_come_back():
+async def test_a_request_over_the_limit_is_rejected_with_a_retry_time():
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=1, max_queue_wait_s=10.0) as engine:
         first = engine.submit(make_request([1], 40))

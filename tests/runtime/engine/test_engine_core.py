@@ -77,7 +77,7 @@ def test_rows_are_sampled_on_the_threads_of_the_runner():
     core = EngineCore(OnThreads(17 * BLOCK_TOKENS, BLOCK_TOKENS, VOCABULARY), config)
     OnThreads.pool.start_recording()
     results = generate(core, [make_request([n], 5) for n in range(3)])
-    assert len(OnThreads.pool.stop_recording()) == 5, "one loop a step, whatever the number of rows"
+    assert len(OnThreads.pool.stop_recording()) == 5, "one loop per step for any number of rows"
     assert [result.token_ids for result in results] == [expected_text([n], 5) for n in range(3)]
 
 
@@ -112,7 +112,7 @@ def test_a_stop_token_ends_the_request_in_its_own_step_and_is_delivered():
     assert core.step().num_tokens == 0, "nothing may run after a stop"
 
 
-def test_an_aborted_request_yields_nothing_more_and_holds_nothing():
+def test_an_aborted_request_yields_no_tokens_and_holds_no_blocks():
     core = make_core()
     core.add(1, make_request([1] * 100, 50), 0)
     core.add(2, make_request([2] * 10, 50), 0)
@@ -133,7 +133,7 @@ def test_a_request_is_reported_admitted_once_in_the_step_that_starts_it():
     assert admitted == [((1, 0),), (), ((2, 0),), ()]
 
 
-def test_step_kinds_tell_prefill_decode_and_both():
+def test_step_kinds_distinguish_prefill_decode_and_mixed():
     core = make_core(chunk_size=8)
     core.add(1, make_request([1] * 8, 10), 0)
     assert core.step().kind == "prefill"
@@ -142,7 +142,7 @@ def test_step_kinds_tell_prefill_decode_and_both():
     assert core.step().kind == "mixed"
 
 
-def test_a_request_that_can_never_fit_is_refused():
+def test_a_request_larger_than_the_cache_is_rejected():
     core = make_core(cache_lens=64)
     with pytest.raises(ValueError, match="64"):
         core.add(1, make_request([1] * 60, 40), 0)

@@ -87,7 +87,7 @@ def fail(core: EngineCore, request: Request, seq: int = 1) -> Exception:
 
 
 @pytest.mark.parametrize("chunk_size", [128, 64, 16])
-def test_blocks_of_a_prompt_without_numbers_serve_nobody(chunk_size: int):
+def test_blocks_of_a_prompt_with_nans_are_not_shared(chunk_size: int):
     core, model = make_core(chunk_size)
     model.bad = {PROMPT[-1]}
     assert isinstance(fail(core, make_request()), FloatingPointError)
@@ -97,7 +97,7 @@ def test_blocks_of_a_prompt_without_numbers_serve_nobody(chunk_size: int):
     assert again.cached_tokens == 0
 
 
-def test_nor_do_those_of_a_reply_that_fails_in_its_middle():
+def test_blocks_of_a_reply_that_fails_midway_are_not_shared():
     core, model = make_core()
     (whole,) = generate(core, [make_request(max_tokens=60)], first_seq=1)
     core, model = make_core()
@@ -109,7 +109,7 @@ def test_nor_do_those_of_a_reply_that_fails_in_its_middle():
     assert again.cached_tokens == 0
 
 
-def test_a_prefix_that_led_to_no_numbers_is_computed_anew_and_cached_again():
+def test_a_prefix_that_led_to_nans_is_recomputed_and_cached_again():
     """It may be what is wrong, so it must not fail its readers for as long as it stays in the cache."""
     core, model = make_core()
     generate(core, [make_request()], first_seq=1)
@@ -121,7 +121,7 @@ def test_a_prefix_that_led_to_no_numbers_is_computed_anew_and_cached_again():
     assert core.stats().used_tokens == 0
 
 
-def test_others_that_share_the_prefix_run_on_to_their_own_text():
+def test_other_requests_with_the_prefix_continue_unchanged():
     core, model = make_core()
     (alone,) = generate(make_core()[0], [make_request(max_tokens=40)])
     core.add(1, make_request(max_tokens=40), 0)
@@ -141,7 +141,7 @@ def test_others_that_share_the_prefix_run_on_to_their_own_text():
     assert again.cached_tokens == 0
 
 
-def test_a_grammar_that_fails_publishes_nothing_of_its_step_and_spoils_nothing_that_was_there():
+def test_a_failed_grammar_publishes_nothing_and_keeps_published_blocks():
     core, _ = make_core()
     assert isinstance(fail(core, make_request(constraint=GivesUp(after=0))), RequestError)
     assert core.stats().cached_tokens == 0
@@ -151,7 +151,7 @@ def test_a_grammar_that_fails_publishes_nothing_of_its_step_and_spoils_nothing_t
     assert (first.cached_tokens, again.cached_tokens) == (0, 96)
 
 
-def test_a_failure_of_the_request_s_own_making_leaves_a_shared_prefix_cached():
+def test_a_failure_caused_by_the_request_keeps_a_shared_prefix_cached():
     """Its bias, not the model, made the numbers infinite."""
     core, _ = make_core()
     generate(core, [make_request()], first_seq=1)
@@ -170,7 +170,7 @@ def test_a_sequence_that_fails_with_its_last_token_ends_once():
     assert core.step().num_tokens == 0
 
 
-def test_scores_of_a_prompt_that_are_no_numbers_fail_it():
+def test_nan_scores_of_a_prompt_fail_the_request():
     core, model = make_core(chunk_size=32)
     model.bad = {PROMPT[20]}
     request = Request("test", PROMPT, SamplingParams(max_tokens=1, logprobs=0), prompt_logprobs=0)

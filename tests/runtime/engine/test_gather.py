@@ -3,7 +3,7 @@
 from ballast.engine.admission.gather import GATHER_SHARE, LONGEST_S, QUIET_SHARE, gather_s
 
 
-def test_it_waits_a_share_of_the_step_while_requests_are_tokenised():
+def test_gathering_waits_a_fraction_of_a_step_during_tokenisation():
     assert gather_s(1.0, waited_s=0.0, quiet_s=0.0, num_arriving=1) == GATHER_SHARE
     assert gather_s(1.0, waited_s=GATHER_SHARE, quiet_s=0.0, num_arriving=1) == 0.0
 
@@ -14,6 +14,6 @@ def test_it_waits_briefly_for_requests_that_it_does_not_see_yet():
     assert gather_s(1.0, waited_s=GATHER_SHARE, quiet_s=0.0, num_arriving=0) == 0.0
 
 
-def test_it_never_waits_long_and_not_at_all_without_costs():
+def test_gathering_is_short_and_disabled_without_costs():
     assert gather_s(1000.0, waited_s=0.0, quiet_s=0.0, num_arriving=5) == LONGEST_S
     assert gather_s(0.0, waited_s=0.0, quiet_s=0.0, num_arriving=5) == 0.0

@@ -94,7 +94,7 @@ def test_a_start_under_other_conditions_measures(
     assert started(file, replace(SETTINGS, **change), caplog)["not_measured_again"] == []
 
 
-def test_a_start_of_another_model_or_with_measurements_off_keeps_to_itself(
+def test_another_model_or_disabled_measurements_do_not_use_stored_ones(
     written: MakeTiny, volume: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf

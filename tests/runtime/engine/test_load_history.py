@@ -5,7 +5,7 @@ import pytest
 from ballast.engine.admission.load_history import PromptShare, ReplyLengths
 
 
-def test_the_share_of_prompts_that_steps_compute_follows_the_latest():
+def test_the_computed_fraction_of_prompts_follows_recent_steps():
     share = PromptShare()
     assert share.value == 1.0
     for _ in range(200):
@@ -16,7 +16,7 @@ def test_the_share_of_prompts_that_steps_compute_follows_the_latest():
     assert share.value > 0.95
 
 
-def test_replies_are_expected_to_be_as_long_as_those_that_stopped():
+def test_expected_reply_lengths_follow_replies_that_stopped():
     lengths = ReplyLengths()
     assert lengths.mean_tokens is None
     lengths.note(500, stopped=False)

@@ -19,7 +19,7 @@ from ballast.weights.gguf import open_gguf
 from support.compiled_sampler import compiled_logprobs
 
 
-def test_numbers_are_those_of_a_plain_softmax_in_order_with_ties_by_id():
+def test_log_probabilities_match_a_softmax_in_order_with_ties_by_id():
     logits = np.random.default_rng(1).normal(0, 5, 1000).astype(np.float32)
     logits[[7, 3]] = logits.max() + 1
     exact = logits.astype(np.float64) - np.log(np.sum(np.exp(logits.astype(np.float64))))

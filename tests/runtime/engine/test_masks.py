@@ -77,7 +77,7 @@ def make_request(n: int, grammar: Countdown | None) -> Request:
     return Request("test", tuple(range(n % 40 + 1)), sampling)
 
 
-def test_every_token_is_one_that_its_grammar_allows_and_the_grammar_ends_the_text():
+def test_every_token_is_allowed_by_its_grammar_which_ends_the_text():
     results = generate(make_core(), [make_request(n, Countdown()) for n in range(30)])
     for result in results:
         *said, last = result.token_ids
@@ -87,7 +87,7 @@ def test_every_token_is_one_that_its_grammar_allows_and_the_grammar_ends_the_tex
         assert result.finish_reason is FinishReason.STOP
 
 
-def test_masks_change_nothing_but_their_own_request_in_any_batch_and_after_preemption():
+def test_masks_affect_only_their_own_request_in_any_batch_and_after_preemption():
     def requests() -> list[Request]:
         return [make_request(n, Countdown() if n % 3 else None) for n in range(24)]
 
@@ -104,7 +104,7 @@ def test_masks_are_computed_on_other_threads():
     assert all(name.startswith("ballast-masks") for name in grammar.threads)
 
 
-def test_a_grammar_that_gives_up_ends_its_own_request_alone():
+def test_a_grammar_that_gives_up_ends_only_its_own_request():
     core = make_core()
     core.add(1, make_request(2, Countdown(fails_below=50)), seed=1)
     core.add(2, make_request(2, Countdown()), seed=1)
@@ -145,7 +145,7 @@ def blocked() -> Iterator[list[Blocked]]:
         state.released.set()
 
 
-def test_masks_that_never_come_are_errors_of_their_requests_alone(blocked: list[Blocked]):
+def test_masks_that_never_arrive_fail_only_their_requests(blocked: list[Blocked]):
     worker = MaskWorker(limit_s=0.05)
     innocent = {seq: sequence_of(CountdownState(Countdown())) for seq in (3, 4, 5)}
     for _ in range(2):  # what is late in one step does not delay the next one either
@@ -183,7 +183,7 @@ def test_masks_of_one_step_are_computed_side_by_side():
         assert all(worker.take(seq) is not None for seq in sequences)
 
 
-def test_where_too_many_masks_hang_further_ones_are_refused_at_once(blocked: list[Blocked]):
+def test_if_too_many_masks_hang_further_ones_are_rejected_immediately(blocked: list[Blocked]):
     worker = MaskWorker(limit_s=0.02, max_late=2)
     worker.begin(dict(enumerate(map(sequence_of, blocked[:2]))))
     for seq in range(2):
@@ -202,7 +202,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("failing", ["allowed", "accept"])
 @pytest.mark.parametrize("error", [Panic("index out of bounds"), ValueError("index out of bounds")])
-def test_a_grammar_that_breaks_ends_its_own_request_alone(failing: str, error: BaseException):
+def test_a_grammar_that_raises_ends_only_its_own_request(failing: str, error: BaseException):
     class Breaks(CountdownState):
         def __getattribute__(self, name: str) -> Any:
             def fail(*_: object) -> None:
@@ -237,7 +237,7 @@ def test_threads_end_with_their_worker():
         assert not thread.is_alive()
 
 
-def test_one_slow_grammar_does_not_fail_the_requests_beside_it(monkeypatch: pytest.MonkeyPatch):
+def test_one_slow_grammar_does_not_fail_other_requests(monkeypatch: pytest.MonkeyPatch):
     released = threading.Event()
 
     class SlowOnce(CountdownState):

@@ -22,13 +22,13 @@ def measured(duration_s, slots=BATCH):
     return schedule
 
 
-def test_a_place_is_free_as_soon_as_one_request_has_ended():
+def test_a_slot_is_free_as_soon_as_one_request_has_ended():
     """The queue's length does not matter: who is refused waits for a place in it, not for its end."""
     wait_s = measured(20.0).refuse(now=0.0)
     assert 0.6 * 20.0 / BATCH < wait_s < 20.0 / BATCH
 
 
-def test_each_refused_client_gets_a_place_of_its_own():
+def test_each_rejected_client_gets_its_own_retry_slot():
     schedule = measured(20.0)
     waits = [schedule.refuse(now=100.0) for _ in range(5)]
     assert waits == pytest.approx([n * waits[0] for n in range(1, 6)])
@@ -36,21 +36,21 @@ def test_each_refused_client_gets_a_place_of_its_own():
     assert measured(20.0).refuse(now=0.0, num_slots=3) == pytest.approx(waits[2])
 
 
-def test_before_anything_has_ended_the_wait_grows_with_the_time_that_requests_have_run():
+def test_before_any_request_ends_the_retry_time_grows_with_run_time():
     schedule = RetrySchedule(BATCH)
     assert schedule.refuse(now=0.0) == pytest.approx(max(MIN_RETRY_AFTER_S, FIRST_GUESS_S / BATCH))
     schedule.ran(BATCH * 30.0, 0)
     assert 3.0 < schedule.refuse(now=30.0) < 30.0 / BATCH
 
 
-def test_what_was_measured_is_forgotten_once_requests_are_different():
+def test_old_measurements_fade_when_requests_change():
     schedule = measured(100.0)
     for _ in range(100):
         schedule.ran(1.0, 1)
     assert schedule.refuse(now=0.0) < 1.0
 
 
-def test_beyond_the_limit_clients_are_still_told_different_times():
+def test_beyond_the_limit_clients_still_get_different_retry_times():
     schedule = measured(40.0)
     waits = [schedule.refuse(now=0.0) for _ in range(100)]
     assert max(waits) <= MAX_RETRY_AFTER_S
@@ -62,7 +62,7 @@ def test_beyond_the_limit_clients_are_still_told_different_times():
     st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 64))),
     st.lists(st.tuples(st.floats(0, 1e3), st.integers(1, 128)), min_size=1),
 )
-def test_the_wait_is_one_that_clients_heed(slots, runs, refusals):
+def test_the_retry_time_is_one_that_clients_respect(slots, runs, refusals):
     schedule = RetrySchedule(slots)
     for run_s, num_ended in runs:
         schedule.ran(run_s, num_ended)
@@ -121,7 +121,7 @@ def test_eighty_clients_at_once_keep_the_batch_full(mean_s):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_requests_of_different_lengths_leave_the_engine_hardly_ever_idle(seed):
+def test_requests_of_different_lengths_keep_the_engine_busy(seed):
     random_s = random.Random(seed)
     server = Server(iter(lambda: random_s.expovariate(1 / 2.0), None))
     assert server.idle_s <= 0.02 * server.answer(200)

@@ -30,7 +30,7 @@ def draw(logits: np.ndarray, count: int = 4000, **params: object) -> dict[int, f
     return {token: tokens.count(token) / count for token in set(tokens)}
 
 
-def test_temperature_zero_takes_the_most_probable_token_and_of_equals_the_lowest_id():
+def test_temperature_zero_takes_the_most_probable_token_with_ties_by_lowest_id():
     logits = np.zeros(VOCABULARY, np.float32)
     logits[[7, 9]] = 3.0
     assert sampler(temperature=0.0).next_token(logits) == 7
@@ -60,7 +60,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert draw(logits, top_p=0.9).keys() == {3, 5, 8}
 
 
-def test_top_p_keeps_its_share_of_a_flat_distribution():
+def test_top_p_keeps_its_fraction_of_a_flat_distribution():
     size = 8 * BLOCK
     flat = np.zeros(size, np.float32)
     tokens = {sampler(seed=seed, top_p=0.9).next_token(flat) for seed in range(3000)}
@@ -102,7 +102,7 @@ def test_stop_tokens_are_not_sampled_before_min_tokens():
     assert [state.next_token(logits) for _ in range(3)] == [2, 2, 1]
 
 
-def test_the_same_seed_gives_the_same_tokens_and_another_seed_others():
+def test_the_same_seed_gives_the_same_tokens_and_another_seed_different_ones():
     flat = np.zeros(VOCABULARY, np.float32)
 
     def text(seed: int) -> list[int]:
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_seed_others():
     assert text(-1) == text(-1)
 
 
-def test_the_adjustments_leave_the_callers_logits_alone():
+def test_adjustments_do_not_modify_the_callers_logits():
     logits = np.zeros(VOCABULARY, np.float32)
     sampler(prompt=(1,), repetition_penalty=2.0, logit_bias={2: 5.0}).next_token(logits)
     assert not logits.any()

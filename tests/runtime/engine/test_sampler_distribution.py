@@ -84,7 +84,7 @@ CASES: dict[str, tuple[dict[str, Any], np.ndarray | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_shares_are_those_that_the_parameters_say(case: str):
+def test_token_frequencies_match_the_parameters(case: str):
     fields, allowed = CASES[case]
     logits = np.random.default_rng(7).normal(0, 2, VOCABULARY).astype(np.float32)
     params = SamplingParams(max_tokens=1000, **fields)
@@ -110,7 +110,7 @@ def test_shares_are_those_that_the_parameters_say(case: str):
     assert statistic < limit, f"chi-square {statistic:.1f} with {degrees} degrees of freedom, at most {limit:.1f}"
 
 
-def test_a_grammar_that_leaves_only_the_end_prevails_over_min_tokens():
+def test_a_grammar_that_allows_only_the_end_overrides_min_tokens():
     params = SamplingParams(max_tokens=100, min_tokens=9, stop_token_ids=STOPS)
     allowed = np.zeros(VOCABULARY, np.bool_)
     allowed[3] = True

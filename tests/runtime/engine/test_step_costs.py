@@ -55,7 +55,7 @@ def test_sizes_double_up_to_the_last() -> None:
 
 
 def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]:
-    """What is measured where steps take so long, one after the other; all of them are run."""
+    """The measured costs if consecutive steps take `seconds`; asserts that all of them run."""
     times = iter(seconds)
     now = 0.0
 
@@ -68,7 +68,7 @@ def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]
     return found
 
 
-def test_a_step_is_as_long_as_the_faster_of_two_and_a_larger_one_never_shorter() -> None:
+def test_step_costs_are_the_faster_of_two_measurements_and_never_decrease() -> None:
     times = 0.5, 0.5, 0.25, 0.125, 0.125, 0.75, 0.625  # the first warms up
     assert costs_of(*times, sizes=(1, 2, 4)) == [(1, 0.25), (2, 0.25), (4, 0.625)]
 
@@ -79,12 +79,12 @@ def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
     assert costs_of(9.0, 9.0, sizes=(1,)) == [(1, 9.0)]
 
 
-def test_costs_ascend_whatever_is_measured_first() -> None:
+def test_costs_ascend_for_any_order_of_measurements() -> None:
     assert costs_of(0.25, 0.25, 0.25, 1.0, 1.0, 0.5, sizes=(1, 8, 2)) == [(1, 0.25), (2, 0.5), (8, 1.0)]
     assert costs_of(1.0, 1.0, 1.0, 2.0, sizes=(1, 8, 2)) == [(1, 1.0), (8, 2.0)]
 
 
-def test_requests_that_decode_have_contexts_of_their_own() -> None:
+def test_decoding_requests_have_separate_contexts() -> None:
     steps = RandomSteps(sched.SchedulerConfig(**CONFIG), 50, 1024)
     written: set[int] = set()
     for step in range(2 * CONTEXT_TOKENS):
@@ -122,7 +122,7 @@ def test_a_small_cache_has_room_for_every_step() -> None:
         assert batch.slots.max() < 4 * 16
 
 
-def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
+def test_a_prompt_is_chunked_by_measured_costs_while_another_request_decodes() -> None:
     model = Measured()
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, model.clock)
     assert sorted(set(model.sizes)) == [1, 2, 4, 8, 16, 32, 64, 128]
@@ -137,7 +137,7 @@ def test_a_prompt_beside_one_who_decodes_is_cut_by_what_was_measured() -> None:
     assert model.sizes == [7]
 
 
-def test_the_longest_step_with_decoding_requests_is_measured_however_slow_the_model_is() -> None:
+def test_the_longest_step_with_decoding_requests_is_measured_for_any_model_speed() -> None:
     model = Measured()
     times = iter(range(0, 100_000, 10))  # each look at the clock is 10 s later
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, lambda: float(next(times)))
@@ -145,7 +145,7 @@ def test_the_longest_step_with_decoding_requests_is_measured_however_slow_the_mo
     assert measured_sizes == sorted({1, CONFIG["max_batch_size"], CONFIG["chunk_size"]})
 
 
-def test_costs_are_those_of_the_longest_step_that_the_model_has_room_for() -> None:
+def test_costs_are_measured_up_to_the_longest_step_with_memory() -> None:
     model = Measured()
     with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 20, lambda: None, model.clock)
     assert max(model.sizes) == 20
@@ -160,7 +160,7 @@ def costs_at_start(
     return sched.Scheduler(config).costs()["decode"]
 
 
-def test_a_later_start_takes_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_start_uses_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
     first = costs_at_start(tmp_path, Measured())
     assert costs_at_start(tmp_path, again := Measured()) == first
     assert again.sizes == []

@@ -96,7 +96,7 @@ def requests(subject: tuple[str, str]) -> list[Request]:
 def alone(make_core: Callable[..., EngineCore], requests: list[Request]) -> list[tuple[int, ...]]:
     core = make_core(max_batch_size=1, chunk_size=256)
     texts = [generate(core, [request], first_seq=seq)[0].token_ids for seq, request in enumerate(requests, 1)]
-    assert len(set(texts)) > len(requests) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts)) > len(requests) // 2, "the texts differ too little to prove anything"
     return texts
 
 

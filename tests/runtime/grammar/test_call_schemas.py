@@ -81,7 +81,7 @@ def schema_of(value: Any, **others: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
-def test_a_strict_tool_gets_what_its_schema_allows_and_nothing_else(form: str, case: str) -> None:
+def test_a_strict_tool_gets_exactly_what_its_schema_allows(form: str, case: str) -> None:
     value, good, bad = CASES[case]
     one, tools = FORMS[form], tool(schema_of(value), strict=True)
     for each in good:
@@ -117,7 +117,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], Any, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("case", REFERENCES)
-def test_a_reference_names_any_part_of_the_tools_schema(form: str, case: str, *, strict: bool) -> None:
+def test_a_reference_may_point_to_any_part_of_the_tools_schema(form: str, case: str, *, strict: bool) -> None:
     value, good, bad = REFERENCES[case]
     tree = {
         "type": "object",
@@ -140,7 +140,7 @@ def test_a_reference_names_any_part_of_the_tools_schema(form: str, case: str, *,
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_schema_that_is_a_reference_as_a_whole_is_followed(form: str) -> None:
+def test_a_schema_that_is_only_a_reference_is_resolved(form: str) -> None:
     schema = {"$ref": "#/$defs/f", "$defs": {"f": schema_of({"type": "array", "items": {"$ref": "#/$defs/f"}})}}
     one, tools = FORMS[form], tool(schema, strict=True)
     assert one.refused_at(tools, one.write("f", {"k": [{"k": []}]})) is None
@@ -149,7 +149,7 @@ def test_a_schema_that_is_a_reference_as_a_whole_is_followed(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.com/schema", "#/$defs/loop"])
-def test_a_reference_that_leads_nowhere_is_refused_by_name_for_a_strict_tool_alone(form: str, reference: str) -> None:
+def test_a_dangling_reference_is_rejected_only_for_a_strict_tool(form: str, reference: str) -> None:
     schema = schema_of({"$ref": reference})
     schema["$defs"]["loop"] = {"$ref": "#/$defs/loop"}
     one = FORMS[form]
@@ -181,7 +181,7 @@ READ = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strict", [True, False])
-def test_each_declared_key_comes_once_and_the_required_ones_come(form: str, *, strict: bool) -> None:
+def test_each_declared_key_occurs_at_most_once_and_required_keys_occur(form: str, *, strict: bool) -> None:
     one, tools = FORMS[form], tool(READ, strict=strict)
     for values in ({"path": "a", "start_line": 1, "end_line": 2}, {"start_line": 1, "path": "a"}, {"path": "a"}):
         text = one.write("f", values)
@@ -193,7 +193,7 @@ def test_each_declared_key_comes_once_and_the_required_ones_come(form: str, *, s
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_more_keys_than_a_grammar_tracks_come_in_any_order(form: str) -> None:
+def test_keys_beyond_the_tracked_number_may_have_any_order(form: str) -> None:
     names = [f"k{n}" for n in range(100)]
     schema = {"type": "object", "properties": dict.fromkeys(names, INTEGER), "required": ["k70", "k99"]}
     one, tools = FORMS[form], tool(schema)
@@ -203,6 +203,6 @@ def test_more_keys_than_a_grammar_tracks_come_in_any_order(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_strict_keyword_that_no_form_holds_is_refused_by_name(form: str) -> None:
+def test_a_strict_keyword_that_no_form_can_enforce_is_rejected_by_name(form: str) -> None:
     with pytest.raises(RequestError, match=r"pattern|look-around"):
         FORMS[form].start(tool(schema_of({**STRING, "pattern": "(?=a)b"}), strict=True))

@@ -86,7 +86,7 @@ def forced(grammar: Grammar, start: Start = Start.HEADER, *, thinks: bool = True
     ],
 )
 @pytest.mark.parametrize("thought", ["", THOUGHT])
-def test_a_forced_call_may_be_written_in_every_form_and_after_reasoning(call: str, thought: str) -> None:
+def test_a_forced_call_may_have_every_form_and_follow_reasoning(call: str, thought: str) -> None:
     assert refused_at(forced(calls()), thought + call) is None
 
 
@@ -104,7 +104,7 @@ def test_a_forced_call_may_be_written_in_every_form_and_after_reasoning(call: st
         (f"{THOUGHT}{THOUGHT}{CALL}", None),
     ],
 )
-def test_what_is_no_declared_call_is_not_allowed(reply: str, allowed: str | None) -> None:
+def test_only_declared_calls_are_allowed(reply: str, allowed: str | None) -> None:
     after_thought = TOKENIZER.decode(ids(f"{THOUGHT}{C}"), skip_control=False)
     found = refused_at(forced(calls()), reply)
     if allowed is not None:
@@ -130,14 +130,14 @@ def test_reasoning_cannot_end_the_reply_or_leave_its_message() -> None:
         state.accept(token)
 
 
-def test_without_reasoning_the_call_comes_first_and_inside_it_only_its_end() -> None:
+def test_without_reasoning_the_call_is_first_and_an_open_thought_must_end() -> None:
     assert refused_at(forced(calls(), thinks=False), CALL) is None
     assert refused_at(forced(calls(), thinks=False), THOUGHT) == "<|channel|>analysis"
     assert refused_at(forced(calls(), Start.REASONING), f"more.{E}{S}assistant{CALL}") is None
     assert refused_at(forced(calls(), Start.REASONING), f"more.{E}{C}") == "more.<|end|>"
 
 
-def test_one_function_may_be_named() -> None:
+def test_a_single_function_can_be_forced() -> None:
     constraint = forced(calls(only={"f_more"}))
     assert refused_at(constraint, CALL) == "<|channel|>commentary to=functions.f"
     with pytest.raises(RequestError, match="no tool is named 'g'"):
@@ -145,7 +145,7 @@ def test_one_function_may_be_named() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_a_model_writes_at_random_is_a_declared_call(seed: int) -> None:
+def test_random_output_is_a_declared_call(seed: int) -> None:
     rng, state, message = np.random.default_rng(seed), forced(calls(only={"f"})).start(), Message()
     parser = ChannelParser(functions={"f", "f_more"})
     end = ids(E)[0]
@@ -166,7 +166,7 @@ def test_what_a_model_writes_at_random_is_a_declared_call(seed: int) -> None:
     assert message.content == ""
 
 
-def test_an_answer_of_a_form_is_on_its_channel_and_may_come_after_reasoning() -> None:
+def test_a_structured_answer_is_on_its_channel_and_may_follow_reasoning() -> None:
     schema = COMPILER.compile(source.json_schema(PARAMETERS, "p", strict=True))
     constraint = forced(schema, answer=True)
     answer = f"{C}final{M}" + '{"a":22}'
@@ -206,9 +206,7 @@ def free(start: Start = Start.HEADER) -> Constraint:
         (f"{C}final{M}x{C}commentary to=g", "<|channel|>final<|message|>x<|channel|>commentary to="),
     ],
 )
-def test_a_free_reply_is_held_to_the_declared_functions_once_it_names_a_recipient(
-    reply: str, allowed: str | None
-) -> None:
+def test_a_free_reply_with_a_recipient_must_call_a_declared_function(reply: str, allowed: str | None) -> None:
     assert refused_at(free(), reply) == allowed
 
 
@@ -216,7 +214,7 @@ def test_a_reply_that_continues_a_message_is_no_header() -> None:
     assert refused_at(free(Start.CONTENT), " to=python is a text") is None
 
 
-def test_the_budget_of_reasoning_ends_its_message_and_begins_no_other() -> None:
+def test_the_reasoning_budget_ends_its_message_and_begins_no_other() -> None:
     header = tuple(ids(f"{C}analysis{M}"))
     (end,) = ids(E)
     state = ChannelThinkingBudget(3, header, end, begins_inside=False, vocab_size=TOKENIZER.vocab_size).start()

@@ -83,7 +83,7 @@ ODD_KEYWORDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("odd", ODD_KEYWORDS, ids=str)
-def test_what_cannot_be_enforced_is_left_out_and_named_and_the_rest_holds(odd: dict[str, Any]) -> None:
+def test_unenforceable_keywords_are_reported_and_the_rest_is_enforced(odd: dict[str, Any]) -> None:
     needed = source.json_schema(with_property(odd, required=("a", "n")), "p", strict=False)
     assert needed.left_out
     assert all(path.startswith("p.properties.a.") for path in needed.left_out)
@@ -99,18 +99,18 @@ def test_what_cannot_be_enforced_is_left_out_and_named_and_the_rest_holds(odd: d
 @pytest.mark.parametrize(
     "odd", [True, False, {}, {"type": "string", "pattern": r"^\p{L}+$"}, {"$comment": None}], ids=str
 )
-def test_what_can_be_enforced_is_not_named(odd: Any) -> None:
+def test_enforceable_keywords_are_not_reported(odd: Any) -> None:
     assert source.json_schema(with_property(odd), "p", strict=False).left_out == ()
 
 
 @pytest.mark.parametrize("odd", [None, 5, "string", []], ids=str)
-def test_a_property_that_is_no_schema_may_be_anything(odd: Any) -> None:
+def test_a_property_with_an_invalid_schema_accepts_anything(odd: Any) -> None:
     schema = with_property(odd)
     assert source.json_schema(schema, "p", strict=False).left_out == ("p.properties.a",)
     assert accepts(schema, '{"a": [null], "n": 1}')
 
 
-def test_each_fault_is_named_where_it_is_and_its_neighbours_hold() -> None:
+def test_each_fault_is_reported_with_its_path_and_other_keywords_are_enforced() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -132,7 +132,7 @@ def test_each_fault_is_named_where_it_is_and_its_neighbours_hold() -> None:
     assert not accepts(schema, '{"mail": "a", "more": 1}')
 
 
-def test_what_is_left_out_never_makes_the_rest_stricter() -> None:
+def test_omitted_keywords_never_make_the_schema_stricter() -> None:
     closed = {"type": "object", "additionalProperties": False}
     assert accepts({**closed, "patternProperties": {"^(?!x)": {"type": "integer"}}}, '{"y": 1}')
     assert accepts({"type": "array", "items": False, "prefixItems": None}, "[1]")

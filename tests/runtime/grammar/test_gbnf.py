@@ -66,7 +66,7 @@ def accepts(grammar: str, text: str) -> bool:
     ],
     ids=lambda each: each[:60] if isinstance(each, str) else "",
 )
-def test_a_grammar_accepts_what_it_says(grammar: str, right: list[str], wrong: list[str]) -> None:
+def test_a_grammar_accepts_exactly_its_language(grammar: str, right: list[str], wrong: list[str]) -> None:
     assert [text for text in right if not accepts(grammar, text)] == []
     assert [text for text in wrong if accepts(grammar, text)] == []
 
@@ -88,7 +88,7 @@ def test_a_grammar_accepts_what_it_says(grammar: str, right: list[str], wrong: l
         ('x ::= "a"', "No 'root' rule"),
     ],
 )
-def test_a_grammar_that_cannot_be_read_is_refused_with_the_reason(grammar: str, reason: str) -> None:
+def test_an_invalid_grammar_is_rejected_with_the_reason(grammar: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason) as refused:
         source.grammar(grammar, "grammar")
     assert refused.value.param == "grammar"

@@ -88,7 +88,7 @@ def is_person(value: Any) -> bool:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_what_ends_under_a_schema_follows_it(seed: int) -> None:
+def test_a_completed_reply_matches_its_schema(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_schema(PERSON, "p", strict=True)), seed)
     assert ended
     assert is_person(json.loads(text))
@@ -96,7 +96,7 @@ def test_what_ends_under_a_schema_follows_it(seed: int) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32))
-def test_what_ends_as_a_json_object_is_one(seed: int) -> None:
+def test_a_completed_reply_is_a_json_object(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_object("p")), seed)
     if ended:
         assert isinstance(json.loads(text), dict)
@@ -118,7 +118,7 @@ TOOLS = [
 
 @pytest.mark.parametrize("form", ["fenced", "plain"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_forced_call_has_the_form_that_templates_write_and_arguments_that_fit(form: Any, seed: int) -> None:
+def test_a_forced_call_has_the_templates_form_and_valid_arguments(form: Any, seed: int) -> None:
     asked = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
     text, ended = speak(COMPILER.compile(asked), seed)
     assert ended
@@ -145,7 +145,7 @@ def test_several_calls_of_any_tool_unless_only_one_is_allowed() -> None:
         tool_calls(TOOLS, byte_tokenizer(), "plain")
 
 
-def test_a_reply_that_may_call_tools_has_its_shape_where_it_calls_none() -> None:
+def test_a_reply_without_tool_calls_follows_the_response_format() -> None:
     shape = source.embedded_schema(PERSON, "response_format", strict=True)
     grammar = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "plain", only={"get_age"}, parallel=False, or_else=shape))
     texts = [speak(grammar, seed)[0] for seed in range(20)]
@@ -165,7 +165,7 @@ BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
         (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
     ],
 )
-def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, head: str) -> None:
+def test_consecutive_blanks_are_limited_everywhere(asked: Source, head: str) -> None:
     state = COMPILER.compile(asked).start()
     for token in TOKENIZER.encode(head):
         state.accept(token)
@@ -180,7 +180,7 @@ def test_blanks_in_a_row_come_to_an_end_wherever_they_may_stand(asked: Source, h
         assert count == (20 if text else 0)
 
 
-def test_once_begun_a_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
+def test_a_begun_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
     calls = COMPILER.compile(tool_calls(TOOLS, TOKENIZER, "either", only={"now"}, parallel=False))
     begin, call = (TOKENIZER.id_of(DEFAULT_FORM.spellings[mark]) for mark in (Mark.CALLS, Mark.CALL))
     for opening in ([begin, call], [call]):
@@ -197,7 +197,7 @@ def test_once_begun_a_call_is_of_a_declared_tool_and_ends_the_reply() -> None:
         assert set(np.flatnonzero(allowed_by(state))) == {EOS}
 
 
-def test_as_many_tools_as_a_request_may_have_make_one_grammar() -> None:
+def test_the_maximum_number_of_tools_compiles_to_one_grammar() -> None:
     tools = [
         {"type": "function", "function": {"name": f"tool_{n}", "parameters": PERSON if n % 2 else None}}
         for n in range(1024)
@@ -206,7 +206,7 @@ def test_as_many_tools_as_a_request_may_have_make_one_grammar() -> None:
         COMPILER.compile(tool_calls(tools, TOKENIZER, "either", any_arguments=any_arguments))
 
 
-def test_added_tokens_never_stand_for_their_spelling() -> None:
+def test_added_tokens_are_never_used_for_their_spelling() -> None:
     """A string may hold the letters of a tag; the token would change what the reply means."""
     state = COMPILER.compile(source.json_object("p")).start()
     for token in TOKENIZER.encode('{"x'):
@@ -245,7 +245,7 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
         (Start.REASONING, False, Start.REASONING),
     ],
 )
-def test_reasoning_comes_first_where_the_prompt_the_model_or_the_request_asks_for_it(
+def test_reasoning_comes_first_if_prompt_model_or_request_enables_it(
     start: Start, asked: bool | None, held: Start
 ) -> None:
     assert constrained_start(start, asked) is held
@@ -289,14 +289,14 @@ def nested(depth: int) -> dict[str, Any]:
         (nested(40), "nested deeper"),
     ],
 )
-def test_a_schema_that_cannot_be_held_to_is_refused_with_its_field_and_the_reason(schema: Any, reason: str) -> None:
+def test_an_unenforceable_schema_is_rejected_with_its_field_and_the_reason(schema: Any, reason: str) -> None:
     with pytest.raises(RequestError, match=reason) as refusal:
         COMPILER.compile(source.json_schema(schema, "response_format.json_schema.schema", strict=True))
     assert refusal.value.param == "response_format.json_schema.schema"
 
 
 @pytest.mark.parametrize("left_out", [{"unevaluatedProperties": False}, *LEFT_OUT.values()])
-def test_a_schema_that_is_not_strict_is_followed_as_far_as_it_can_be(left_out: dict[str, Any]) -> None:
+def test_a_schema_without_strict_is_enforced_as_far_as_possible(left_out: dict[str, Any]) -> None:
     schema = {"type": "object", **left_out, "properties": {"a": {"const": 1}}, "required": ["a"]}
     text, ended = speak(COMPILER.compile(source.json_schema(schema, "p", strict=False)), 3)
     assert ended
@@ -336,7 +336,7 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
     assert len(built) == 1
 
 
-def test_a_pause_of_the_process_does_not_turn_a_grammar_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_pause_does_not_reject_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_module, "LOCK_WAIT_S", 0.2)
     compiler = GrammarCompiler(TOKENIZER)
     system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
@@ -462,12 +462,12 @@ STRING = {"type": "string"}
         {"type": "object", "required": ["a"]},
     ],
 )
-def test_a_call_may_have_arguments_that_the_schema_lets_be_without_listing_them(parameters: Any) -> None:
+def test_a_call_may_have_unlisted_arguments_if_the_schema_allows_them(parameters: Any) -> None:
     assert holds(parameters, {"a": "v"})
     assert holds(parameters, {"a": "v", "c": "w"})
 
 
-def test_a_call_has_no_other_arguments_where_the_schema_lists_all() -> None:
+def test_a_call_has_no_other_arguments_if_the_schema_forbids_them() -> None:
     assert holds({"type": "object", "properties": {}}, {})
     assert not holds({"type": "object", "properties": {}}, {"a": "v"})
     assert not holds({"type": "object", "additionalProperties": False}, {"a": "v"})
@@ -500,12 +500,12 @@ def test_a_value_is_one_of_those_that_the_schema_lists(of_value: Any, *, strict:
         ({"properties": []}, r"parameters\.properties must be an object"),
     ],
 )
-def test_a_strict_schema_whose_arguments_cannot_be_held_is_refused_by_name(parameters: Any, message: str) -> None:
+def test_a_strict_schema_with_unenforceable_arguments_is_rejected_by_name(parameters: Any, message: str) -> None:
     with pytest.raises(RequestError, match=rf"tools\.0\.function\.{message}"):
         holds(parameters, {}, strict=True)
 
 
-def test_a_strict_string_that_is_to_match_more_than_can_be_held_is_refused_by_name() -> None:
+def test_an_unenforceable_pattern_of_a_strict_tool_is_rejected_with_its_path() -> None:
     glm = FAMILIES["glm"]
     tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
     schema = {"type": "object", "properties": {"day": {"type": "string", "pattern": "a(^b)"}}}
@@ -515,7 +515,7 @@ def test_a_strict_string_that_is_to_match_more_than_can_be_held_is_refused_by_na
     tool_calls([{"type": "function", "function": {**function, "strict": False}}], tokenizer, "keyed")
 
 
-def test_a_family_without_a_mark_before_all_calls_is_held_from_the_mark_of_a_call_on() -> None:
+def test_a_family_without_an_opening_mark_is_constrained_from_the_first_call_mark() -> None:
     glm = FAMILIES["glm"]
     tokenizer = byte_tokenizer(user_defined=(*glm.reply.spellings.values(), *glm.vocabulary))
     call = tokenizer.id_of("<tool_call>")
@@ -569,7 +569,7 @@ def test_a_key_that_no_tag_with_a_mark_can_hold_is_refused_by_name(key: str) -> 
     GrammarCompiler(tokenizer).compile(calls("a>b <c>'"))
 
 
-def test_a_mark_within_a_tag_is_held_from_the_characters_before_it_on() -> None:
+def test_a_mark_within_a_tag_triggers_with_the_characters_before_it() -> None:
     family = FAMILIES["deepseek32"]
     tokenizer = byte_tokenizer(user_defined=(*family.reply.spellings.values(), *family.vocabulary))
     tag = tokenizer.id_of("｜DSML｜")

@@ -58,7 +58,7 @@ def test_one_process_answers_all_tasks(shared: GuardedProcess) -> None:
     assert shared.ask(["pid"]) == shared.ask(["pid"]) != os.getpid()
 
 
-def test_what_a_task_raises_is_told(shared: GuardedProcess) -> None:
+def test_an_exception_of_a_task_is_reported(shared: GuardedProcess) -> None:
     pid = shared.ask(["pid"])
     with pytest.raises(TaskFailedError, match=r"^no such thing$"):
         shared.ask(["fail", "no such thing"])
@@ -103,7 +103,7 @@ def test_the_time_of_one_task_is_not_counted_for_the_next(shared: GuardedProcess
         assert shared.ask(["compute", 0.1]) == "done"
 
 
-def test_a_process_that_ended_between_tasks_is_started_anew(shared: GuardedProcess) -> None:
+def test_a_process_that_ended_between_tasks_is_restarted(shared: GuardedProcess) -> None:
     pid = shared.ask(["pid"])
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
@@ -129,13 +129,13 @@ def test_the_environment_stays_outside(shared: GuardedProcess, monkeypatch: pyte
     assert "BALLAST_SECRET" not in shared.ask(["environment"])
 
 
-def test_a_process_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
         GuardedProcess("support.guarded_tasks", LIMITS).ask(["pid"])
 
 
-def test_a_process_that_is_forked_while_another_thread_asks_can_ask(shared: GuardedProcess) -> None:
+def test_a_process_forked_during_a_call_of_another_thread_can_call(shared: GuardedProcess) -> None:
     with shared._lock:  # as another thread has it, which the forked process lacks
         forked = os.fork()
         if forked == 0:
@@ -182,7 +182,7 @@ threading.Thread(target=ask, daemon=True).start()
     ["import time; time.sleep(0.1)", "import time; time.sleep(0.1); os._exit(0)", "os.kill(os.getpid(), 9)"],
     ids=["end", "exit", "kill"],
 )
-def test_it_ends_with_the_process_that_asked_however_busy(end: str) -> None:
+def test_the_guarded_process_ends_with_its_parent_even_if_busy(end: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", ASK_AND_END.format(end=end)]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
@@ -208,7 +208,7 @@ def test_the_process_of_an_isolated_program_is_isolated_too(tmp_path: Path) -> N
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_an_answer_that_is_late_because_everything_stood_still_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_delayed_by_a_pause_of_the_machine_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
     monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
     ours, theirs = socket.socketpair()

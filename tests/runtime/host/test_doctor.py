@@ -100,13 +100,13 @@ def test_a_healthy_machine_is_described() -> None:
         (MACHINE, "device", "auto is cpu: NVIDIA's driver or a GPU is missing"),
     ],
 )
-def test_what_is_less_than_ideal_is_a_note(machine: Machine, subject: str, text: str) -> None:
+def test_suboptimal_settings_are_notes(machine: Machine, subject: str, text: str) -> None:
     [finding] = [finding for finding in found(machine)[subject] if finding.level != "ok"]
     assert finding.level == "note"
     assert text in finding.text
 
 
-def test_a_gpu_is_said_to_be_used_only_where_it_is() -> None:
+def test_a_gpu_is_reported_as_used_only_if_it_is() -> None:
     machine = replace(MACHINE, gpus=("NVIDIA H200",))
     unusable = replace(SOFTWARE, device_reason="the GPU cannot be used: the driver is too old")
     findings = found(machine, unusable)
@@ -120,7 +120,7 @@ def test_a_gpu_is_said_to_be_used_only_where_it_is() -> None:
     assert "flashinfer" not in found(machine, complete)
 
 
-def test_a_memory_limit_is_named() -> None:
+def test_a_memory_limit_is_reported() -> None:
     limited = replace(MACHINE, memory=Memory(128 * GIB, 4 * GIB, "/sys/fs/cgroup/pod"))
     assert found(limited)["memory"][0].text == "4.0 GiB available of 128.0 GiB, the limit of cgroup /sys/fs/cgroup/pod"
 
@@ -132,7 +132,7 @@ def test_a_memory_limit_is_named() -> None:
         (replace(SOFTWARE, required={"numpy": None}), "numpy"),
     ],
 )
-def test_what_nothing_can_run_without_is_missing(software: Software, subject: str) -> None:
+def test_missing_requirements_are_reported_as_missing(software: Software, subject: str) -> None:
     findings = diagnose(MACHINE, software)
     assert [finding.subject for finding in findings if finding.level == "missing"] == [subject]
     assert render(findings).endswith(f"\nBallast cannot run: {subject}.\n")
@@ -158,7 +158,7 @@ def test_a_build_without_fast_kernels_for_its_architecture_says_so() -> None:
     )
 
 
-def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_in_use_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     named = [replace(SOFTWARE, chosen_isa=isa) for isa in ("avx2", "reference")]
     assert [
         (finding.level, finding.text.split()[0]) for each in named for finding in found(software=each)["kernels"]
@@ -173,7 +173,7 @@ def test_the_kernels_that_compute_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "Ballast cannot run: kernels." in out.getvalue()
 
 
-def test_an_optional_package_says_what_it_is_for() -> None:
+def test_an_optional_package_is_listed_with_its_purpose() -> None:
     assert found(software=ON_GPU)["flashinfer-python"][0].level == "ok"
     [finding] = found()["torch"]
     assert (finding.level, finding.text) == ("note", "not installed; needed for computing on a GPU")

@@ -24,19 +24,19 @@ def test_the_kind_is_that_of_the_mount_with_the_device(major: int, minor: int, k
     assert kind_of_device(MOUNTS, os.makedev(major, minor)) == kind
 
 
-def test_which_kinds_are_memory() -> None:
+def test_memory_file_systems_are_recognised() -> None:
     assert [kind for kind in ("tmpfs", "hugetlbfs", "ext4", UNKNOWN) if FileSystem(kind, 1, 1).is_in_memory] == [
         "tmpfs",
         "hugetlbfs",
     ]
 
 
-def test_a_folder_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+def test_a_missing_folder_is_unreadable(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_file_system(tmp_path / "none")
 
 
-def test_a_folder_has_the_room_of_its_file_system(tmp_path: Path) -> None:
+def test_a_folders_free_space_is_that_of_its_file_system(tmp_path: Path) -> None:
     found = read_file_system(tmp_path)
     assert found.free_bytes > 0
     assert found.unit_bytes % os.sysconf("SC_PAGE_SIZE") == 0

@@ -50,7 +50,7 @@ def test_the_environment_decides_where_it_says(temporary: Path, monkeypatch: pyt
     assert os.environ[VARIABLE] == str(temporary / "volume/triton")
 
 
-def test_a_volume_that_cannot_be_written_to_does_not_prevent_the_start(
+def test_a_read_only_volume_does_not_prevent_the_start(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (temporary / "volume").touch()

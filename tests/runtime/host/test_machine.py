@@ -132,7 +132,7 @@ def test_a_version_1_limit_is_found_under_the_containers_own_root(root: Path) ->
     assert memory.limited_by == str(root / "sys/fs/cgroup/memory")
 
 
-def test_a_limit_above_what_the_machine_has_does_not_limit(root: Path) -> None:
+def test_a_limit_above_the_machines_memory_has_no_effect(root: Path) -> None:
     plant(root, {"sys/fs/cgroup/memory.max": f"{100 * GIB}\n", "sys/fs/cgroup/memory.current": "0\n"})
     assert read_machine(root, {0}).memory == Memory(8 * GIB, 4 * GIB, None)
 
@@ -143,7 +143,7 @@ def test_no_limit_in_either_version() -> None:
     assert available_bytes("", "", "") is None
 
 
-def test_a_group_over_its_limit_has_nothing_left() -> None:
+def test_a_cgroup_over_its_limit_has_no_memory_left() -> None:
     assert available_bytes("100", "200", "") == 0
 
 

@@ -44,7 +44,7 @@ def test_other_facts_or_inputs_are_measured(tmp_path: Path) -> None:
     assert take(Measurements(tmp_path, FACTS), 4.0, inputs=(1, 3)) == 3.0
 
 
-def test_a_start_that_measures_anew_replaces_what_was_kept(tmp_path: Path) -> None:
+def test_a_new_measurement_replaces_the_stored_one(tmp_path: Path) -> None:
     kept_file(tmp_path)
     assert take(Measurements(tmp_path, FACTS, reuse=False), 2.0) == 2.0
     assert take(Measurements(tmp_path, FACTS), 3.0) == 2.0

@@ -69,13 +69,13 @@ def test_single_takes_the_gpus_node_before_a_larger_one_if_they_fit() -> None:
     assert placed(no_memory, 1, "single", gpu_node=1) == [(0, [0])], "memory of the GPU's node is forbidden"
 
 
-def test_threads_that_are_not_pinned_say_why() -> None:
+def test_unpinned_threads_report_the_reason() -> None:
     assert placed(ONE_NODE, 2, "off") == "numa is off"
     assert placed(ONE_NODE, 1) == "there are 1 threads for 2 cores of one node"
     assert placed(ONE_NODE, 5) == "there are 5 threads for 4 CPUs"
 
 
-def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
+def test_pinning_is_judged_by_the_threads_actual_affinity() -> None:
     def threads(*cpus: tuple[int, ...]) -> list[ComputeThread]:
         return [ComputeThread(f"ballast-cpu-{number}", each) for number, each in enumerate(cpus)]
 
@@ -106,7 +106,7 @@ def test_pinning_is_judged_by_what_the_kernel_lets_threads_do() -> None:
         ({0: {0: 50}, 1: {1: 50}}, {0: 2, None: 2}, 0.5),
     ],
 )
-def test_the_local_share_is_the_chance_that_a_reader_is_near(
+def test_the_local_fraction_is_the_probability_of_a_local_read(
     bytes_by_reader: dict[int, dict[int, int]], threads_per_node: dict[int | None, int], share: float | None
 ) -> None:
     assert local_share(bytes_by_reader, threads_per_node) == share
@@ -168,14 +168,14 @@ def test_a_pod_pinned_to_one_node_is_reported_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("siblings", "shared"), [({2: "2-3", 3: "2-3"}, ()), ({2: "0,2", 3: "1,3"}, (2, 3)), ({3: "1,3"}, (3,)), ({}, ())]
 )
-def test_cores_that_others_may_use_too_are_reported(
+def test_cores_shared_with_other_processes_are_reported(
     tmp_path: Path, siblings: dict[int, str], shared: tuple[int, ...]
 ) -> None:
     files = {f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{t}\n" for n, t in siblings.items()}
     assert read_report(WeightMemory(), root=plant(tmp_path, PINNED_POD | files)).shared_core_cpus == shared
 
 
-def test_threads_that_were_to_be_pinned_and_are_not_carry_the_reason(tmp_path: Path) -> None:
+def test_threads_that_could_not_be_pinned_report_the_reason(tmp_path: Path) -> None:
     loose = PINNED_POD | {"proc/self/task/9/status": "Name:\tballast-cpu-0\nCpus_allowed_list:\t0-3\n"}
     report = read_report(WeightMemory(), "numa is off", plant(tmp_path, loose))
     assert not report.pinned
@@ -202,12 +202,12 @@ def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("numa_node", ["-1\n", ""])
-def test_a_gpu_whose_node_the_system_does_not_know_has_none(tmp_path: Path, numa_node: str) -> None:
+def test_a_gpu_with_an_unknown_numa_node_has_none(tmp_path: Path, numa_node: str) -> None:
     root = plant(tmp_path, PINNED_POD | {"sys/bus/pci/devices/0000:c1:00.0/numa_node": numa_node})
     assert read_gpu_node(root) is None
 
 
-def test_gpus_on_two_nodes_have_no_common_one(tmp_path: Path) -> None:
+def test_gpus_on_two_nodes_have_no_common_node(tmp_path: Path) -> None:
     second = {"proc/driver/nvidia/gpus/0000:01:00.0/x": "", "sys/bus/pci/devices/0000:01:00.0/numa_node": "0\n"}
     assert read_gpu_node(plant(tmp_path, PINNED_POD | second)) is None
     assert read_gpu_node(tmp_path / "elsewhere") is None
@@ -236,7 +236,7 @@ class CountingReader:
             self._busy.release()
 
 
-async def test_askers_share_one_read_off_the_event_loop(tmp_path: Path) -> None:
+async def test_concurrent_requests_share_one_read_off_the_event_loop(tmp_path: Path) -> None:
     read = CountingReader(tmp_path)
     probe = NumaProbe(read)
     await asyncio.gather(*(probe.report(60.0) for _ in range(10)))
@@ -266,7 +266,7 @@ async def test_a_report_that_is_too_old_is_read_again(tmp_path: Path) -> None:
     assert len(read.subjects) == 3
 
 
-def test_what_is_pinned_for_a_gpu_is_shown_as_soon_as_it_is_known() -> None:
+def test_memory_pinned_for_a_gpu_is_reported_as_soon_as_it_is_known() -> None:
     probe = NumaProbe()
 
     def shown() -> float:
@@ -324,7 +324,7 @@ def test_a_server_reports_its_threads_and_weights_as_they_are() -> None:
         (("--cpu_threads", str(TOO_MANY)), f"there are {TOO_MANY} threads for"),
     ],
 )
-def test_a_server_that_does_not_pin_says_so(options: tuple[str, ...], reason: str) -> None:
+def test_a_server_without_pinning_reports_it(options: tuple[str, ...], reason: str) -> None:
     with ServerProcess(*options) as server:
         report = debug_numa(server)
         assert not report["pinned"]

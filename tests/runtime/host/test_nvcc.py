@@ -53,7 +53,7 @@ def test_the_packages_compiler_is_found_and_can_link(packages: Path, tmp_path: P
         assert targets == {"libcudart.so": packages / HOME / "lib/libcudart.so.13", "libcuda.so": tmp_path / driver}
 
 
-def test_what_the_machine_has_comes_first(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machines_toolkit_takes_precedence(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_nvcc(tmp_path / "cuda")
     nvcc.use_packaged_tools(tmp_path / "link", tmp_path / "libcuda.so.1")
     assert "CUDA_HOME" not in os.environ
@@ -63,9 +63,7 @@ def test_what_the_machine_has_comes_first(packages: Path, tmp_path: Path, monkey
     assert not (tmp_path / "link").exists()
 
 
-def test_a_toolkit_that_is_named_is_used_or_nothing(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_given_toolkit_is_used(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """flashinfer takes the name as it is, so another compiler would not be taken."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "named"))
     assert not nvcc.has_nvcc()
@@ -75,14 +73,14 @@ def test_a_toolkit_that_is_named_is_used_or_nothing(
     assert nvcc.has_nvcc()
 
 
-def test_without_the_extra_there_is_none(tmp_path: Path) -> None:
+def test_without_the_extra_there_is_no_toolkit(tmp_path: Path) -> None:
     assert nvcc.packaged_home() is None
     assert not nvcc.has_nvcc()
     nvcc.use_packaged_tools(tmp_path / "link", tmp_path / "libcuda.so.1")
     assert "CUDA_HOME" not in os.environ
 
 
-def test_ninja_is_found_beside_this_python() -> None:
+def test_ninja_is_found_next_to_this_python() -> None:
     """It is a requirement of flashinfer, and programs of an environment need not be in PATH."""
     assert nvcc.has_ninja()
     nvcc.use_packaged_tools(Path("unused"), Path("unused"))

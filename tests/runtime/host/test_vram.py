@@ -15,7 +15,7 @@ OF_TORCH = (
 )
 
 
-def test_a_full_gpu_is_reported_with_every_number_and_the_way_out() -> None:
+def test_a_full_gpu_is_reported_with_all_numbers_and_a_fix() -> None:
     error = torch.OutOfMemoryError(OF_TORCH)
     assert why_full("cuda:0", VramLimit(24 * GIB, GIB // 2), error) == (
         "cuda:0 is full: 20.00 MiB more wanted, torch uses 0 B and may use 23.5 GiB, vram_limit 24.0 GiB less "
@@ -30,7 +30,7 @@ def test_a_full_gpu_is_reported_with_every_number_and_the_way_out() -> None:
 
 
 @pytest.mark.gpu
-def test_torch_takes_no_more_than_the_limit_leaves_it() -> None:
+def test_torch_is_limited_to_the_remaining_memory() -> None:
     torch.cuda.empty_cache()
     _, taken = taken_vram("cuda:0")
     enforce("cuda:0", VramLimit(taken + GIB + (256 << 20), GIB))

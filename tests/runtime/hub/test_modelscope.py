@@ -38,7 +38,7 @@ def gguf(found: Found) -> bytes:
     return (found.store.snapshot(found.commit) / found.choice.files[0].path).read_bytes()
 
 
-def test_names_say_which_hub() -> None:
+def test_names_select_the_hub() -> None:
     assert HubName("org/tiny", "Q8_0", "master", "modelscope.cn") == NAME
     assert NAME.written == "modelscope.cn/org/tiny"
     assert read_name("www.modelscope.ai/a/b@v1") == HubName("a/b", None, "v1", "modelscope.ai")
@@ -47,7 +47,7 @@ def test_names_say_which_hub() -> None:
         read_name("example.org/a/b")
 
 
-def test_a_model_comes_whole_and_is_kept_apart(
+def test_a_model_is_downloaded_completely_into_its_own_folder(
     served: tuple[HubServer, Hub], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server, hub = served
@@ -70,14 +70,14 @@ def test_a_model_comes_whole_and_is_kept_apart(
 
 
 @pytest.mark.parametrize("status", [206, 200])
-def test_a_broken_transfer_goes_on_by_either_status(served: tuple[HubServer, Hub], status: int) -> None:
+def test_a_broken_transfer_resumes_with_either_status(served: tuple[HubServer, Hub], status: int) -> None:
     server, hub = served
     server.range_status, server.break_after = status, 2 << 20
     assert gguf(pull(NAME, hub, None, io.StringIO())) == WEIGHTS
     assert [begin for path, begin in server.ranges if path.endswith(".gguf")] == [0, 2 << 20, 4 << 20]
 
 
-def test_a_missing_model_lists_what_can_be_typed(served: tuple[HubServer, Hub]) -> None:
+def test_a_missing_model_is_reported_with_the_available_names(served: tuple[HubServer, Hub]) -> None:
     server, hub = served
     with pytest.raises(ConfigError, match=r"\n  modelscope\.cn/org/tiny:Q4_K_M  5 B"):
         find(dataclasses.replace(NAME, quant=None), hub, io.StringIO())
@@ -116,7 +116,7 @@ def test_hostile_listings_are_refused(served: tuple[HubServer, Hub], answer: dic
     assert not hub.cache.exists()
 
 
-def test_a_commit_that_is_named_stays_itself() -> None:
+def test_a_given_commit_is_used_as_is() -> None:
     name = dataclasses.replace(NAME, revision="c" * 40)
     body = b'{"Code": 200, "Data": {"Files": []}}'
     assert ModelScope().read_listing(name, body).commit == "c" * 40

@@ -88,7 +88,7 @@ def test_an_artifact_of_oras_is_pulled_listed_and_removed(
     assert not found.store.path.exists()
 
 
-def test_a_tag_that_moves_is_followed_and_the_old_digest_still_means_the_old_files(registry: Registry) -> None:
+def test_a_moved_tag_is_followed_and_the_old_digest_keeps_its_files(registry: Registry) -> None:
     old = registry.push("team/moving", "latest", [(OCTETS, WEIGHTS, {TITLE: "tiny-Q8_0.gguf"})])
     assert gguf(pulled(f"oci://{registry.host}/team/moving")) == WEIGHTS
     registry.push("team/moving", "latest", [(OCTETS, WEIGHTS[::-1], {TITLE: "tiny-Q8_0.gguf"})])
@@ -152,7 +152,7 @@ def test_an_index_leads_to_its_one_model(registry: Registry) -> None:
         pulled(f"oci://{registry.host}/team/index:v2")
 
 
-def test_an_interrupted_pull_goes_on_and_wrong_bytes_are_refused(registry: Registry, hub: Hub, tmp_path: Path) -> None:
+def test_an_interrupted_pull_resumes_and_wrong_bytes_are_rejected(registry: Registry, hub: Hub, tmp_path: Path) -> None:
     body = WEIGHTS + b"resumed"
     registry.push("team/resumed", "v1", [(OCTETS, body, {TITLE: "tiny-Q8_0.gguf"})])
     name = read_name(f"oci://{registry.host}/team/resumed:v1")
@@ -244,7 +244,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Regi
 
 
 @pytest.mark.parametrize("auth", ["basic", "token"])
-def test_credentials_come_from_dockers_configuration_or_from_variables(
+def test_credentials_are_read_from_dockers_configuration_or_variables(
     private: dict[str, Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str
 ) -> None:
     registry = private[auth]
@@ -264,7 +264,7 @@ def test_credentials_come_from_dockers_configuration_or_from_variables(
     assert gguf(pulled(name)) == WEIGHTS
 
 
-def test_a_token_is_asked_for_once_and_for_this_repository_alone(
+def test_a_token_is_requested_once_and_only_for_this_repository(
     private: dict[str, Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     registry = private["token"]
@@ -283,12 +283,12 @@ def test_a_public_repository_of_a_registry_with_tokens_needs_no_credentials(priv
 
 
 @pytest.mark.parametrize("name", ["team/nothing:v1", "team/tiny:v9", f"team/tiny@sha256:{'0' * 64}"])
-def test_what_is_not_there_is_named(registry: Registry, name: str) -> None:
+def test_missing_objects_are_reported_by_name(registry: Registry, name: str) -> None:
     with pytest.raises(NotFoundError, match="no such repository, tag or digest"):
         pulled(f"oci://{registry.host}/{name}")
 
 
-def test_credentials_are_those_of_the_longest_fitting_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_the_longest_matching_entry_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auths = {
         "https://index.docker.io/v1/": {"username": "hub", "password": "1"},
         "ghcr.io": {"username": "all", "password": "2"},
@@ -349,7 +349,7 @@ def test_hostile_manifests_are_refused(body: bytes) -> None:
     assert str(refused.value).isprintable()
 
 
-def test_a_digest_that_is_asked_for_is_that_of_the_manifest() -> None:
+def test_a_requested_digest_must_be_that_of_the_manifest() -> None:
     name = HubName("localhost/p", revision=f"sha256:{'0' * 64}", site="oci")
     with pytest.raises(ModelError, match="a manifest of another digest"):
         RegistryApi().listing(name, lambda path, headers: manifest(layer()))
@@ -378,6 +378,6 @@ def test_names_are_read_as_they_are_meant() -> None:
         *("oci://ghcr.io/a@sha256:12", "oci://ghcr.io//a", "oci://ghcr.io/a:v1:../x", "oci://ghcr.io:99999999/a"),
     ],
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="oci://registry/repo:tag"):
         read_name(text)

@@ -69,7 +69,9 @@ def environment(hub: Hub) -> dict[str, str]:
     return {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(hub.cache), "HF_TOKEN": "secret"}
 
 
-def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
+    served: tuple[HubServer, Hub], weights: bytes
+) -> None:
     server, hub = served
     server.token = "secret"
     told = io.StringIO()
@@ -94,7 +96,7 @@ def test_a_pull_takes_what_is_needed_and_the_hubs_tools_know_it(served: tuple[Hu
     assert len(server.ranges) == asked
 
 
-def test_what_was_pulled_before_a_branch_moved_on_is_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_files_pulled_before_a_branch_moved_are_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
     """Another service pulls another quantisation onto the same claim; the first one starts again, offline."""
     server, hub = served
     pull(NAME, hub, None, io.StringIO())
@@ -140,7 +142,7 @@ def test_everything_in_the_caches_is_removed_with_their_folders(served: tuple[Hu
     assert kept.exists()
 
 
-def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_plan_reads_only_headers(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     server, hub = served
     config = serve_config(["--device", "cpu"])
     there, here = io.StringIO(), io.StringIO()
@@ -156,7 +158,7 @@ def test_a_plan_reads_headers_alone(served: tuple[HubServer, Hub], tmp_path: Pat
     ]
 
 
-def test_a_header_is_whole_from_its_last_byte_on(weights: bytes) -> None:
+def test_a_header_is_complete_with_its_last_byte(weights: bytes) -> None:
     size = min(size for size in (1 << power for power in range(4, 21)) if is_whole(weights[:size]))
     end = bisect(range(size), False, key=lambda size: is_whole(weights[:size]))
     assert 1024 < end < 1 << 20
@@ -173,7 +175,7 @@ def test_the_choices_are_shown(served: tuple[HubServer, Hub]) -> None:
         pull(HubName("org/tiny", "Q2_K"), served[1], None)
 
 
-def test_what_does_not_fit_is_not_fetched(served: tuple[HubServer, Hub]) -> None:
+def test_files_that_do_not_fit_are_not_downloaded(served: tuple[HubServer, Hub]) -> None:
     server, hub = served
     config = serve_config(["--device", "cpu", "--max_new_tokens", "1000000", "--cache_lens", "1000000000"])
     with pytest.raises(OutOfMemoryError):
@@ -182,7 +184,7 @@ def test_what_does_not_fit_is_not_fetched(served: tuple[HubServer, Hub]) -> None
     assert [begin for _, begin in server.ranges] == [0, 0], "config.json and a header"
 
 
-def test_a_broken_transfer_goes_on(served: tuple[HubServer, Hub], weights: bytes, waits: list[float]) -> None:
+def test_a_broken_transfer_resumes(served: tuple[HubServer, Hub], weights: bytes, waits: list[float]) -> None:
     server, hub = served
     server.break_after = len(weights) // 3 + 1
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
@@ -193,13 +195,13 @@ def test_without_ranges_a_transfer_begins_again(served: tuple[HubServer, Hub], w
     server, hub = served
     server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
 
-    def mend(_: float) -> None:
+    def answer_correctly(_: float) -> None:
         server.break_after = None
 
-    assert gguf(pull(NAME, dataclasses.replace(hub, sleep=mend), None, io.StringIO())) == weights
+    assert gguf(pull(NAME, dataclasses.replace(hub, sleep=answer_correctly), None, io.StringIO())) == weights
 
 
-def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_an_interrupted_transfer_without_range_support_fails(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     server.break_after, server.takes_ranges = len(weights) // 3 + 1, False
     with pytest.raises(UnreachableError, match="pull again later"):
@@ -217,7 +219,7 @@ def test_a_hub_without_ranges_that_breaks_is_given_up(served: tuple[HubServer, H
     ],
     ids=["other bytes", "too many", "too few"],
 )
-def test_wrong_bytes_become_no_model(
+def test_a_download_with_wrong_bytes_is_discarded(
     served: tuple[HubServer, Hub], weights: bytes, takes_ranges: bool, change: Any, problem: str
 ) -> None:
     server, hub = served
@@ -275,7 +277,7 @@ def test_a_listing_without_end_is_refused(served: tuple[HubServer, Hub]) -> None
 
 
 @pytest.mark.parametrize("to", ["{hub}/org/tiny/resolve/{commit}/tiny-Q8_0.gguf", "file:///etc/passwd", "http://[x"])
-def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> None:
+def test_endless_redirects_fail(served: tuple[HubServer, Hub], to: str) -> None:
     server, hub = served
     server.redirect = to.format(hub=hub.endpoint, commit=COMMIT)
     with pytest.raises(ModelError, match=r"hub|does not send it"):
@@ -295,7 +297,7 @@ def test_redirects_to_nowhere_end(served: tuple[HubServer, Hub], to: str) -> Non
         (503, {}, "status 503"),
     ],
 )
-def test_statuses_say_what_to_do(
+def test_http_errors_are_reported_with_a_fix(
     served: tuple[HubServer, Hub], waits: list[float], status: int, headers: dict[str, str], problem: str
 ) -> None:
     server, hub = served
@@ -305,7 +307,7 @@ def test_statuses_say_what_to_do(
     assert sum(waits) < 60
 
 
-def test_a_busy_hub_is_asked_again_when_it_says(
+def test_a_busy_hub_is_retried_after_its_retry_time(
     served: tuple[HubServer, Hub], weights: bytes, waits: list[float]
 ) -> None:
     server, hub = served
@@ -314,7 +316,7 @@ def test_a_busy_hub_is_asked_again_when_it_says(
     assert waits == [7, 7]
 
 
-def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None:
+def test_a_rejected_token_is_reported_with_its_variable(served: tuple[HubServer, Hub]) -> None:
     served[0].token = "another"
     with pytest.raises(ConfigError, match="HF_TOKEN is valid"):
         pull(NAME, served[1], None)
@@ -322,7 +324,7 @@ def test_a_wrong_token_names_the_variable(served: tuple[HubServer, Hub]) -> None
         pull(NAME, dataclasses.replace(served[1], token=None), None)
 
 
-def test_a_disk_that_is_too_small_is_said_before_and_meanwhile(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_full_disk_is_reported_before_and_during_a_pull(served: tuple[HubServer, Hub], weights: bytes) -> None:
     with pytest.raises(OutOfMemoryError, match="HF_HUB_CACHE"):
         check_room(served[1], 2 << 30, 1 << 30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -371,7 +373,7 @@ for _ in sys.stdin:
 """
 
 
-def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], weights: bytes) -> None:
+def test_a_pull_killed_anywhere_is_resumed_by_the_next_one(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     command = [sys.executable, "-c", PULL_IN_A_CHILD, hub.endpoint, str(hub.cache)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -391,7 +393,7 @@ def test_killed_anywhere_the_next_pull_goes_on(served: tuple[HubServer, Hub], we
         server.hold_at = None
         parent.stdin.close()
     begins = [begin for name, begin in server.ranges if name.endswith(".gguf")]
-    assert max(begins) > 0, "it went on where the last one ended"
+    assert max(begins) > 0, "it resumed where the last one ended"
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
 
 
@@ -443,9 +445,7 @@ def test_a_file_system_without_symbolic_links_holds_the_files_themselves(
     assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
 
 
-def test_what_the_hubs_tools_keep_without_symbolic_links_is_found(
-    served: tuple[HubServer, Hub], weights: bytes
-) -> None:
+def test_files_stored_without_symbolic_links_are_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
     server, hub = served
     folder = hub.cache / "models--org--tiny" / "snapshots" / COMMIT
     folder.mkdir(parents=True)
@@ -495,7 +495,7 @@ EXPECTED = "expected a URL without spaces that begins with https:// or http://"
 
 
 @addresses
-def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addresses_are_refused(
+def test_white_space_around_a_hubs_address_is_ignored_and_invalid_addresses_are_rejected(
     served: tuple[HubServer, Hub], value: str, found: bool
 ) -> None:
     """In a process of its own: huggingface_hub reads its address when it is imported."""
@@ -511,7 +511,7 @@ def test_white_space_around_the_address_of_a_hub_is_ignored_and_other_wrong_addr
 
 
 @addresses
-def test_the_address_of_modelscope_is_read_alike(
+def test_the_address_of_modelscope_is_parsed_the_same_way(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, value: str, found: bool
 ) -> None:
     url = served[1].endpoint
@@ -534,7 +534,7 @@ def test_white_space_around_a_token_is_ignored_and_a_broken_one_is_refused(
         Hub.of_environment("modelscope.cn")
 
 
-def test_serve_and_plan_take_files_and_names(
+def test_serve_and_plan_accept_files_and_names(
     served: tuple[HubServer, Hub], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], weights: bytes
 ) -> None:
     server, hub = served

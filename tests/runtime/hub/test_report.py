@@ -47,7 +47,7 @@ def reported(tmp_path: Path, name: str = "org/tiny:Q8_0") -> tuple[int, dict[str
     return code, json.loads(report.read_text())
 
 
-def test_a_model_that_is_here_is_reported_with_its_commit(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_downloaded_model_is_reported_with_its_commit(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     code, said = reported(tmp_path)
     assert (code, said["reason"], said["message"]) == (0, "Pulled", f"org/tiny:Q8_0 at {COMMIT}")
     assert Path(said["file"]).read_bytes() == WEIGHTS
@@ -93,12 +93,12 @@ def test_every_error_has_its_reason() -> None:
     assert {word: reason(error) for word, error in errors.items()} == {word: word for word in errors}
 
 
-def test_a_folder_that_is_no_folder_is_reported(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_reported(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     assert reported(tmp_path)[1]["reason"] == "VolumeNotWritable"
 
 
-def test_a_report_that_cannot_be_written_is_said(
+def test_an_unwritable_report_is_reported(
     served: tuple[HubServer, Hub], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["pull", "org/tiny:Q8_0", "--skip_plan", "--report", str(tmp_path / "no/report")]) == 2
@@ -130,12 +130,12 @@ def test_progress_is_a_page(served: tuple[HubServer, Hub]) -> None:
     assert server.ranges
 
 
-def test_a_file_stands_for_its_model(served: tuple[HubServer, Hub]) -> None:
+def test_a_file_name_selects_its_model(served: tuple[HubServer, Hub]) -> None:
     found = pull(HubName("org/tiny", "tiny-Q8_0.gguf"), served[1], None, io.StringIO())
     assert [file.path for file in found.choice.files] == ["tiny-Q8_0.gguf"]
 
 
-def test_what_is_here_is_served_from_a_store_that_is_read_only(served: tuple[HubServer, Hub]) -> None:
+def test_a_complete_model_is_served_from_a_read_only_store(served: tuple[HubServer, Hub]) -> None:
     """Kubernetes mounts it so. Nothing is written: as root, which these tests may be, permissions would not tell."""
     _, hub = served
     pull(HubName("org/tiny", "Q8_0"), hub, None, io.StringIO())

@@ -104,7 +104,7 @@ def test_a_model_is_planned_from_its_header_and_pulled_by_the_name_of_its_file(s
     assert pull(read_name("s3://built-in/a"), hub, None, out).missing == ()
 
 
-def test_the_command_reports_what_it_pulled(store: S3Server, tmp_path: Path) -> None:
+def test_the_command_lists_the_pulled_files(store: S3Server, tmp_path: Path) -> None:
     report = tmp_path / "report"
     words = ["pull", f"s3://models/{FOLDER}:Q8_0", "--skip_plan", "--report", str(report)]
     done = ballast(words, {**os.environ, **store.environment})
@@ -114,7 +114,7 @@ def test_the_command_reports_what_it_pulled(store: S3Server, tmp_path: Path) -> 
     assert "secret" not in done.stderr + report.read_text()
 
 
-def test_an_interrupted_pull_goes_on_from_what_came(hub: Hub) -> None:
+def test_an_interrupted_pull_resumes_from_the_received_bytes(hub: Hub) -> None:
     found = find(NAME, hub, io.StringIO())
     [file] = found.choice.files
     part = found.store.blob(file).with_name(f"{file.content}.incomplete")
@@ -151,7 +151,7 @@ def test_changed_bytes_are_refused_and_not_kept(
     assert files_in(tmp_path / "cache") == []
 
 
-def test_an_object_of_parts_has_no_checksum_and_says_so(store: S3Server, hub: Hub) -> None:
+def test_a_multipart_object_has_no_checksum_and_this_is_reported(store: S3Server, hub: Hub) -> None:
     store.fill("parts", {})
     store.upload_in_parts("parts", "tiny-Q8_0.gguf", WEIGHTS)
     out = io.StringIO()
@@ -175,7 +175,7 @@ def test_an_object_that_changes_while_it_is_pulled_is_not_mixed(store: S3Server,
     assert gguf(pull(name, hub, None, io.StringIO())) == WEIGHTS[::-1]
 
 
-def test_listings_of_several_pages_are_read_whole(store: S3Server, hub: Hub) -> None:
+def test_listings_of_several_pages_are_read_completely(store: S3Server, hub: Hub) -> None:
     store.fill("pages", {})
     folder = store.folder / "pages" / "many"
     folder.mkdir()
@@ -210,7 +210,7 @@ def test_a_public_bucket_needs_no_credentials(store: S3Server, monkeypatch: pyte
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_named(
+def test_errors_are_reported_with_their_cause(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str, kind: type[BallastError], message: str
 ) -> None:
     for variable, value in variables.items():
@@ -219,7 +219,7 @@ def test_what_is_wrong_is_named(
         pulled(name)
 
 
-def test_an_identity_that_the_cloud_refuses_is_named(
+def test_a_rejected_cloud_identity_is_reported(
     store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -254,7 +254,7 @@ def test_the_region_that_a_store_names_is_in_the_message() -> None:
     ],
     ids=str,
 )
-def test_only_a_checksum_of_the_whole_object_proves_it(headers: dict[str, str], checksum: Checksum | None) -> None:
+def test_only_a_checksum_of_the_whole_object_is_trusted(headers: dict[str, str], checksum: Checksum | None) -> None:
     file = HubFile("x.gguf", 5, "0" * 32, f'"{"0" * 32}"')
     assert S3Store().checksum("models", file, lambda path, asked: headers) == checksum
 
@@ -334,6 +334,6 @@ def test_names_are_read_as_they_are_meant() -> None:
         ),
     ],
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="s3://bucket/prefix"):
         read_name(text)

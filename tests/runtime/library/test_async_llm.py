@@ -33,7 +33,7 @@ def last(engine: AsyncLLM, prompt: Any, params: SamplingParams = GREEDY) -> Requ
     return asyncio.run(all_of(engine.generate(prompt, params)))[-1]
 
 
-def test_replies_are_those_of_the_other_class(engine: AsyncLLM, llm: LLM) -> None:
+def test_async_replies_match_the_synchronous_class(engine: AsyncLLM, llm: LLM) -> None:
     prompts = [f"What is {n} + {n % 7}?" for n in range(300)]
 
     async def ask() -> list[list[RequestOutput]]:
@@ -43,7 +43,7 @@ def test_replies_are_those_of_the_other_class(engine: AsyncLLM, llm: LLM) -> Non
     assert found == [output.outputs[0].text for output in llm.generate(prompts, GREEDY)]
 
 
-def test_an_output_holds_all_so_far_or_what_is_new_or_is_the_only_one(engine: AsyncLLM) -> None:
+def test_outputs_are_cumulative_delta_or_final_only(engine: AsyncLLM) -> None:
     params = SamplingParams(seed=3, max_tokens=12, ignore_eos=True, logprobs=1)
     kinds = {}
     for kind in RequestOutputKind:
@@ -62,7 +62,7 @@ def test_an_output_holds_all_so_far_or_what_is_new_or_is_the_only_one(engine: As
     assert sum((output.outputs[0].logprobs for output in pieces), ()) == final.outputs[0].logprobs
 
 
-def test_each_of_many_replies_has_its_own_outputs(engine: AsyncLLM) -> None:
+def test_each_concurrent_reply_has_its_own_outputs(engine: AsyncLLM) -> None:
     params = SamplingParams(n=3, seed=5, temperature=5, max_tokens=6, ignore_eos=True)
     outputs = asyncio.run(all_of(engine.generate("a", params)))
     assert all(len(output.outputs) == 1 for output in outputs)
@@ -107,7 +107,7 @@ def test_a_cancelled_task_frees_its_slot_at_once(engine: AsyncLLM) -> None:
     assert asyncio.run(idle(engine))
 
 
-def test_an_iteration_that_is_left_aborts_its_request(engine: AsyncLLM) -> None:
+def test_leaving_the_iteration_aborts_the_request(engine: AsyncLLM) -> None:
     async def ask() -> bool:
         for _ in range(6):
             outputs = engine.generate("a", LONG)
@@ -171,7 +171,7 @@ def test_two_requests_of_one_id_are_refused(engine: AsyncLLM) -> None:
     asyncio.run(ask())
 
 
-def test_errors_come_with_the_first_output_and_leave_others_alone(engine: AsyncLLM) -> None:
+def test_errors_are_raised_at_the_first_output_and_do_not_affect_other_requests(engine: AsyncLLM) -> None:
     async def ask() -> list[Any]:
         wrong = [engine.generate("a", SamplingParams(temperature=9)), engine.generate("a " * 100_000)]
         right = [engine.generate("1 + 1 =", GREEDY) for _ in range(3)]

@@ -144,7 +144,7 @@ def test_a_child_of_an_async_one_gets_an_error_immediately() -> None:
     assert printed(OF_AN_ASYNC_LLM) == ["child: 7", "child: 7", "parent: closed"]
 
 
-def test_children_that_are_forked_while_prompts_run_end() -> None:
+def test_children_forked_while_prompts_run_can_exit() -> None:
     assert printed(WHILE_IT_RUNS) == ["child: 7"] * 5 + ["parent: closed"]
 
 

@@ -36,7 +36,7 @@ def theirs(tokenizer: Any) -> Any:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_texts_have_the_ids_of_transformers_and_come_back(tokenizer: Any, theirs: Any, text: str) -> None:
+def test_texts_have_the_ids_of_transformers_and_round_trip(tokenizer: Any, theirs: Any, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert ids == theirs.encode(text, add_special_tokens=False)
     assert tokenizer.decode(ids) == theirs.decode(ids) == text

@@ -18,7 +18,7 @@ from support.servers.process import ServerProcess
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
 
 
-def test_a_thousand_prompts_at_once_are_answered_as_the_server_answers_them(llm):
+def test_a_thousand_prompts_in_one_call_get_the_servers_replies(llm):
     prompts = [f"What is {n} + {n % 7}?" for n in range(1000)]
     found = [output.outputs[0].text for output in llm.generate(prompts, GREEDY)]
     body = {"temperature": 0, "max_tokens": 3}
@@ -32,7 +32,7 @@ def test_a_thousand_prompts_at_once_are_answered_as_the_server_answers_them(llm)
     assert len(set(found)) > 50
 
 
-def test_chat_gives_content_and_counts(llm):
+def test_chat_returns_content_and_token_counts(llm):
     asked = [{"role": "user", "content": "What is 12 + 7?"}]
     one = llm.chat(asked, SamplingParams(temperature=0, max_tokens=40))
     assert "19" in one[0].outputs[0].text
@@ -50,14 +50,14 @@ def test_a_stream_is_the_whole_reply_in_pieces(llm):
     assert len(pieces) > 1
 
 
-def test_a_stream_that_is_left_frees_its_place(llm):
+def test_leaving_a_stream_frees_its_slot(llm):
     for _ in range(3):
         for _ in llm.stream([{"role": "user", "content": "Hello"}], SamplingParams(n=128, ignore_eos=True)):
             break
     assert llm.generate("1 + 1 =", GREEDY)[0].outputs[0].text
 
 
-def test_ids_are_prompts_too_and_n_replies_have_their_own_seeds(llm):
+def test_token_ids_are_accepted_as_prompts_and_n_replies_have_different_seeds(llm):
     ids = llm.generate("What is 2 + 2?", GREEDY)[0].prompt_token_ids
     params = SamplingParams(n=3, seed=5, temperature=5, max_tokens=8, logprobs=2, ignore_eos=True)
     (output,) = llm.generate([ids], params)
@@ -69,7 +69,7 @@ def test_ids_are_prompts_too_and_n_replies_have_their_own_seeds(llm):
     assert llm.generate(ids, params)[0].outputs == output.outputs
 
 
-def test_what_the_server_refuses_is_refused_by_name(llm):
+def test_parameters_that_the_server_rejects_are_rejected_by_name(llm):
     with pytest.raises(RequestError, match="temperature"):
         llm.generate(["a", "b"], SamplingParams(temperature=9))
     with pytest.raises(RequestError, match="maximum context length"):
@@ -86,7 +86,7 @@ def test_threads_share_the_batch(llm):
     assert found == [alone] * 8
 
 
-def test_options_are_those_of_the_command_line_without_its_server():
+def test_options_are_the_command_line_options_without_server_options():
     with pytest.raises(ConfigError, match="port=1: is an option of the HTTP server"):
         LLM(port=1)
     with pytest.raises(ConfigError, match="max_queue=8: is an option for servers with several clients"):

@@ -93,6 +93,6 @@ def test_forms_can_be_mixed_and_streamed(llm: LLM, expected: str, ids: list[int]
     ],
     ids=str,
 )
-def test_other_forms_are_refused_with_the_way_out(llm: LLM, prompt: Any, message: str) -> None:
+def test_other_prompt_forms_are_rejected_with_a_fix(llm: LLM, prompt: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         llm.generate(prompt, GREEDY)

@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {"cache_lens": 1024, "max_new_tokens": 64}
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
 
 
-def test_arguments_that_ask_for_what_is_done_anyway_are_accepted() -> None:
+def test_arguments_for_default_behaviour_are_accepted() -> None:
     with LLM(
         **SMALL,
         max_model_len=512,
@@ -65,7 +65,7 @@ def test_arguments_that_ask_for_what_is_done_anyway_are_accepted() -> None:
     ],
     ids=str,
 )
-def test_other_values_are_refused_by_name_with_the_way_out(options: dict[str, Any], said: str) -> None:
+def test_other_values_are_rejected_by_name_with_a_fix(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         LLM(**options)
 
@@ -141,12 +141,12 @@ def test_structured_outputs_hold_the_reply_to_a_form(llm: LLM, form: dict[str, A
     ],
     ids=str,
 )
-def test_parameters_that_cannot_be_honoured_are_refused_by_name(llm: LLM, params: dict[str, Any], said: str) -> None:
+def test_unsupported_parameters_are_rejected_by_name(llm: LLM, params: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         llm.generate("a", SamplingParams(**params))
 
 
-def test_parameters_of_vllm_that_ask_for_nothing_are_accepted(llm: LLM) -> None:
+def test_vllm_parameters_without_effect_are_accepted(llm: LLM) -> None:
     params = SamplingParams(
         n=2, best_of=2, detokenize=True, logits_processors=[], extra_args={}, spaces_between_special_tokens=True
     )
@@ -187,7 +187,7 @@ def test_a_final_message_is_continued(llm: LLM) -> None:
     assert list(open_ended.prompt_token_ids) == tokenizer.apply_chat_template(talk[:1])
 
 
-def test_a_conversation_may_bring_a_template(llm: LLM) -> None:
+def test_a_chat_call_may_have_its_own_template(llm: LLM) -> None:
     (output,) = llm.chat([{"role": "user", "content": "abc"}], GREEDY, chat_template="{{ messages[0].content }}!")
     assert llm.get_tokenizer().decode(output.prompt_token_ids, skip_special_tokens=True) == "abc!"
 
@@ -212,7 +212,7 @@ def test_arguments_of_calls_are_refused_by_name(llm: LLM, argument: dict[str, An
     assert llm.generate("a", GREEDY, lora_request=None)
 
 
-def test_progress_may_be_shown_by_a_class_of_the_callers(llm: LLM) -> None:
+def test_progress_may_be_shown_by_the_callers_class(llm: LLM) -> None:
     shown = []
 
     class Bar:
@@ -232,5 +232,5 @@ def test_progress_may_be_shown_by_a_class_of_the_callers(llm: LLM) -> None:
     assert shown == [2, 1, 1, "end"]
 
 
-def test_both_classes_take_the_same_arguments() -> None:
+def test_both_classes_accept_the_same_arguments() -> None:
     assert inspect.signature(LLM.__init__) == inspect.signature(AsyncLLM.__init__)

@@ -95,7 +95,7 @@ class Decoding:
 
 @pytest.mark.parametrize("arch", ["qwen3", "v3", "v32"])
 @pytest.mark.parametrize("load", RUNNERS.values(), ids=RUNNERS.keys())
-def test_a_row_of_three_tokens_gives_the_logits_of_three_single_steps(
+def test_a_row_of_three_tokens_matches_three_single_steps(
     written: MakeTiny, arch: str, load: Callable[[Path], Runner]
 ) -> None:
     runner = load(written(arch=arch, quant="f32").gguf)

@@ -141,7 +141,7 @@ def test_the_longest_step_takes_no_more_than_its_plan_says(tmp_path: Path, isa: 
     assert found["growth"] <= planned <= 2.5 * found["growth"]
 
 
-def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:
+def test_a_failed_allocation_has_its_own_exit_code() -> None:
     gguf = open_gguf(BUILT_IN.gguf)
     spec = read_spec(gguf, None)
     beyond_any_address = EngineSettings(
@@ -151,7 +151,7 @@ def test_memory_that_the_system_refuses_has_a_code_of_its_own() -> None:
         load_runner(gguf, spec, spec.vocab_size, beyond_any_address)
 
 
-def test_a_file_larger_than_the_address_space_allowed_has_a_way_out(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_address_space_is_reported_with_a_fix(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     with file.open("wb") as stream:
         stream.write(BUILT_IN.gguf.read_bytes())

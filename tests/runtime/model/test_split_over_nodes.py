@@ -106,7 +106,7 @@ def requests(num: int, num_tokens: int) -> list[Request]:
 
 @pytest.mark.parametrize("isa", FAST)
 @pytest.mark.parametrize("num_nodes", [2, 4])
-def test_several_nodes_give_the_text_of_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
+def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)
     asked = requests(8, 12)
     for loaded in (split, whole):
@@ -128,7 +128,7 @@ def num_bytes(ranges: list[tuple[int, int]]) -> int:
 
 
 @pytest.mark.parametrize("num_nodes", [2, 4])
-def test_each_node_owns_its_share_and_the_report_says_where_it_really_lies(model: GgufModel, num_nodes: int) -> None:
+def test_each_node_owns_its_shard_and_the_report_has_the_real_location(model: GgufModel, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, FAST[0]), Loaded(model, 1, FAST[0])
     assert "ballast-cpu-1 to CPU 9001: " in split.why_not_pinned or "ballast-cpu-0 to CPU 9000: " in (
         split.why_not_pinned

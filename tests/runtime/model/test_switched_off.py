@@ -7,7 +7,7 @@ import pytest
 from ballast.model.switched_off import FEATURES, SwitchedOff
 
 
-def test_each_is_told_once_with_the_first_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_feature_is_reported_once_with_the_first_reason(caplog: pytest.LogCaptureFixture) -> None:
     off = SwitchedOff()
     for feature in FEATURES:
         off.add(feature, "it differs")

@@ -157,7 +157,7 @@ def test_a_refusal_names_the_options_that_would_help_most_first(
         check_memory(plan)
 
 
-def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
+def test_text_and_json_show_gpu_and_host(r1: GgufModel) -> None:
     plan = r1_plan(r1)
     lines = [" ".join(line.split()) for line in render(plan).splitlines()]
     assert "Memory of the host" in lines
@@ -169,7 +169,7 @@ def test_text_and_json_show_the_gpu_beside_the_host(r1: GgufModel) -> None:
     assert device["fits"] is True
 
 
-def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
+def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
     usual = """
 - match: {name: '^model\\.layers\\..*\\.mlp\\.experts$'}
   replace: {kwargs: {generate_device: cpu}}
@@ -190,7 +190,7 @@ def test_rules_that_ask_for_another_place_are_told_so(r1: GgufModel) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
 )
-def test_the_plan_counts_what_is_loaded(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
+def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
     on_device = 0
@@ -287,7 +287,7 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
         (256, None, 1500, [(16384, True), (8192, True), (4096, True), (2048, True)]),
     ],
 )
-def test_the_longest_step_is_tried_first_and_streaming_given_up_last(
+def test_the_longest_step_is_tried_first_and_streaming_is_dropped_last(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
 ) -> None:
     assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
@@ -327,7 +327,7 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
         ),
     ],
 )
-def test_the_plan_tells_what_is_streamed_and_shared_and_what_was_set(
+def test_the_plan_shows_streaming_pcie_share_and_set_options(
     written: MakeTiny,
     vram: int,
     stream_from_tokens: int | None,
@@ -381,7 +381,7 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast:
         check_memory(r1_plan(r1, vram=12 * GIB, numbers=numbers))
 
 
-def test_the_plan_has_room_for_the_buffers_that_are_made(written: MakeTiny) -> None:
+def test_the_plan_includes_all_buffers(written: MakeTiny) -> None:
     gguf = open_gguf(written(arch="v3", mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
@@ -411,7 +411,7 @@ def config_for(file: Path, vram_limit: int | None) -> Config:
     )
 
 
-def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None:
+def test_the_command_plans_for_a_gpu_that_is_not_present(written: MakeTiny) -> None:
     file = written().gguf
     out = io.StringIO()
     assert run(config_for(file, 2 * GIB), out=out) == 0
@@ -423,7 +423,7 @@ def test_the_command_plans_for_a_gpu_that_is_not_here(written: MakeTiny) -> None
         run(config_for(file, None), out=io.StringIO())
 
 
-def test_what_a_gpu_cannot_compute_is_told_before_its_memory_is_asked_for(written: MakeTiny) -> None:
+def test_an_unsupported_model_is_reported_before_gpu_memory_is_queried(written: MakeTiny) -> None:
     gguf = open_gguf(written(arch="v32").gguf)
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*at most 8192; the CPU has no limit, with device=cpu"):
         plan_for(config_for(gguf.path, None), gguf, choosing_too_many(gguf))
@@ -436,7 +436,7 @@ def choosing_too_many(gguf: GgufModel) -> ModelSpec:
     return changed(spec, index=chosen)
 
 
-def test_a_host_that_is_too_small_does_not_shorten_the_steps_of_a_plan(r1: GgufModel) -> None:
+def test_insufficient_host_memory_does_not_shorten_planned_steps(r1: GgufModel) -> None:
     config = config_for(r1.path, 24 * GIB)
     config = replace(config, scheduling=SchedulingConfig(prefill_chunk_size=None))
     plan = plan_for(config, r1, R1_SPEC)
@@ -463,7 +463,7 @@ def qwen3_plan(
     return plan_for(replace(config, scheduling=scheduling, machine=machine), qwen3, QWEN3_235B_SPEC)
 
 
-def test_a_cache_that_is_left_open_leaves_room_for_streamed_experts(qwen3: GgufModel) -> None:
+def test_a_derived_cache_size_leaves_memory_for_streamed_experts(qwen3: GgufModel) -> None:
     plan = qwen3_plan(qwen3, batch=64, cache_lens=None)
     assert plan.device is not None
     assert plan.device.fits
@@ -475,7 +475,7 @@ def test_a_cache_that_is_left_open_leaves_room_for_streamed_experts(qwen3: GgufM
     assert plan.numbers.prefill_chunk_size >= 4096
 
 
-def test_a_cache_that_takes_the_room_of_streamed_experts_is_kept_and_told(qwen3: GgufModel) -> None:
+def test_a_given_cache_size_that_prevents_streaming_is_kept_and_reported(qwen3: GgufModel) -> None:
     largest = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0).numbers.cache_lens
     plan = qwen3_plan(qwen3, batch=64, cache_lens=largest)
     assert plan.device is not None
@@ -495,7 +495,7 @@ def test_kernels_that_pack_nothing_are_refused(written: MakeTiny, monkeypatch: p
         run(config_for(written().gguf, GIB), out=io.StringIO())
 
 
-def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serving_on_a_missing_gpu_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"device=cuda:15: .*; device=cpu does not need a GPU"):
         check_device("cuda:15")
     check_device("cpu")
@@ -506,7 +506,7 @@ def test_serving_on_a_gpu_that_is_not_here_ends_with_code_2(capsys: pytest.Captu
 # --- device=auto ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
+def test_without_a_gpu_auto_is_the_cpu_and_lists_unused_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: "NVIDIA's driver has no GPU")
@@ -524,7 +524,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_what_it_does_not_use(
         (8 * GIB, "reference", "cpu", "BALLAST_CPU_ISA=reference packs no weights, and cuda:0 needs packed ones"),
     ],
 )
-def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
+def test_auto_is_the_cpu_if_the_gpu_is_not_supported(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch, free: int, isa: str, device: str, reason: str
 ) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
@@ -545,7 +545,9 @@ def test_auto_is_the_cpu_where_the_gpu_that_is_here_does_not_do(
             check_memory(settle(insisting, gguf, read_spec(gguf))[1])
 
 
-def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_without_required_instructions_is_rejected_with_their_names(
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
@@ -560,7 +562,7 @@ def test_a_cpu_that_can_pack_nothing_is_told_what_it_lacks(written: MakeTiny, mo
         settle(insisting, gguf, read_spec(gguf))
 
 
-def test_what_is_left_to_the_plan_is_what_fits(written: MakeTiny) -> None:
+def test_values_left_to_the_plan_fit(written: MakeTiny) -> None:
     gguf = open_gguf(written().gguf)
     spec = read_spec(gguf)
 
@@ -614,9 +616,7 @@ def test_a_gpu_takes_attention_to_chosen_positions(
     assert work.step_bytes(spec, 16384, 1) == rows + kept + work._expert_bytes(spec, 16384)
 
 
-def test_a_choice_of_more_positions_than_a_gpus_kernels_take_is_left_to_the_cpu(
-    written: MakeTiny, beside_a_gpu: None
-) -> None:
+def test_a_model_that_chooses_too_many_positions_runs_on_the_cpu(written: MakeTiny, beside_a_gpu: None) -> None:
     gguf = open_gguf(written(arch="v32", quant="q8_0").gguf)
     wide = choosing_too_many(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]

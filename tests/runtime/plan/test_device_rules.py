@@ -211,13 +211,13 @@ def test_parents_come_before_their_children() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_matches_nothing_is_named_with_modules_close_to_it(tmp_path: Path) -> None:
+def test_a_rule_without_a_match_is_reported_with_similar_modules(tmp_path: Path) -> None:
     message = refused(tmp_path, rule("name: '^model$'") + rule(r"name: '^model\.layers\.\d+\.mlp\.expert$'"))
     assert r"rule 2 (name: ^model\.layers\.\d+\.mlp\.expert$) matches no module of this model" in message
     assert "model.layers.1.mlp.experts" in message
 
 
-def test_a_rule_for_single_experts_is_pointed_to_the_experts_as_a_whole(tmp_path: Path) -> None:
+def test_a_rule_for_single_experts_is_rejected_with_the_module_of_all_experts(tmp_path: Path) -> None:
     message = refused(tmp_path, rule(r"name: 'layers\.1\.mlp\.experts\.\d+\.up_proj$'"))
     assert "modules with similar names: " in message
 
@@ -228,7 +228,7 @@ def test_a_class_of_another_family_gets_the_classes_of_this_one(tmp_path: Path) 
     assert "DeepseekV2MoE" in message
 
 
-def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) -> None:
+def test_a_rule_for_modules_of_another_class_reports_that_class(tmp_path: Path) -> None:
     message = refused(tmp_path, rule("name: 'mlp.gate$', class: torch.nn.Linear"))
     assert "the name matches 2 modules, of class DeepseekV3TopkRouter, MoEGate, Module" in message
 
@@ -259,7 +259,7 @@ def test_a_name_whose_modules_are_of_another_class_says_which(tmp_path: Path) ->
         ("- match: {name: a}\n  replace: {kwargs: [1]}", "replace.kwargs must be a mapping with generate_device, "),
     ],
 )
-def test_a_rule_that_is_not_well_formed_is_named(tmp_path: Path, rules: str, message: str) -> None:
+def test_a_malformed_rule_is_reported(tmp_path: Path, rules: str, message: str) -> None:
     assert message in refused(tmp_path, rules)
 
 
@@ -268,7 +268,7 @@ def test_a_rule_that_is_not_well_formed_is_named(tmp_path: Path, rules: str, mes
     [r"^(([a-z.0-9_]+)+)+$Z", r"(.*.*.*.*.*.*.*.*.*.*)*Z", r"(?i)" + r"[\x00-\U0010ffff]" * 1000],
     ids=["nested", "wide", "slow to compile"],
 )
-def test_a_pattern_that_would_take_for_ever_is_stopped(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_pattern_is_stopped(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.2)
     names = [module.name for module in module_tree(V3_SPEC)]
     with pytest.raises(PatternError, match=r"cannot be matched with the model's modules: .*0\.2 s") as raised:
@@ -282,7 +282,7 @@ def test_patterns_that_take_too_long_together_are_stopped(monkeypatch: pytest.Mo
         match_names([f"a.*b{number}" for number in range(1000)], ["a" * 1000] * 20)
 
 
-def test_the_pattern_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stopped_pattern_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CPU_S", 0.2)
     message = refused(tmp_path, rule("name: lm_head") + rule("class: Linear") + rule("name: '^(([a-z.]+)+)+$Z'"))
     assert "rule 3 (name: ^(([a-z.]+)+)+$Z): name cannot be matched with the model's modules: " in message

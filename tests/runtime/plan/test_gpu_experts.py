@@ -66,7 +66,7 @@ def test_the_experts_used_most_for_their_bytes_are_chosen(
     free = capacity - forced_bytes - sum(sizes[layer] for layer, _ in optional)
     if most is None or len(chosen) < most:
         for layer in set(range(4)) - always - never:
-            assert len(found[layer]) == 6 or sizes[layer] > free, "whatever fits has been taken"
+            assert len(found[layer]) == 6 or sizes[layer] > free, "all experts that fit are on the GPU"
     worth = {place: uses[place] / sizes[place[0]] for place in np.ndindex(4, 6)}
     for place in optional:
         for other in set(worth) - chosen:
@@ -110,7 +110,7 @@ def use(plan: MemoryPlan, name: str) -> int:
     return found
 
 
-def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel) -> None:
+def test_spare_memory_is_filled_with_experts_after_the_cache(r1: GgufModel) -> None:
     none, auto = (r1_plan(r1, 80 * GIB, GpuExpertOptions(most)) for most in (0, None))
     check_memory(auto)
     assert none.device is not None
@@ -129,7 +129,7 @@ def test_spare_memory_is_filled_with_experts_and_cache_comes_first(r1: GgufModel
     assert gpu_expert_bytes(larger) < gpu_expert_bytes(auto)
 
 
-def test_the_host_keeps_no_copy_of_a_layer_that_is_whole_on_the_gpu(r1: GgufModel) -> None:
+def test_the_host_keeps_no_copy_of_a_layer_entirely_on_the_gpu(r1: GgufModel) -> None:
     def routed_bytes(plan: MemoryPlan, device: str) -> int:
         return sum(row.num_bytes for row in plan.weights if row.group == "routed experts" and row.device == device)
 
@@ -144,7 +144,7 @@ def test_the_host_keeps_no_copy_of_a_layer_that_is_whole_on_the_gpu(r1: GgufMode
     assert use(some, "dense weights") == use(none, "dense weights")
 
 
-def test_a_number_is_taken_at_its_word(r1: GgufModel) -> None:
+def test_a_given_number_of_experts_is_used(r1: GgufModel) -> None:
     plan = r1_plan(r1, 80 * GIB, GpuExpertOptions(300))
     assert [len(ids) for ids in plan.gpu_experts[:3]] == [256, 44, 0]
     check_memory(plan)
@@ -217,7 +217,7 @@ def test_options_that_cannot_be_followed_are_refused(options: dict[str, object],
 # --- the profile --------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path) -> None:
+def test_a_profile_is_accepted_only_for_its_model(tmp_path: Path) -> None:
     gguf, again, other = (
         open_gguf(write_tiny_model(tmp_path / name, arch="v3", quant=quant, seed=seed).gguf)
         for name, quant, seed in (("a", "q8_0", 0), ("b", "q4_k", 0), ("c", "q8_0", 1))
@@ -252,7 +252,7 @@ def test_a_profile_is_read_as_it_was_written_for_its_model_alone(tmp_path: Path)
         ('{"model": "m", "fingerprint": "f", "num_tokens": 1, "uses": [[1e400]]}', r"uses\.0\.0=inf: "),
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path: Path, r1: GgufModel, text: str, message: str) -> None:
+def test_an_invalid_profile_is_rejected(tmp_path: Path, r1: GgufModel, text: str, message: str) -> None:
     file = tmp_path / "profile.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):

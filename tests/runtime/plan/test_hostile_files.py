@@ -51,7 +51,7 @@ def deep(levels: int) -> str:
         "x",
     ],
 )
-def test_tensors_that_belong_to_no_layer_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_tensors_outside_any_layer_are_ignored(tmp_path: Path, name: str) -> None:
     write_gguf(tmp_path, tensors={name: (8,)})
     assert codes_of("gguf", tmp_path) == 0
 
@@ -205,7 +205,7 @@ def test_a_file_of_options_that_makes_no_sense_is_refused(tmp_path: Path, text: 
         ("chat_template.jinja", "{% for"),
     ],
 )
-def test_a_damaged_file_beside_the_model_is_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_a_damaged_companion_file_is_rejected(tmp_path: Path, name: str, value: str) -> None:
     write_gguf(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / name).write_text(value)

@@ -40,25 +40,25 @@ def rows(plan: MemoryPlan) -> dict[str, int]:
     return {row.name: row.num_bytes for row in plan.uses}
 
 
-def test_auto_takes_half_of_what_is_left_within_bounds() -> None:
+def test_auto_uses_half_of_the_remaining_memory_within_bounds() -> None:
     assert auto_host_bytes(10 * GIB) == 5 * GIB
     assert auto_host_bytes(1000 * GIB) == MOST_AUTO_BYTES
     assert auto_host_bytes(2 * GIB - 2) == 0
     assert auto_host_bytes(-GIB) == 0
 
 
-def test_auto_is_settled_by_the_plan_and_never_makes_it_too_large(tiny: tuple[GgufModel, ModelSpec]) -> None:
+def test_auto_is_resolved_by_the_plan_and_never_exceeds_memory(tiny: tuple[GgufModel, ModelSpec]) -> None:
     for host, least in ((64 * GIB, 25 * GIB), (8 * GIB, 2 * GIB), (4 * GIB, 0)):
         config, plan = settled(tiny, host)
         taken = config.machine.kv_host_bytes
         assert taken is not None
         assert taken >= least
-        assert rows(plan).get("KV beside the GPU", 0) == taken
+        assert rows(plan).get("KV cache in RAM", 0) == taken
         assert plan.fits
     assert taken == 0
 
 
-def test_what_is_asked_for_is_planned_and_counts(tiny: tuple[GgufModel, ModelSpec]) -> None:
+def test_requested_tiers_are_planned_and_counted(tiny: tuple[GgufModel, ModelSpec]) -> None:
     _, without = settled(tiny, 64 * GIB, kv_host_bytes=0)
     config, plan = settled(tiny, 64 * GIB, kv_host_bytes=10 * GIB)
     assert config.machine.kv_host_bytes == 10 * GIB
@@ -70,7 +70,7 @@ def test_what_is_asked_for_is_planned_and_counts(tiny: tuple[GgufModel, ModelSpe
     assert not too_much.fits
 
 
-def test_the_way_to_disk_is_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path: Path) -> None:
+def test_the_buffers_for_disk_writes_are_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path: Path) -> None:
     gguf, spec = tiny
     config = Config(ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1))
     assert "KV on its way to disk" not in rows(plan_for(config, gguf, spec))
@@ -78,7 +78,7 @@ def test_the_way_to_disk_is_planned(tiny: tuple[GgufModel, ModelSpec], tmp_path:
     assert 0 < rows(plan_for(asked, gguf, spec))["KV on its way to disk"] < 512 << 20
 
 
-def test_options_that_mean_nothing_are_refused_by_name(tmp_path: Path) -> None:
+def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
     def resolved(**machine: object) -> Config:
         return resolve(Config(machine=MachineConfig(device="cpu", **machine)), 2)
 

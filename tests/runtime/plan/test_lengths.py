@@ -48,7 +48,7 @@ def asked(max_new_tokens: int | None = None, cache_lens: int | None = None, batc
         (asked(1024, 32768), R1_CONTEXT, 32768, 32768, 32768),
     ],
 )
-def test_the_sizes_among_which_memory_decides(
+def test_candidate_sizes_from_which_memory_selects(
     scheduling: SchedulingConfig, context: int, least: int, useful: int, most: int
 ) -> None:
     assert cache_sizes(scheduling, context) == CacheSizes(least, useful, most, 32)
@@ -66,7 +66,7 @@ def test_the_sizes_among_which_memory_decides(
         (10_000_000, 32800, 163840),
     ],
 )
-def test_memory_shrinks_the_cache_to_the_least_and_a_quarter_of_what_is_spare_lets_it_grow(
+def test_the_cache_shrinks_to_the_minimum_and_grows_by_a_quarter_of_spare_memory(
     largest: int, fitting: int, grown: int
 ) -> None:
     sizes = cache_sizes(asked(), R1_CONTEXT)
@@ -88,7 +88,7 @@ def test_memory_shrinks_the_cache_to_the_least_and_a_quarter_of_what_is_spare_le
         (asked(1024, 32768), R1_CONTEXT, 32768, 1024, {}),
     ],
 )
-def test_what_is_left_out_follows_and_says_from_what(
+def test_omitted_lengths_are_derived_and_show_their_source(
     scheduling: SchedulingConfig, context: int, cache: int, new: int, derived: dict[str, str]
 ) -> None:
     found = lengths_of(scheduling, context, cache, cache_sizes(scheduling, context))
@@ -161,7 +161,7 @@ def test_a_larger_cache_does_not_shorten_the_steps(r1: GgufModel, host: list[int
     assert (given.lengths.max_new_tokens, given.numbers.cache_lens) == (1024, 32768)
 
 
-def test_memory_too_small_for_the_least_is_refused_with_what_it_holds(
+def test_memory_too_small_for_the_minimum_is_rejected_with_what_fits(
     written: MakeTiny, host: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf = open_gguf(written().gguf)
@@ -194,7 +194,7 @@ def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache
     assert planned(fewer, plan).scheduling.max_queue_tokens == 7
 
 
-def test_the_plan_says_what_was_derived_and_what_was_given(written: MakeTiny) -> None:
+def test_the_plan_shows_which_values_were_derived_or_given(written: MakeTiny) -> None:
     gguf = open_gguf(written().gguf)
     config = config_for(gguf, None, asked(max_new_tokens=16))
     out, data = io.StringIO(), io.StringIO()
@@ -208,6 +208,6 @@ def test_the_plan_says_what_was_derived_and_what_was_given(written: MakeTiny) ->
     assert list(told["derived"]) == ["cache_lens"]
 
 
-def test_auto_is_what_is_left_out() -> None:
+def test_auto_equals_an_omitted_option() -> None:
     options = ["--device", "cpu", "--max_new_tokens", "auto", "--cache_lens", "auto"]
     assert cli.serve_config(options) == cli.serve_config(["--device", "cpu"])

@@ -88,7 +88,7 @@ def test_a_gpu_refuses_layers_of_different_attention() -> None:
         *("biases of experts", "unit of experts"),
     ],
 )
-def test_a_gpu_refuses_what_its_kernels_do_not_compute(spec: ModelSpec) -> None:
+def test_a_gpu_rejects_models_that_its_kernels_do_not_support(spec: ModelSpec) -> None:
     refusal = why_not_on_gpu(spec)
     assert refusal is not None
     assert refusal.startswith("its attention has windows, sinks, a bias of the output, scaled values or fused ")
@@ -114,6 +114,6 @@ def test_a_gpu_refuses_gates_factors_and_limits(spec: ModelSpec) -> None:
     assert "a clamped unit" in refusal
 
 
-def test_a_gpu_takes_layers_that_share_an_indexer() -> None:
+def test_a_gpu_supports_layers_that_share_an_indexer() -> None:
     assert len(GLM52_SPEC.mixers) == 2
     assert why_not_on_gpu(GLM52_SPEC) is None

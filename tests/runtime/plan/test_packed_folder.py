@@ -66,7 +66,7 @@ def test_without_room_they_are_packed_as_without_a_folder() -> None:
     assert "packed weights" in rows("tmpfs", 15 * PAGE, unused_bytes=PAGE)
 
 
-def test_the_row_is_what_the_files_take(config: Config, in_memory: Path) -> None:
+def test_the_row_equals_the_size_of_the_files(config: Config, in_memory: Path) -> None:
     settled, plan = plan_with(config, in_memory)
     gguf, spec = open_checked(settled.model)
     runner = load_runner(gguf, spec, spec.vocab_size, engine_settings(planned(settled, plan)))
@@ -77,7 +77,7 @@ def test_the_row_is_what_the_files_take(config: Config, in_memory: Path) -> None
     assert unused_bytes(in_memory) >= sum(files)
 
 
-def test_what_a_running_server_has_there_takes_no_more_memory(config: Config, in_memory: Path) -> None:
+def test_a_set_of_a_running_server_takes_no_additional_memory(config: Config, in_memory: Path) -> None:
     settled, plan = plan_with(config, in_memory)
     alone = {row.name: row.num_bytes for row in plan.uses}
     gguf, spec = open_checked(settled.model)

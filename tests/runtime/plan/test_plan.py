@@ -87,7 +87,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("step35", "split", "q4_k_m"),
     ],
 )
-def test_the_plan_counts_what_the_loaded_model_takes(
+def test_the_plan_matches_the_memory_of_the_loaded_model(
     written: MakeTiny, arch: str, mla: str, quant: str, num_nodes: int, isa: str
 ) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
@@ -149,7 +149,7 @@ def test_every_tensor_is_counted_once_with_its_bytes_in_the_file(gguf: GgufModel
     assert use(plan, "weights") == sum(info.num_bytes for info in gguf.tensors.values())
 
 
-def test_rows_tell_groups_and_types_apart(gguf: GgufModel) -> None:
+def test_rows_distinguish_groups_and_types(gguf: GgufModel) -> None:
     experts = [row for row in plan_of(gguf).weights if row.group == "routed experts"]
     assert [(row.ggml_type, row.num_tensors, row.num_bytes) for row in experts] == [
         ("F32", 4, 4 * 8 * 256 * 256 * 4),
@@ -174,7 +174,7 @@ def test_without_a_gpu_rules_move_nothing_and_the_plan_says_so(gguf: GgufModel) 
     assert note.endswith(": without --device cuda, the CPU computes everything")
 
 
-def test_the_cache_and_the_tables_are_what_the_engine_allocates(gguf: GgufModel) -> None:
+def test_cache_and_tables_match_the_engines_allocations(gguf: GgufModel) -> None:
     pool = KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32)
     plan = plan_of(gguf)
     assert use(plan, "KV cache") == pool.nbytes
@@ -244,7 +244,7 @@ def test_too_much_is_refused_with_the_numbers_and_the_cache_that_fits(gguf: Gguf
     check_memory(plan_of(gguf, replace(NUMBERS, cache_lens=plan.max_cache_lens), memory))
 
 
-def test_a_model_that_can_never_fit_is_not_told_to_shrink_its_cache(gguf: GgufModel) -> None:
+def test_a_model_that_never_fits_gets_no_advice_to_shrink_the_cache(gguf: GgufModel) -> None:
     message = "1.0 MiB available, too little for any cache_lens; use a machine with more memory, lower "
     with pytest.raises(OutOfMemoryError, match=f"{message}prefill_chunk_size, or use a model with fewer bits"):
         check_memory(plan_of(gguf, memory=Memory(GIB, 1 << 20, None)))
@@ -294,20 +294,20 @@ def test_the_command_prints_the_plan_as_text_and_as_json(gguf: GgufModel) -> Non
     assert found["fits"] is True
 
 
-def test_the_command_plans_the_built_in_model_when_none_is_named() -> None:
+def test_the_command_plans_the_built_in_model_by_default() -> None:
     out = io.StringIO()
     assert run(Config(), out=out) == 0
     assert "It fits." in out.getvalue()
 
 
-def test_the_command_prints_a_plan_that_does_not_fit_and_then_refuses_it(gguf: GgufModel) -> None:
+def test_the_command_prints_and_then_rejects_a_plan_that_does_not_fit(gguf: GgufModel) -> None:
     out = io.StringIO()
     with pytest.raises(OutOfMemoryError):
         run(config_for(gguf.path, cache_lens=1 << 30), out=out)
     assert re.search(r"It does not fit\. \S+ GiB more host memory is needed\.\n$", out.getvalue())
 
 
-def test_the_command_refuses_what_serving_would_refuse(tmp_path: Path, gguf: GgufModel) -> None:
+def test_the_command_rejects_the_same_options_as_serve(tmp_path: Path, gguf: GgufModel) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("- match: {name: nothing_like_it}\n  replace: {class: default}\n")
     with pytest.raises(ConfigError, match=r"rule 1 \(name: nothing_like_it\) matches no module of this model"):

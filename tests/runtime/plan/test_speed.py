@@ -105,7 +105,7 @@ def read_speeds(found: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize(("file", "minute", "begins"), RECORDED)
-def test_predictions_are_within_a_quarter_of_what_was_measured(
+def test_predictions_are_within_25_percent_of_measurements(
     works: dict[str, Work], file: str, minute: str, begins: str
 ) -> None:
     found = runs(file, minute, begins)
@@ -133,7 +133,7 @@ def test_predictions_are_within_a_quarter_of_what_was_measured(
 
 
 @pytest.mark.parametrize("threads", [32, 64])
-def test_the_speed_of_a_whole_r1_was_foretold(tmp_path: Path, threads: int) -> None:
+def test_the_speed_of_a_whole_r1_was_predicted(tmp_path: Path, threads: int) -> None:
     """61 layers, experts in Q4_K: no constant follows these records."""
     kinds = {name: GgmlType.Q4_K if "_exps" in name else kind for name, kind in common_types(R1_SPEC).items()}
     gguf = open_gguf(write_hollow_model(tmp_path / "r1.gguf", R1_SPEC, kinds))
@@ -165,7 +165,7 @@ def test_the_bytes_of_a_step_are_those_that_benchmarks_counted(works: dict[str, 
                 assert gigabytes == pytest.approx(record["gb_read_per_step"], rel=0.05)
 
 
-def test_the_limit_is_named(works: dict[str, Work]) -> None:
+def test_the_limiting_factor_is_reported(works: dict[str, Work]) -> None:
     slow_memory, slow_cpu = Rates(1e9, 64, "avx512"), Rates(1e12, 1, "reference")
     assert decode(works["v2"], slow_memory, 1).limit == "host memory, 1.6 GiB per step"
     assert decode(works["v2"], slow_cpu, 1).limit == "the CPU's arithmetic"
@@ -209,7 +209,7 @@ def test_a_machine_is_described(
     assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in told
 
 
-def test_the_gpu_of_a_described_machine_is_not_the_one_that_is_here(
+def test_a_described_machine_does_not_use_the_local_gpu(
     models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "free_vram", lambda _: 4 * GIB)
@@ -236,7 +236,7 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["NVIDIA RTX A1000", "NVIDIA T400", "NVIDIA GB10"])
-def test_a_gpu_is_not_taken_for_one_whose_name_begins_alike(name: str) -> None:
+def test_a_gpu_is_not_confused_with_one_with_a_similar_name(name: str) -> None:
     assert bandwidth.gpu_bytes_per_s(name) is None
     assert bandwidth.gpu_bytes_per_s("NVIDIA A100-SXM4-80GB") == 2039e9
 
@@ -259,7 +259,7 @@ def test_the_doctor_measures(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bandwidth" not in capsys.readouterr().out
 
 
-def test_what_is_missing_is_said_with_what_would_fit(models: dict[str, GgufModel]) -> None:
+def test_missing_memory_is_reported_with_what_would_fit(models: dict[str, GgufModel]) -> None:
     gguf = models["v2"]
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)

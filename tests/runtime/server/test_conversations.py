@@ -56,7 +56,7 @@ def wait_until_written(folder: Path, num_blocks: int) -> None:
         time.sleep(0.01)
 
 
-def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
+def test_conversations_continue_after_a_restart_and_a_kill(tmp_path: Path) -> None:
     names = ("sailing", "steel", "cranes")
     with start(None) as server:
         plain_topics = [Conversation(name) for name in names]
@@ -86,7 +86,7 @@ def test_conversations_go_on_after_a_restart_and_a_kill(tmp_path: Path) -> None:
     assert all(cached >= 64 for _, cached in third), "all come back from what the killed server has left"
 
 
-def test_a_folder_that_cannot_be_used_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_reported_and_has_no_other_effect(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     with start(folder) as one, start(folder) as other:
         assert "another process is using it" in other.event("kv_disk_dir is not used")["why"]

@@ -61,7 +61,7 @@ def test_with_one_client_requests_are_served_as_they_came():
         assert served_order(server, ["no key is asked for"] * NUM_HEAVY) == list(range(NUM_HEAVY))
 
 
-def test_a_request_with_a_long_predicted_queue_time_is_refused_and_told_when_to_retry():
+def test_a_request_with_a_long_predicted_queue_time_is_rejected_with_retry_after():
     options = (*SLOW[:-1], "0.05", "--max_queue_wait_s", "0.5")
     with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
 

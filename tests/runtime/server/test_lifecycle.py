@@ -62,7 +62,7 @@ class Background(threading.Thread):
         return self._reply.result(timeout=60)
 
 
-def test_while_it_loads_the_server_lives_is_not_ready_and_refuses_with_retry_after():
+def test_a_loading_server_is_alive_not_ready_and_rejects_with_retry_after():
     with ServerProcess("--load_s", "20", module=FAKE, until_ready=False) as server:
         status, headers, body = server.get("/readyz")
         assert (status, json.loads(body)["status"]) == (503, "loading")
@@ -83,7 +83,7 @@ def test_a_signal_while_it_loads_stops_the_server_at_once():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_requests_end_refuses_new_ones_and_exits_cleanly(number):
+def test_a_signal_finishes_running_requests_rejects_new_ones_and_exits_cleanly(number):
     with ServerProcess(*SLOW, module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=50, stream=True), timeout=30) as stream:
             assert server.get("/readyz")[0] == 200
@@ -118,10 +118,10 @@ def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
             assert json.loads(reply.read())["choices"][0]["finish_reason"] == "length"
             assert Background(post(server)).result()[0] == 503, "who comes now goes elsewhere"
         idle.close()
-        assert server.wait(timeout_s=20) == 0, "it waits for nobody who has left"
+        assert server.wait(timeout_s=20) == 0, "it does not wait for disconnected clients"
 
 
-def test_a_reply_that_began_before_the_server_was_told_to_stop_is_not_its_connections_last():
+def test_a_reply_begun_before_sigterm_does_not_close_its_connection():
     """Nothing in it says that the connection ends: the client's next request may be on its way."""
     with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
         kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -174,7 +174,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_frame():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_engine_inside_an_endless_step_does_not_keep_the_server_from_a_clean_exit(stream):
+def test_an_endless_step_does_not_prevent_a_clean_exit(stream):
     options = ("--hang_at", "5", "--drain_timeout_s", "0.3", "--stuck_s", "0.3", "--max_new_tokens", "100")
     with ServerProcess(*options, module=FAKE) as server:
         reply = Background(post(server, max_tokens=100, stream=stream))
@@ -240,7 +240,7 @@ def test_a_second_signal_ends_the_server_at_once():
         assert server.wait(timeout_s=60) == 128 + signal.SIGTERM
 
 
-def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault():
+def test_a_dead_engine_answers_all_requests_and_ends_the_process():
     with ServerProcess(*SLOW, "--fail_at", "40", "--max_batch_size", "1", module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=1000, stream=True), timeout=30) as stream:
             queued = Background(post(server, max_tokens=1000))
@@ -251,10 +251,10 @@ def test_an_engine_that_dies_answers_everyone_and_ends_the_process_as_our_fault(
         status, _, body = queued.result()
         assert (status, json.loads(body)["error"]["code"]) == (500, "engine_dead")
         assert server.wait() == 70
-        assert "the fake model was told to fail" in server.stderr.splitlines()[-1]
+        assert "the fake model failed as requested" in server.stderr.splitlines()[-1]
 
 
-def test_an_engine_that_hangs_for_too_long_is_declared_dead_and_ends_the_process_as_our_fault():
+def test_an_engine_that_hangs_is_declared_dead_and_ends_the_process():
     with ServerProcess("--hang_at", "5", "--fatal_silence_s", "2", module=FAKE) as server:
         with urllib.request.urlopen(post(server, max_tokens=100, stream=True), timeout=30) as stream:
             *chunks, error, done = frames(stream)
@@ -306,13 +306,13 @@ def test_a_port_in_use_is_a_configuration_error():
         (("--admin_port", "10002"), "admin_port=10002: is also the API's port; choose another"),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_blamed_on_the_option_that_names_it(options, sentence):
+def test_an_unusable_address_is_reported_with_its_option(options, sentence):
     code, said = ended(*options)
     assert code == 2
     assert sentence in said[-1]
 
 
-def test_an_admin_port_in_use_is_blamed_on_its_own_option():
+def test_an_admin_port_in_use_is_reported_with_its_option():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, said = ended("--port", "0", "--admin_port", port)
@@ -321,7 +321,7 @@ def test_an_admin_port_in_use_is_blamed_on_its_own_option():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_request_that_takes_too_long_is_ended_and_leaves_nothing(stream):
+def test_a_request_over_the_time_limit_is_ended_and_leaves_nothing_behind(stream):
     # The head of a stream must have come before.
     with ServerProcess(*SLOW, "--request_timeout_s", "2" if stream else "0.5", module=FAKE) as server:
         status, headers, body = Background(post(server, max_tokens=1000, stream=stream)).result()

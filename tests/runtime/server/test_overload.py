@@ -41,7 +41,7 @@ def test_all_clients_are_answered_when_the_queue_holds_them():
         assert server.get("/livez")[0] == server.get("/readyz")[0] == 200
 
 
-def test_clients_beyond_the_queue_are_refused_with_retry_after_and_the_others_are_answered():
+def test_clients_beyond_the_queue_get_retry_after_and_the_others_a_reply():
     with ServerProcess(*SETTINGS, "--max_queue", "4") as server:
         together, alone = ask_all(server)
         refused = [error for _, error in together if error is not None]
@@ -127,7 +127,7 @@ def test_a_short_request_gets_a_free_slot_while_a_long_prompt_is_processed(limit
         assert num_rejected(server) == 0
 
 
-def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_again():
+def test_prompts_beyond_the_queues_token_limit_are_rejected_and_free_their_slot():
     options = ("--max_batch_size", "1", "--max_queue_tokens", "300", "--step_s", "0.05", "--max_new_tokens", "1000")
     with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:
 
@@ -153,7 +153,7 @@ def test_prompts_beyond_the_queues_tokens_are_refused_and_their_place_is_free_ag
         server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)
 
 
-def test_who_is_refused_for_the_queue_is_refused_before_the_prompt_is_tokenised():
+def test_a_full_queue_rejects_before_the_prompt_is_tokenised():
     """A prompt that no server could take tells: its length is known only once it is tokenised."""
     options = ("--max_batch_size", "1", "--max_queue", "1", "--step_s", "0.05", "--max_new_tokens", "1000")
     options += ("--cache_lens", "4096")

@@ -44,7 +44,7 @@ def fill(openai_client):
     return running, waiting
 
 
-def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server):
+def test_a_rejection_raises_the_clients_error_class_and_a_retry_succeeds(server):
     import anthropic
 
     with clients(server, retries=0) as (first, second), clients(server, retries=20) as (patient, other):
@@ -66,7 +66,7 @@ def test_a_refusal_has_the_clients_own_class_and_the_next_try_is_answered(server
     assert sum(refusals) > 2, "the patient one was refused before"
 
 
-def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
+def test_a_loading_server_raises_the_clients_error_class_with_retry_after():
     import anthropic
 
     with (
@@ -83,7 +83,7 @@ def test_a_server_that_loads_has_the_clients_own_class_and_says_when_to_come():
         assert 0 < wait_s(second, refused) <= MOST_WAITED_S
 
 
-def test_a_request_that_takes_too_long_has_the_clients_own_class_and_is_not_tried_again():
+def test_a_timeout_raises_the_clients_error_class_and_is_not_retried():
     import anthropic
 
     with (
@@ -109,4 +109,4 @@ def wait_until_one_waits(server):
     for _ in range(500):
         if server.metrics()["ballast_requests_waiting"] == 1:
             return
-    raise AssertionError("nobody waits")
+    raise AssertionError("no request waits")

@@ -106,12 +106,12 @@ SILENT = "{% for m in messages if m.role != 'system' %}[{{ m.role }} {{ m.conten
     ],
     ids=["writes it in its place", "refuses it", "leaves it out", "writes it in front"],
 )
-def test_a_late_system_message_stays_in_its_place(source: str, expected: str) -> None:
+def test_a_late_system_message_stays_in_order(source: str, expected: str) -> None:
     assert template(source).render([*CHAT[:3], LATE, CHAT[3]]) == expected
 
 
 @pytest.mark.parametrize("source", [V2, V3, R1, V31])
-def test_what_comes_later_leaves_the_prompt_before_it_as_it_was(source: str) -> None:
+def test_later_messages_do_not_change_the_prompt_before_them(source: str) -> None:
     """Turn after turn, as agents send them: the prefix cache has all but the end."""
     chat: list[dict[str, Any]] = [CHAT[0]]
     before = template(source).render(CHAT[:2], add_generation_prompt=False)
@@ -133,7 +133,7 @@ def test_v31_prompt_follows_the_thinking_switch(kwargs: Mapping[str, Any], tail:
     assert template(V31).render(CHAT, options=kwargs).endswith(f"<｜Assistant｜>{tail}")
 
 
-def test_earlier_thinking_is_left_out_of_the_history() -> None:
+def test_earlier_reasoning_is_omitted_from_the_history() -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "<think>hm</think>\n\nA"}]
     assert template(V3).render(chat, add_generation_prompt=False) == f"{BOS}<｜User｜>U<｜Assistant｜>\n\nA{EOS}"
 
@@ -179,7 +179,7 @@ def test_the_published_v3_template_renders_a_tool_turn() -> None:
         "{%- endgeneration -%} {%- endfor -%}",
     ],
 )
-def test_templates_give_what_transformers_gives(source: str) -> None:
+def test_templates_render_as_in_transformers(source: str) -> None:
     tools = [{"type": "function", "function": {"name": "f<x>", "description": "ä & b"}}]
     expected, _ = render_jinja_template(
         conversations=[CHAT],
@@ -205,7 +205,7 @@ def test_the_date_is_todays() -> None:
     assert before <= rendered <= datetime.now().astimezone().strftime("%Y-%m-%d")
 
 
-def test_a_fixed_date_is_what_templates_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_templates_read_the_fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "{{ strftime_now('%d %B %Y, %H:%M') }}"
     for is_guarded in (True, False):
         monkeypatch.setattr(chat_template, "is_own", lambda _, is_guarded=is_guarded: not is_guarded)
@@ -275,7 +275,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_template_that_takes_all_there_is_is_stopped(name: str) -> None:
+def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
     """The reply names the template and its limit. Values are the client's, so that nothing is computed beforehand."""
     limit = (
         r"(was stopped: it (ran for more than 0\.4 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
@@ -297,7 +297,7 @@ def test_a_template_that_takes_all_there_is_is_stopped(name: str) -> None:
     ],
     ids=lambda value: value[:30],
 )
-def test_a_template_that_takes_all_while_it_is_compiled_is_refused_at_load(source: str, reason: str) -> None:
+def test_a_template_that_exhausts_resources_at_compilation_is_rejected_at_load(source: str, reason: str) -> None:
     with pytest.raises(ModelError, match=rf"^m\.gguf: chat template: {reason}"):
         ChatTemplate(source, bos_token=BOS, eos_token=EOS, name="m.gguf")
 
@@ -310,7 +310,7 @@ def test_after_a_template_was_stopped_the_next_request_is_rendered() -> None:
     assert moody.render(CHAT[1:]) == "fine"
 
 
-def test_a_system_without_room_for_a_process_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_to_start_a_process_is_not_a_request_error(monkeypatch: pytest.MonkeyPatch) -> None:
     simple = template("fine")
     monkeypatch.setattr(foreign, "_PROCESS", GuardedProcess("ballast.text.foreign.render", foreign.LIMITS))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -337,7 +337,7 @@ def test_ordinary_formats_pass() -> None:
     assert template(source).render(CHAT) == "a*b|    7|0.50   xy  |"
 
 
-def test_what_a_template_raises_reaches_the_client() -> None:
+def test_errors_raised_by_a_template_reach_the_client() -> None:
     source = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(RequestError, match="roles must alternate") as refused:
         template(source).render(CHAT)
@@ -409,12 +409,12 @@ EACH_CALL = "{% for m in messages %}{% for call in m.tool_calls or [] %}CALL{% e
         ("nothing", "nothing"),
     ],
 )
-def test_arguments_of_calls_are_what_the_template_takes(shown: str, expected: str) -> None:
+def test_call_arguments_have_the_type_that_the_template_expects(shown: str, expected: str) -> None:
     template = ChatTemplate(EACH_CALL.replace("CALL", shown), bos_token="", eos_token="")
     assert template.render(ASKS_ONE) == expected
 
 
-def test_arguments_that_are_no_object_stay_text() -> None:
+def test_non_object_arguments_stay_text() -> None:
     go_through = "{{ call.function.arguments.items() | list if call.function.arguments is mapping else 'text' }}"
     template = ChatTemplate(EACH_CALL.replace("CALL", go_through), bos_token="", eos_token="")
     call = {"id": "c", "function": {"name": "f", "arguments": "not JSON"}}

@@ -97,7 +97,7 @@ def test_only_the_literals_around_a_clients_text_are_tokens(before: str, text: s
     ]
 
 
-def test_an_honest_prompt_has_the_ids_that_everyone_else_gets(v3: Tokenizer) -> None:
+def test_a_prompt_without_control_text_has_the_usual_ids(v3: Tokenizer) -> None:
     chosen = template("deepseek-v3")
     for text in ("Hello, world", " leading", "x < y and <b>bold</b>", "中文。\n\n", "don't", "1234567"):
         prompt = chosen.render(**conversation(text))
@@ -111,7 +111,7 @@ def test_a_noncharacter_of_a_client_arrives_as_it_was(v3: Tokenizer) -> None:
     assert v3.decode(v3.encode_prompt(v3.protect(text)), skip_control=False) == text
 
 
-def test_the_longest_of_spellings_that_begin_alike_is_meant() -> None:
+def test_the_longest_of_spellings_with_a_common_prefix_is_matched() -> None:
     control = ControlText({"<a": 1, "<ab": 2, "<abc>": 3, "x": 4})
     assert list(control.split("<ab<abc>x<a")) == [2, 3, "x", 1]
     assert list(control.split(control.protect("<ab<abc>x<a"))) == ["<ab<abc>x<a"]

@@ -32,12 +32,12 @@ def pushed(detokenizer: Detokenizer, token_ids: list[int]) -> list[Delta]:
     return [*(detokenizer.push([token_id]) for token_id in token_ids), detokenizer.finish()]
 
 
-def test_a_character_comes_out_with_its_last_byte(tokenizer: Tokenizer) -> None:
+def test_a_character_is_emitted_with_its_last_byte(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer), by_bytes(tokenizer, "aé👍中"))
     assert [delta.text for delta in deltas] == ["a", "", "é", "", "", "", "👍", "", "", "中", ""]
 
 
-def test_an_emoji_joined_from_several_comes_out_whole_characters_at_a_time(tokenizer: Tokenizer) -> None:
+def test_a_joined_emoji_is_emitted_in_whole_characters(tokenizer: Tokenizer) -> None:
     family = "👩\u200d👩\u200d👧"
     deltas = pushed(Detokenizer(tokenizer), by_bytes(tokenizer, family))
     assert "".join(delta.text for delta in deltas) == family
@@ -50,7 +50,7 @@ def test_a_character_that_never_ends_becomes_one_replacement_at_the_end(tokenize
     assert detokenizer.finish() == Delta("\ufffd", False, 0)
 
 
-def test_a_character_that_is_broken_off_is_replaced_at_once(tokenizer: Tokenizer) -> None:
+def test_an_incomplete_character_is_replaced_immediately(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer)
     half = by_bytes(tokenizer, "中")[:2]
     assert [detokenizer.push(ids).text for ids in (half, by_bytes(tokenizer, "b"))] == ["", "\ufffdb"]
@@ -63,7 +63,7 @@ def test_control_tokens_are_counted_and_not_shown(tokenizer: Tokenizer) -> None:
     assert shown.text == tokenizer.decode(ids, skip_control=False)
 
 
-def test_a_stop_string_across_tokens_is_cut_off_and_none_of_it_leaks(tokenizer: Tokenizer) -> None:
+def test_a_stop_string_across_tokens_is_removed_completely(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer, ["###"]), by_bytes(tokenizer, "ab###cd"))
     assert [delta.text for delta in deltas] == ["a", "b", "", "", "", "", "", ""]
     assert [delta.stopped for delta in deltas] == [False] * 4 + [True] * 4
@@ -77,7 +77,7 @@ def test_tokens_are_counted_up_to_the_one_that_completes_the_stop(tokenizer: Tok
     assert detokenizer.finish() == Delta("", True, 0)
 
 
-def test_a_stop_string_inside_one_token_keeps_what_stood_before_it(tokenizer: Tokenizer) -> None:
+def test_a_stop_string_inside_one_token_keeps_the_text_before_it(tokenizer: Tokenizer) -> None:
     ids = [*by_bytes(tokenizer, "a"), word(tokenizer, "xSTOPy"), *by_bytes(tokenizer, "b")]
     assert Detokenizer(tokenizer, ["STOP"]).push(ids) == Delta("ax", True, 2)
 
@@ -87,13 +87,13 @@ def test_a_stop_string_that_is_one_token(tokenizer: Tokenizer) -> None:
     assert Detokenizer(tokenizer, ["STOP"]).push(ids) == Delta("a", True, 2)
 
 
-def test_text_that_only_began_like_a_stop_string_is_given_back(tokenizer: Tokenizer) -> None:
+def test_text_that_only_began_like_a_stop_string_is_emitted(tokenizer: Tokenizer) -> None:
     deltas = pushed(Detokenizer(tokenizer, ["aab"]), by_bytes(tokenizer, "aaac"))
     # After "aaa" only the first character can no longer begin "aab".
     assert [delta.text for delta in deltas] == ["", "", "a", "aac", ""]
 
 
-def test_text_held_back_comes_out_at_the_end(tokenizer: Tokenizer) -> None:
+def test_held_back_text_is_emitted_at_the_end(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer, ["\n\nUser:"])
     assert detokenizer.push(by_bytes(tokenizer, "done\n\nUse")).text == "done"
     assert detokenizer.finish() == Delta("\n\nUse", False, 0)
@@ -104,7 +104,7 @@ def test_a_stop_string_completed_by_the_last_token_is_cut_off(tokenizer: Tokeniz
     assert detokenizer.push(by_bytes(tokenizer, "the end")) == Delta("the ", True, 7)
 
 
-def test_at_most_one_character_less_than_the_longest_stop_is_held(tokenizer: Tokenizer) -> None:
+def test_at_most_the_longest_stop_minus_one_character_is_held_back(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer, ["aaab", "ab"])
     text = "".join(detokenizer.push(by_bytes(tokenizer, "a")).text for _ in range(20))
     assert len(text) == 17
@@ -190,7 +190,7 @@ def test_a_stop_string_does_not_match_inside_tool_calls(text: str, shown: str, s
         assert (found, detokenizer.stop is not None) == (shown, stopped)
 
 
-def test_a_stop_string_that_begins_before_a_tool_call_does_not_go_on_in_it() -> None:
+def test_a_stop_string_does_not_continue_into_a_tool_call() -> None:
     tokenizer = byte_tokenizer(user_defined=("<call>",))
     detokenizer = Detokenizer(tokenizer, ["ab"], marks={word(tokenizer, "<call>"): Mark.CALL})
     deltas = pushed(detokenizer, tokenizer.encode("a<call>b"))

@@ -68,7 +68,7 @@ def test_the_switch_decides(family: str, template: str, options: dict[str, Any],
     assert start(family, template, **options) is expected
 
 
-def test_k2_thinking_reasons_first_unless_it_is_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k2_thinking_reasons_first_unless_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ballast.text.loading.release_of", lambda _: RELEASES["kimi-k2-thinking"][1])
     assert start("kimi", K2_THINKING) is Start.EITHER_REASONING
     assert start("kimi", K2_THINKING, thinking=True) is Start.EITHER_REASONING
@@ -79,7 +79,7 @@ def test_k2_answers_unless_it_opens_reasoning_itself() -> None:
     assert start("kimi", source_of(RELEASES["kimi-k2"][1])) is Start.EITHER
 
 
-def test_the_template_tells_mimos_calls_from_those_of_qwen() -> None:
+def test_the_template_distinguishes_mimo_calls_from_qwen_calls() -> None:
     style_of = FAMILIES["mimo"].reply.style_of
     for name, style in (("qwen3", "json"), ("qwen3-coder", "tagged"), ("mimo-v2.5", "function")):
         assert style_of(source_of(RELEASES[name][1])) == style

@@ -32,7 +32,7 @@ def test_tokens_are_found_by_their_spellings(spellings: tuple[str, ...]) -> None
     assert found(*spellings) == FimTokens(FIRST, FIRST + 1, FIRST + 2)
 
 
-def test_tokens_that_begin_another_file_end_a_filling() -> None:
+def test_tokens_that_begin_another_file_end_infill() -> None:
     tokens = found(*QWEN, "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
     assert tokens == FimTokens(FIRST, FIRST + 1, FIRST + 2, frozenset({FIRST + 3, FIRST + 4, FIRST + 5}))
 
@@ -44,19 +44,19 @@ def test_tokens_that_begin_another_file_end_a_filling() -> None:
         ("prefix_token_id", "suffix_token_id", "middle_token_id"),
     ],
 )
-def test_keys_of_the_file_come_before_spellings(names: tuple[str, str, str]) -> None:
+def test_keys_of_the_file_take_precedence_over_spellings(names: tuple[str, str, str]) -> None:
     keys = dict(zip(names, (7, 8, 9), strict=True))
     assert found(**keys) == FimTokens(7, 8, 9)
     assert found(*QWEN, **keys) == FimTokens(7, 8, 9)
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**32 - 1, True, "7", 7.0])
-def test_a_key_that_is_no_id_counts_as_missing(wrong: Any) -> None:
+def test_a_key_that_is_not_an_id_counts_as_missing(wrong: Any) -> None:
     assert found(*QWEN, fim_pre_token_id=wrong) == FimTokens(FIRST, FIRST + 1, FIRST + 2)
     assert found(fim_pre_token_id=wrong, fim_suf_token_id=8, fim_mid_token_id=9) is None
 
 
-def test_a_model_that_lacks_one_has_none() -> None:
+def test_a_model_without_all_infill_tokens_has_none() -> None:
     assert found() is None
     assert found(*QWEN[:2]) is None
     assert found(*QWEN[:2], fim_mid_token_id=FIRST) is None, "one token cannot be two of them"

@@ -48,7 +48,7 @@ def test_a_gguf_alone_is_enough() -> None:
     assert text.template_source == "m.gguf (metadata)"
 
 
-def test_the_directory_comes_before_the_gguf(tmp_path: Path) -> None:
+def test_the_directory_takes_precedence_over_the_gguf(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, add_bos_token=False, chat_template="dir {{ eos_token }}")
     write(tmp_path, generation_config={"temperature": 0.6, "eos_token_id": [1, 258]})
     text = load_text(tmp_path, metadata(), "m.gguf")
@@ -72,13 +72,13 @@ def test_a_directory_with_only_a_config_falls_back_and_says_so(tmp_path: Path) -
     assert rendered(text) == f"gguf {BOS}"
 
 
-def test_a_template_file_comes_before_the_one_in_the_config(tmp_path: Path) -> None:
+def test_a_template_file_takes_precedence_over_the_config(tmp_path: Path) -> None:
     write(tmp_path, chat_template="file", tokenizer_config={"chat_template": "config"})
     text = load_text(tmp_path, metadata(), "m.gguf")
     assert (rendered(text), text.template_source) == ("file", str(tmp_path / "chat_template.jinja"))
 
 
-def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
+def test_the_default_of_several_named_templates_is_used(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     write(tmp_path, tokenizer_config={"chat_template": named})
     assert rendered(load_text(tmp_path, metadata(), "m.gguf")) == "D"
@@ -142,9 +142,7 @@ def test_end_tokens_of_the_gguf_do_not_mix_with_those_of_the_directory(tmp_path:
     ("values", "message"),
     [({}, "holds no tokenizer"), (NO_TOKENIZER, r"tokenizer\.ggml\.model=none")],
 )
-def test_no_tokenizer_anywhere_is_refused_with_the_way_out(
-    tmp_path: Path, values: dict[str, Any], message: str
-) -> None:
+def test_a_missing_tokenizer_is_rejected_with_a_fix(tmp_path: Path, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=rf"m\.gguf: .*{message}.*not given; pass --model_path"):
         load_text(None, values, "m.gguf")
     with pytest.raises(ModelError, match=r"m\.gguf: .* has no tokenizer\.json; pass --model_path"):
@@ -167,7 +165,7 @@ def test_a_model_without_a_vocabulary_is_loaded_for_ids_alone(values: dict[str, 
             refused()
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match=r"tokenizer_config\.json: is not JSON"):
         load_text(tmp_path, metadata(), "m.gguf")

@@ -122,13 +122,13 @@ def test_the_callers_messages_are_not_touched() -> None:
         ({"role": "assistant", "tool_calls": 3}, "messages.1.tool_calls"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_path(message: Mapping[str, Any], param: str) -> None:
+def test_unusable_fields_are_rejected_by_path(message: Mapping[str, Any], param: str) -> None:
     with pytest.raises(RequestError, match=param.replace(".", r"\.")) as refused:
         normalize_messages([{"role": "user", "content": "x"}, message])
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
-def test_a_refusal_is_what_the_assistant_has_said() -> None:
+def test_a_refusal_part_is_read_as_assistant_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "I cannot."}]
     assert one({"role": "assistant", "content": parts})["content"] == "a\nI cannot."
 
@@ -138,7 +138,7 @@ def test_no_messages_at_all_are_refused() -> None:
         normalize_messages([])
 
 
-def test_late_instructions_join_the_users_turn_beside_them() -> None:
+def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
     def said(role: str, content: str) -> dict[str, Any]:
         return {"role": role, "content": content}
 

@@ -14,7 +14,7 @@ OWN = [name for name, published in PUBLISHED.items() if published.release is not
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_our_templates_give_the_published_prompts(name: str) -> None:
+def test_built_in_templates_render_the_published_prompts(name: str) -> None:
     expected = recorded()[name]
     given = [digest(prompt) for _, prompt in prompts(PUBLISHED[name])]
     different = [number for number, pair in enumerate(zip(expected, given, strict=True)) if pair[0] != pair[1]]

@@ -58,7 +58,7 @@ def test_reasoning_and_content(start: Start, reply: str, reasoning: str, content
     assert parse(reply, start) == Message(reasoning, content)
 
 
-def test_tool_calls_end_the_reasoning_that_they_begin_in() -> None:
+def test_tool_calls_end_the_enclosing_reasoning() -> None:
     message = parse(f"hm\n{CC}{C}f{S}{{}}{END_C}{END_CC}", Start.REASONING)
     assert (message.reasoning, message.content, message.calls[0].name) == ("hm", "", "f")
 
@@ -99,7 +99,7 @@ V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
         (f"{CC}{C}\n{END_C}{END_CC}", "", []),
         (f"{CC}{C}a b{S}{{}}{END_C}{V31_CALL}{END_CC}", "a b{}", [("f", '{"a": 1}')]),
         (f"x{END_C}y{S}z{END_CC}", "xyz", []),
-        # What there is of a call that is cut before its name is known is content.
+        # A call that is truncated before its name is known is content.
         (f"I look.{CC}", "I look.", []),
         (f"I look.{CC}{C}half", "I look.half", []),
         (f"{CC}{C}function{S}na", "functionna", []),
@@ -122,12 +122,12 @@ def test_a_call_that_the_model_numbers_keeps_its_number_as_id() -> None:
 
 
 @pytest.mark.parametrize("head", ["functions.f", "f:0", "f"])
-def test_a_call_that_a_model_does_not_name_in_full_is_still_one_of_its_function(head: str) -> None:
+def test_a_call_without_the_full_function_name_is_matched(head: str) -> None:
     (call,) = parse(f"{CC}{C}{head}{S}{{}}{END_C}{END_CC}").calls
     assert (call.name, call.id.startswith("call_")) == ("f", True)
 
 
-def test_the_vocabulary_tells_which_tokens_divide_a_reply() -> None:
+def test_the_vocabulary_determines_the_reply_format() -> None:
     kimi = FAMILIES["kimi"]
     tokenizer = byte_tokenizer(user_defined=(*kimi.reply.spellings.values(), *kimi.vocabulary[1:]))
     assert tokenizer.reply is kimi.reply
@@ -173,7 +173,7 @@ def test_a_mark_ends_an_unfinished_character() -> None:
         ("<think><｜end▁of▁sentence｜>x", True, Start.EITHER_REASONING),
     ],
 )
-def test_the_prompts_end_says_what_the_reply_begins_as(prompt: str, thinks: bool, start: Start) -> None:
+def test_the_prompts_end_determines_how_the_reply_begins(prompt: str, thinks: bool, start: Start) -> None:
     ids = TOKENIZER.encode(prompt)
     assert start_of(reversed(ids), MARKS, TOKENIZER.eos_ids, thinks=thinks) is start
 

@@ -40,7 +40,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
         (None, ""),
     ],
 )
-def test_the_effort_of_3_7_is_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
+def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
     options = {} if asked is None else {"reasoning_effort": asked}
     with_system = render("step-3.7-flash", SYSTEM, options=options)
     assert with_system == f"{BOS}<|im_start|>system\n{line}S<|im_end|>\n{OPEN}"
@@ -70,7 +70,7 @@ def test_texts_are_trimmed() -> None:
     )
 
 
-def test_reasoning_inside_content_is_shown_since_the_last_question_alone() -> None:
+def test_reasoning_inside_content_is_kept_only_since_the_last_question() -> None:
     answer = {"role": "assistant", "content": "<think>\nR\n</think>\n\nA", "tool_calls": [call("f", "{}")]}
     result = {"role": "tool", "tool_call_id": "c", "content": "1"}
     prompt = render("step-3.5-flash", [*USER, answer, result])

@@ -139,7 +139,7 @@ V32_TURNS = (
 )
 
 
-def test_v32_shows_the_reasoning_of_a_turn_until_the_user_speaks_again() -> None:
+def test_v32_keeps_reasoning_until_the_next_user_turn() -> None:
     chat = [
         {**message, "reasoning_content": "hm"} if message["role"] == "assistant" else message for message in TOOL_TURNS
     ]
@@ -180,7 +180,7 @@ def test_v32_lists_tools_after_two_line_breaks_with_or_without_a_system_message(
         assert prompt.endswith(f"<functions>\n{listed}\n</functions>\n<｜User｜>U<｜Assistant｜></think>")
 
 
-def test_a_file_without_a_template_gets_v32s_where_the_vocabulary_tells_it() -> None:
+def test_a_file_without_a_template_gets_v32s_if_the_vocabulary_matches() -> None:
     tokens = ("<think>", "</think>", "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜")
     text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
     assert text.template_source == "deepseek-v3.2"
@@ -261,21 +261,21 @@ def test_the_published_v3_template_is_replaced() -> None:
     assert text.require_template().source == source_of(RELEASES["deepseek-v3"][1])
 
 
-def test_the_published_tokenizers_come_with_templates_that_are_known() -> None:
+def test_published_tokenizers_have_known_templates() -> None:
     for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
         text = load_text(directory, {}, "m.gguf")
         assert text.template_source == f"{name}, which corrects the one in {directory}/tokenizer_config.json"
 
 
 @pytest.mark.parametrize("messages", [CHAT[:2], CHAT[1:3], [CHAT[1], {"role": "assistant", "content": "A"}, CHAT[1]]])
-def test_what_the_published_template_gets_right_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
+def test_correct_output_of_the_published_template_is_unchanged(messages: list[dict[str, Any]]) -> None:
     for directory, name in ((V2_DIRECTORY, "deepseek-v2"), (V3_DIRECTORY, "deepseek-v3")):
         source = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
         published = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
         assert family(name).render(messages) == published.render(messages)
 
 
-def test_a_fingerprint_survives_what_converters_do() -> None:
+def test_a_fingerprint_is_stable_under_conversion() -> None:
     published = PUBLISHED_V3["chat_template"]
     indented = published.replace("{%- for", "\n    {% for").replace("-%}", "%}").replace("\\n", "\n")
     assert fingerprint(indented) == fingerprint(published)
@@ -297,9 +297,7 @@ def test_a_fingerprint_survives_what_converters_do() -> None:
         ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
     ],
 )
-def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_makes_them(
-    tmp_path: Path, arch: str, shown: str
-) -> None:
+def test_built_in_templates_write_earlier_calls_in_the_models_form(tmp_path: Path, arch: str, shown: str) -> None:
     text = load_text(None, open_gguf(write_tiny_model(tmp_path, arch=arch).gguf).metadata, "m.gguf")
     assert text.template_source == "m.gguf (metadata)"
     template = text.require_template()
@@ -307,12 +305,12 @@ def test_a_file_with_a_template_of_ballasts_shows_earlier_calls_as_the_model_mak
     assert (template.release is None) == (arch == "v3")
 
 
-def test_releases_that_share_a_template_are_told_by_none_of_their_options() -> None:
+def test_releases_with_the_same_template_are_not_distinguished_by_options() -> None:
     assert release_of(source_of(RELEASES["qwen3-thinking-2507"][1])) == RELEASES["qwen3"][1]
     assert release_of(source_of(RELEASES["glm-4.7"][1])) == RELEASES["glm-4.7"][1]
 
 
-def test_a_template_of_someone_elses_is_used_as_it_is() -> None:
+def test_an_unknown_template_is_used_unchanged() -> None:
     text = load_text(None, byte_metadata() | {"tokenizer.chat_template": "own"}, "m.gguf")
     assert release_of("own") is None
     assert (text.require_template().source, text.template_source) == ("own", "m.gguf (metadata)")
@@ -359,7 +357,7 @@ def test_kimi_names_the_calls_of_another_server(name: str, break_: str, thought:
     assert kimi(name).render(turns) == prompt
 
 
-def test_kimis_results_are_told_by_their_call_or_their_place() -> None:
+def test_kimi_results_are_matched_by_call_id_or_order() -> None:
     asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
     results: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": "g", "content": "RG"},
@@ -408,7 +406,7 @@ def test_k2_thinkings_replies_begin_as_reasoning() -> None:
     assert not RELEASES["kimi-k2"][1].thinks
 
 
-def test_families_with_calls_as_text_write_arguments_that_are_no_object_as_they_are() -> None:
+def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None:
     turns = [*TOOL_TURNS[:1], {"role": "assistant", "content": "", "tool_calls": [call("f", "no JSON")]}]
     for name, written in (
         ("qwen3", '{"name": "f", "arguments": no JSON}'),
@@ -509,7 +507,7 @@ def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
 
 
-def test_minimax_and_hunyuan_write_leading_instructions_in_front_and_late_ones_in_place() -> None:
+def test_minimax_and_hunyuan_write_leading_instructions_first_and_late_ones_in_order() -> None:
     chat = [{"role": "system", "content": "S0"}, *CHAT]
     minimax = family("minimax-m2").render(chat)
     assert minimax.startswith("]~!b[]~b]system\nS0\n\nS1[e~[\n]~b]user\nU1[e~[\n]~b]ai\nA1[e~[\n")
@@ -532,7 +530,7 @@ def test_minimax_shows_reasoning_since_the_last_question_and_hunyuan_all_of_it_w
         assert ("old" in prompt, "new" in prompt) == (old, True)
 
 
-def test_mimo_shows_all_reasoning_unless_it_is_not_to() -> None:
+def test_mimo_shows_all_reasoning_unless_disabled() -> None:
     chat = [
         {"role": "user", "content": "U1"},
         {"role": "assistant", "content": "A1", "reasoning_content": "old"},
@@ -547,7 +545,7 @@ def test_mimo_shows_all_reasoning_unless_it_is_not_to() -> None:
     assert "<think>new</think><tool_call>" in dropped
 
 
-def test_a_file_without_a_template_is_told_which_its_vocabulary_may_have() -> None:
+def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
     metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
     with pytest.raises(
         RequestError,

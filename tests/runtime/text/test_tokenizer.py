@@ -81,7 +81,7 @@ def v3() -> Tokenizer:
 
 
 @pytest.mark.parametrize(("file", "pre"), [(V2_FILE, "deepseek-llm"), (V3_FILE, "deepseek-v3")])
-def test_ids_are_the_published_ones(file: Path, pre: str) -> None:
+def test_ids_match_the_published_tokenizer(file: Path, pre: str) -> None:
     """From tokenizer.json and from GGUF metadata, with control tokens and without."""
     published = tokenizers.Tokenizer.from_file(str(file))
     from_json = load_text(file.parent, {}, "m.gguf").tokenizer
@@ -202,7 +202,7 @@ def test_kimi_k2_splits(text: str, pieces: list[str]) -> None:
 @given(text=st.text(max_size=80))
 @pytest.mark.parametrize("pre", SPLITS)
 @settings(deadline=None)
-def test_splitting_loses_nothing(pre: str, text: str) -> None:
+def test_splitting_keeps_all_text(pre: str, text: str) -> None:
     assert "".join(splits(pre, text)) == text
 
 
@@ -291,9 +291,7 @@ def test_end_of_turn_in_the_metadata_ends_generation_too() -> None:
 
 @pytest.mark.parametrize("kind", [TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.NORMAL])
 @pytest.mark.parametrize("text", ["<|im_end|>", "<|endoftext|>", "<|EOT|>", "<|eot_id|>"])
-def test_a_token_that_is_spelt_like_an_end_of_turn_ends_generation_whatever_its_type(
-    kind: TokenType, text: str
-) -> None:
+def test_a_token_spelt_like_an_end_of_turn_ends_generation_for_any_type(kind: TokenType, text: str) -> None:
     metadata = byte_metadata(num_unused=1)
     tokens, types = list(metadata["tokenizer.ggml.tokens"]), list(metadata["tokenizer.ggml.token_type"])
     tokens[-1], types[-1] = text, kind
@@ -353,7 +351,7 @@ def test_metadata_that_cannot_work_is_refused_by_key(change: Mapping[str, Any], 
         tokenizer_from_gguf(metadata, "bad.gguf")
 
 
-def test_a_splitter_that_gives_up_is_a_refusal_and_the_tokenizer_lives_on():
+def test_a_splitter_that_gives_up_rejects_the_text_and_the_tokenizer_continues():
     """The library panics when a regular expression runs out of steps; real splitters need megabytes for that."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a|aa)+$"), "isolated")
@@ -436,7 +434,7 @@ def test_qwens_tokenizer_is_that_of_transformers(text: str) -> None:
     assert splits("qwen2", text) == [text[begin:end] for _, (begin, end) in pieces]
 
 
-def test_glm_takes_a_whole_piece_where_it_is_a_token_and_ends_at_the_next_role() -> None:
+def test_glm_prefers_whole_tokens_and_ends_at_the_next_role() -> None:
     added = ("[gMASK]", "<sop>", "<|user|>", "<|observation|>")
     metadata = byte_metadata("glm4", merges=[(b"a", b"b"), (b"bc", b"")], user_defined=())
     metadata["tokenizer.ggml.merges"] = metadata["tokenizer.ggml.merges"][:1]

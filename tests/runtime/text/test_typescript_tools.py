@@ -131,7 +131,7 @@ def test_a_template_that_asks_for_typescript_gets_it() -> None:
     assert KIMI.render(chat) == "null"
 
 
-def test_what_a_client_writes_in_a_schema_is_protected() -> None:
+def test_client_text_in_a_schema_is_protected() -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}]
 
     def protect(value: Any) -> Any:

@@ -84,7 +84,7 @@ def test_same_arguments_give_the_same_bytes_in_another_process(tmp_path: Path, a
     assert digest(tmp_path / "here") == digest(tmp_path / "there")
 
 
-def test_another_seed_gives_other_weights_and_the_same_config(made: Make):
+def test_another_seed_changes_the_weights_but_not_the_config(made: Make):
     first, second = (made(quant="q8_0", seed=seed) for seed in (0, 1))
     assert digest(first.config_dir) == digest(second.config_dir)
     ours, theirs = floats_of(first.gguf), floats_of(second.gguf)
@@ -139,7 +139,7 @@ def test_a_plain_quantisation_uses_its_type_and_floats_for_norms_and_router(made
             assert found == quant.upper(), name
 
 
-def test_matrices_of_nvfp4_have_their_scales_beside_them(made: Make):
+def test_nvfp4_matrices_have_separate_scales(made: Make):
     file = made(overrides=TWO_LAYERS, quant="nvfp4").gguf
     types = types_of(file)
     shapes = {tensor.name: tuple(tensor.shape) for tensor in reader_of(file).tensors}
@@ -193,7 +193,7 @@ def test_keys_describe_the_layout(made: Make, arch: str):
     assert not [key for key in joint if key.endswith("_mla")]
 
 
-def test_old_keys_leave_out_what_older_conversions_did(made: Make):
+def test_old_keys_omit_the_keys_that_older_conversions_lacked(made: Make):
     v2, v3 = (keys_of(made(overrides=dataclasses.replace(shape, old_keys=True)).gguf) for shape in (V2, V3))
     assert not [key for key in (*v2, *v3) if "expert_group" in key or "yarn_beta" in key]
     assert "deepseek2.expert_gating_func" not in v2
@@ -266,7 +266,7 @@ def test_tokens_of_the_file_and_of_tokenizer_json_are_the_same(made: Make, arch:
 
 
 @pytest.mark.parametrize("arch", ["v2", "v3"])
-def test_text_comes_back_whole_through_either_tokenizer(made: Make, arch: str):
+def test_text_round_trips_through_both_tokenizers(made: Make, arch: str):
     model = made(arch=arch)
     from_json = tokenizers.Tokenizer.from_file(str(model.config_dir / "tokenizer.json"))
     from_gguf = build_backend(keys_of(model.gguf), str(model.gguf))
@@ -378,12 +378,12 @@ def test_shards_hold_the_single_files_tensors_between_them(tmp_path: Path, num_s
 
 def test_writing_again_leaves_only_the_new_model(tmp_path: Path):
     write_tiny_model(tmp_path, num_shards=3)
-    (tmp_path / "notes.gguf").write_text("somebody else's")
+    (tmp_path / "notes.gguf").write_text("an unrelated file")
     write_tiny_model(tmp_path, arch="v2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config", "model.gguf", "notes.gguf"]
 
 
-def test_another_shape_takes_the_place_of_the_preset(made: Make):
+def test_another_shape_replaces_the_preset(made: Make):
     shape: TinyShape = dataclasses.replace(K2, num_layers=2, num_experts=32, num_experts_used=8, yarn=None)
     keys = keys_of(made(overrides=shape).gguf)
     assert keys["deepseek2.block_count"] == 2
@@ -401,7 +401,9 @@ def test_another_shape_takes_the_place_of_the_preset(made: Make):
         ({"num_shards": 1000}, "num_shards=1000: a number that"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path, arguments: dict[str, Any], message: str):
+def test_unwritable_models_are_rejected_before_anything_is_written(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+):
     with pytest.raises(ConfigError, match=message):
         write_tiny_model(tmp_path / "model", **arguments)
     assert not list(tmp_path.rglob("*.gguf"))

@@ -107,7 +107,7 @@ def test_a_folder_a_first_shard_and_a_later_shard_name_the_same_model(tmp_path: 
     assert {info.file for info in found.tensors.values()} == set(files)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported(tmp_path: Path) -> None:
     files = write_shards(tmp_path, "m", V3_SPEC, 3)
     files[1].unlink()
     with pytest.raises(ModelError, match=r"m-00002-of-00003\.gguf: this shard is missing; the model has 3"):
@@ -121,7 +121,7 @@ def test_several_models_in_a_folder_are_refused_and_listed(tmp_path: Path) -> No
         open_gguf(tmp_path)
 
 
-def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path) -> None:
+def test_companion_files_in_a_models_folder_are_not_other_models(tmp_path: Path) -> None:
     for name in ("mmproj-F16.gguf", "mtp-model.gguf"):
         write_model(tmp_path / name, V3_SPEC)
     with pytest.raises(ConfigError, match=r"contains 2 models; pass one of them: mmproj-F16\.gguf, mtp-model\.gguf"):
@@ -130,7 +130,7 @@ def test_what_lies_beside_a_model_in_its_folder_is_no_other_model(tmp_path: Path
     assert open_gguf(tmp_path).files == tuple(files)
 
 
-def test_the_part_that_sees_images_is_opened_where_it_is_alone(model: Path) -> None:
+def test_a_vision_projector_is_opened_only_if_it_is_the_only_file(model: Path) -> None:
     small_file(model.parent / "mmproj-F16.gguf")
     model.unlink()
     assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # to be refused as what it is
@@ -191,7 +191,7 @@ def test_a_file_that_holds_no_model_does_not_count_in_a_folder(model: Path, name
         ("page.gguf", "a web page"),
     ],
 )
-def test_a_folder_without_a_model_says_what_its_files_are(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_folder_without_a_model_is_rejected_with_its_files(tmp_path: Path, name: str, kind: str) -> None:
     NOT_MODELS[name](tmp_path / name)
     with pytest.raises(ConfigError, match=rf"no model in this folder: {re.escape(name)} is {kind}"):
         open_gguf(tmp_path)
@@ -211,7 +211,7 @@ def test_a_folder_without_a_model_says_what_its_files_are(tmp_path: Path, name: 
         ("page.gguf", "not a GGUF file.*a web page"),
     ],
 )
-def test_a_file_that_holds_no_model_is_refused_as_what_it_is(tmp_path: Path, name: str, told: str) -> None:
+def test_a_file_without_a_model_is_rejected_with_its_kind(tmp_path: Path, name: str, told: str) -> None:
     NOT_MODELS[name](tmp_path / name)
     with pytest.raises((ConfigError, ModelError), match=told):
         read_spec(open_gguf(tmp_path / name))
@@ -259,7 +259,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 # --- damaged files ----------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     for content, told in (
         (b"", "it is empty"),
@@ -281,7 +281,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
         (3 << 24, "big-endian"),
     ],
 )
-def test_versions_and_byte_orders_that_cannot_be_read_are_named(model: Path, version: int, message: str) -> None:
+def test_unsupported_versions_and_byte_orders_are_reported(model: Path, version: int, message: str) -> None:
     content = bytearray(model.read_bytes())
     content[4:8] = struct.pack("<I", version)
     model.write_bytes(content)
@@ -321,7 +321,7 @@ def test_an_unknown_type_number_names_the_tensor_and_whose_it_is(tmp_path: Path,
         open_gguf(file)
 
 
-def test_rows_that_are_no_whole_blocks_name_the_tensor(tmp_path: Path) -> None:
+def test_rows_with_partial_blocks_are_rejected_with_the_tensor(tmp_path: Path) -> None:
     file = small_file(tmp_path / "m.gguf")
     content = bytearray(file.read_bytes())
     entry = content.index(b"first") + 5 + 4 + 2 * 8
@@ -459,13 +459,13 @@ def test_anything_after_the_magic_is_read_or_refused(tmp_path_factory: pytest.Te
         open_all(file)
 
 
-def test_something_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_special_file_is_rejected_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.gguf")
     with pytest.raises(ModelError, match=r"m\.gguf: is not a regular file"):
         open_gguf(tmp_path)
 
 
-def test_the_wrong_architecture_is_named(tmp_path: Path) -> None:
+def test_the_wrong_architecture_is_reported(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "llama"}, {"x": (1,)})
     with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported are deepseek2"):
         read_spec(open_gguf(file))
@@ -482,7 +482,7 @@ def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -
     check_tensors(open_gguf(written), SCALED_SPEC)
 
 
-def test_a_scale_is_of_nvfp4_and_one_for_activations_is_left_alone(
+def test_only_nvfp4_scales_are_used_and_activation_scales_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experts = (SCALED_SPEC.routing.num_experts,)
@@ -521,7 +521,7 @@ def test_a_scale_that_cannot_be_applied_is_refused(
         check_with(tmp_path / "m.gguf", kind, {name: shape})
 
 
-def test_a_scale_of_what_the_file_does_not_multiply_is_refused(tmp_path: Path) -> None:
+def test_a_scale_without_a_matching_matrix_is_rejected(tmp_path: Path) -> None:
     tied = changed(SCALED_SPEC, tied_output=True)
     file = write_model(tmp_path / "a.gguf", tied, shapes={"output.scale": (1,)})
     with pytest.raises(ModelError, match=r"tensor output\.scale: is a scale of output\.weight, but the embedding"):

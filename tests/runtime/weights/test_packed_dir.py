@@ -136,7 +136,7 @@ def test_a_start_that_finds_them_computes_the_same(model: Path, folder: Path, st
     np.testing.assert_array_equal(again, plain)
 
 
-def test_only_their_owner_may_read_them(model: Path, folder: Path, start: Start) -> None:
+def test_only_the_owner_may_read_the_files(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     assert only_set(folder).stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in only_set(folder).iterdir()} == {0o600}
@@ -206,7 +206,7 @@ def open_to_others(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, lengthen, remove, link, make_fifo, open_to_others])
-def test_a_file_that_is_not_as_it_was_left_is_found_and_named(
+def test_a_changed_file_is_detected_and_reported(
     model: Path, folder: Path, start: Start, damage: Callable[[Path], None]
 ) -> None:
     plain, _ = start(model, folder)
@@ -260,7 +260,7 @@ def in_a_process(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_start_that_was_killed_leaves_nothing_that_is_used(model: Path, folder: Path, start: Start) -> None:
+def test_a_killed_start_leaves_no_usable_set(model: Path, folder: Path, start: Start) -> None:
     plain, _ = start(model, None)
     folder.mkdir()
     kind = "memory" if read_file_system(folder).is_in_memory else "disk"
@@ -314,7 +314,7 @@ def test_of_two_starts_at_once_one_writes(model: Path, folder: Path, start: Star
     assert unused_bytes(folder) > 0
 
 
-def test_a_plan_that_looks_at_a_set_hinders_no_start(model: Path, folder: Path, start: Start) -> None:
+def test_a_plan_that_reads_a_set_does_not_block_a_start(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     plan = PackedSet(folder, only_set(folder).name.removeprefix("ballast-packed-"))
     assert plan.lock(shared=False)
@@ -332,7 +332,7 @@ def on_two_nodes(start: Start, model: Path, folder: Path) -> tuple[np.ndarray, L
         return executor.submit(start, model, folder, topology=nodes, numa="auto").result()
 
 
-def test_another_division_among_nodes_is_another_set(model: Path, folder: Path, start: Start) -> None:
+def test_another_division_among_nodes_uses_another_set(model: Path, folder: Path, start: Start) -> None:
     first, _ = start(model, folder)
     before = only_set(folder)
     result, log = on_two_nodes(start, model, folder)
@@ -341,7 +341,7 @@ def test_another_division_among_nodes_is_another_set(model: Path, folder: Path, 
     np.testing.assert_allclose(result, first, rtol=0, atol=1e-4 * np.abs(first).max())
 
 
-def test_another_layout_is_another_set(
+def test_another_layout_uses_another_set(
     model: Path, folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(model, folder)
@@ -351,7 +351,7 @@ def test_another_layout_is_another_set(
     assert only_set(folder) != before
 
 
-def test_other_weights_under_the_same_name_size_and_time_are_another_set(
+def test_different_weights_with_equal_name_size_and_time_use_another_set(
     tmp_path: Path, folder: Path, start: Start
 ) -> None:
     results = []
@@ -367,7 +367,7 @@ def test_other_weights_under_the_same_name_size_and_time_are_another_set(
     assert not np.array_equal(results[0], results[2])
 
 
-def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Path, folder: Path, start: Start) -> None:
+def test_a_rewritten_file_is_another_model(tmp_path: Path, model: Path, folder: Path, start: Start) -> None:
     copy = tmp_path / "model.gguf"
     for second in (0, 1):
         shutil.copy(model, copy)
@@ -375,9 +375,7 @@ def test_a_file_that_was_written_anew_is_another_model(tmp_path: Path, model: Pa
         assert start(copy, folder)[1].events == [KEPT]
 
 
-def test_a_stale_set_that_cannot_be_removed_is_named_and_hinders_nobody(
-    model: Path, folder: Path, start: Start
-) -> None:
+def test_a_stale_set_that_cannot_be_removed_is_reported_and_harmless(model: Path, folder: Path, start: Start) -> None:
     stale = folder / f"ballast-packed-{'0' * 32}"
     (stale / "sub").mkdir(parents=True)
     stale.chmod(0o700)
@@ -386,7 +384,7 @@ def test_a_stale_set_that_cannot_be_removed_is_named_and_hinders_nobody(
     assert log.why == f"{stale}/sub: Is a directory"
 
 
-def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> None:
+def test_unrelated_files_in_the_folder_are_kept(model: Path, folder: Path, start: Start) -> None:
     folder.mkdir()
     (folder / "mine").write_text("kept")
     (folder / "ballast-packed-notes").mkdir()
@@ -394,7 +392,7 @@ def test_what_is_not_its_own_stays(model: Path, folder: Path, start: Start) -> N
     assert {"mine", "ballast-packed-notes"} < {found.name for found in folder.iterdir()}
 
 
-def test_a_set_that_others_could_write_is_made_anew(model: Path, folder: Path, start: Start) -> None:
+def test_a_set_writable_by_others_is_recreated(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     only_set(folder).chmod(0o2770)
     assert start(model, folder)[1].events == [KEPT]
@@ -433,7 +431,9 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", where], check=True)
 
 
-def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_tmpfs: Path, start: Start) -> None:
+def test_insufficient_space_is_detected_before_anything_is_written(
+    model: Path, small_tmpfs: Path, start: Start
+) -> None:
     plain, _ = start(model, None)
     result, log = start(model, small_tmpfs)
     np.testing.assert_array_equal(result, plain)
@@ -441,7 +441,7 @@ def test_too_little_room_is_seen_before_anything_is_written(model: Path, small_t
     assert "256.0 KiB are free" in log.why
 
 
-def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path, start: Start) -> None:
+def test_an_unwritable_folder_is_reported(model: Path, small_tmpfs: Path, start: Start) -> None:
     plain, _ = start(model, small_tmpfs)
     lock = only_set(small_tmpfs) / "lock"
     for missing in (lock, lock.parent):
@@ -454,7 +454,7 @@ def test_a_folder_that_cannot_be_written_is_named(model: Path, small_tmpfs: Path
         shutil.rmtree(lock.parent, ignore_errors=True)
 
 
-def test_room_that_ends_meanwhile_is_given_back(
+def test_space_is_released_if_it_runs_out_during_a_write(
     model: Path, small_tmpfs: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _ = start(model, None)
@@ -482,7 +482,7 @@ def test_files_that_cannot_be_written_are_not_kept(model: Path, folder: Path, st
     assert start(model, folder)[1].events == [KEPT]
 
 
-def test_a_model_that_is_closed_while_a_disk_is_written_keeps_nothing(
+def test_a_model_closed_during_a_disk_write_stores_nothing(
     model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if read_file_system(tmp_path).is_in_memory:
@@ -513,7 +513,7 @@ def test_plain_loops_keep_nothing(model: Path, folder: Path, start: Start) -> No
     assert not folder.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(model: Path, tmp_path: Path, start: Start) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(model: Path, tmp_path: Path, start: Start) -> None:
     (tmp_path / "file").write_text("")
     plain, log = start(model, tmp_path / "file")
     assert log.events == [UNUSED]

@@ -64,13 +64,13 @@ def normal(*dims: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_normal_weights_come_back_within_the_types_error(ggml_type: GGMLQuantizationType):
+def test_normal_weights_round_trip_within_the_types_error(ggml_type: GGMLQuantizationType):
     assert relative_error(normal(64, 1024), ggml_type) <= BOUNDS[ggml_type.name]
 
 
 @pytest.mark.parametrize("offset", [-3.0, 3.0])
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_weights_all_of_one_sign_come_back_within_the_types_error(ggml_type: GGMLQuantizationType, offset: float):
+def test_weights_of_one_sign_round_trip_within_the_types_error(ggml_type: GGMLQuantizationType, offset: float):
     # Seen against the offset, most of a relative error is gone; only a wrong sign or minimum is this large.
     bound = 0.6 if ggml_type in QUANTIZERS else 0.3
     assert relative_error(normal(16, 1024) * np.float32(0.3) + np.float32(offset), ggml_type) <= bound
@@ -93,20 +93,20 @@ def test_any_shape_keeps_its_leading_dimensions(
 
 
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
-def test_zeros_come_back_as_zeros(ggml_type: GGMLQuantizationType):
+def test_zeros_round_trip_exactly(ggml_type: GGMLQuantizationType):
     assert not there_and_back(np.zeros((3, 512), np.float32), ggml_type).any()
 
 
 @pytest.mark.parametrize("ggml_type", SPANNING, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("constant", [0.3, -0.3, 5.0, 100.0])
-def test_a_constant_comes_back_almost_exactly(ggml_type: GGMLQuantizationType, constant: float):
+def test_a_constant_round_trips_almost_exactly(ggml_type: GGMLQuantizationType, constant: float):
     bound = OFF.get(ggml_type, 4e-3)
     assert relative_error(np.full((3, 512), constant, np.float32), ggml_type) <= bound
 
 
 @pytest.mark.parametrize("ggml_type", SPANNING, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("outlier", [6e4, -6e4])
-def test_an_outlier_survives_and_spoils_only_its_block(ggml_type: GGMLQuantizationType, outlier: float):
+def test_an_outlier_is_kept_and_affects_only_its_block(ggml_type: GGMLQuantizationType, outlier: float):
     if ggml_type in SMALL_RANGE:
         outlier = np.copysign(2600, outlier)
     values = normal(4, 512)
@@ -121,7 +121,7 @@ def test_an_outlier_survives_and_spoils_only_its_block(ggml_type: GGMLQuantizati
 
 @pytest.mark.parametrize("ggml_type", SCALED, ids=lambda ggml_type: ggml_type.name)
 @pytest.mark.parametrize("size", [1e-6, 1e-9, 1e-30, 1e-42])
-def test_weights_too_small_for_the_scales_fade_to_zero(ggml_type: GGMLQuantizationType, size: float):
+def test_weights_too_small_for_the_scales_become_zero(ggml_type: GGMLQuantizationType, size: float):
     back = there_and_back(normal(4, 512) * np.float32(size), ggml_type)
     assert np.abs(back).max() <= 20 * size + 1e-6
 

@@ -66,14 +66,14 @@ def test_it_stays_within_its_lead(model: GgufModel, reads: Reads) -> None:
         reads.wait_for(model, *names)
 
 
-def test_it_ends_with_what_it_stands_beside(model: GgufModel, reads: Reads) -> None:
+def test_the_read_ahead_thread_ends_with_its_context(model: GgufModel, reads: Reads) -> None:
     before = threading.active_count()
     with ReadAhead(model, model.tensors, lead_bytes=0):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
 
 
-def test_earlier_layers_leave_the_page_cache_where_they_have_no_room(model: GgufModel, reads: Reads) -> None:
+def test_earlier_layers_are_dropped_from_a_full_page_cache(model: GgufModel, reads: Reads) -> None:
     names = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in (1, 2, 3) for part in ("up", "down")]
     offsets = [model.tensors[name].offset for name in names]
     with ReadAhead(model, names, lead_bytes=0, drops_packed=True) as ahead:
@@ -83,7 +83,7 @@ def test_earlier_layers_leave_the_page_cache_where_they_have_no_room(model: Gguf
     assert reads.dropped == offsets[:4]  # the last layer is being packed
 
 
-def test_what_was_packed_before_it_was_read_is_not_read_any_more(model: GgufModel, reads: Reads) -> None:
+def test_already_packed_tensors_are_not_read_ahead(model: GgufModel, reads: Reads) -> None:
     names = [f"blk.{layer}.ffn_down_exps.weight" for layer in (1, 2, 3)]
     ahead = ReadAhead(model, names, lead_bytes=0)
     for name in names:
@@ -92,7 +92,7 @@ def test_what_was_packed_before_it_was_read_is_not_read_any_more(model: GgufMode
         reads.wait_for(model, names[2])
 
 
-def test_the_page_cache_is_kept_where_there_is_room(model: GgufModel, reads: Reads) -> None:
+def test_the_page_cache_is_kept_if_memory_is_sufficient(model: GgufModel, reads: Reads) -> None:
     names = [f"blk.{layer}.ffn_down_exps.weight" for layer in (1, 2, 3)]
     with ReadAhead(model, names, lead_bytes=0) as ahead:
         for count, name in enumerate(names, start=1):
@@ -109,7 +109,7 @@ def test_all_that_is_packed_is_read(model: GgufModel, reads: Reads) -> None:
     load_weights(model, spec, spec.vocab_size, packing, lambda share: reads.wait_for(model, *packed))
 
 
-def test_nothing_is_read_that_is_seen_in_place(model: GgufModel, reads: Reads) -> None:
+def test_weights_used_in_place_are_not_read_ahead(model: GgufModel, reads: Reads) -> None:
     spec = read_spec(model)
     load_weights(model, spec, spec.vocab_size, Packing(kernels.ThreadPool(1), "reference", 2), lambda _: None)
     assert not reads.sizes

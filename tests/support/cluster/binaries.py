@@ -1,4 +1,4 @@
-"""Where the programs of the cluster are: KUBEBUILDER_ASSETS first, then what tools/cluster-binaries.sh builds."""
+"""Paths of the cluster's programs: from KUBEBUILDER_ASSETS, or else built by tools/cluster-binaries.sh."""
 
 from __future__ import annotations
 

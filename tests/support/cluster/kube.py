@@ -114,7 +114,7 @@ class Kube:
             raise
 
     def versions_after(self, version: str, resource: str, name: str, namespace: str) -> list[Object]:
-        """What an object has been since the one with this resource version was written, oldest first."""
+        """The versions of an object after this resource version, oldest first."""
         params = {"watch": "true", "resourceVersion": version, "fieldSelector": f"metadata.name={name}"}
         response = self._http.get(path_of(resource, namespace), params=params | {"timeoutSeconds": "1"})
         if response.is_error:

@@ -27,7 +27,7 @@ from triton.runtime.jit import JITFunction
 
 Words = NDArray[np.int64]
 _RUNNING = {"plus": np.add, "larger": np.fmax, "smaller": np.fmin}
-"""What reductions of `reduce_kernels` are in NumPy."""
+"""NumPy equivalents of the reductions of `reduce_kernels`."""
 
 
 def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -77,7 +77,7 @@ _one_by_one = {ReduceOps: ReduceOps.generic_reduce, ScanOps: ScanOps.generic_sca
 
 
 def _running(operation: ReduceOps | ScanOps, values: Sequence[Any]) -> list[NDArray[Any]] | None:
-    """What combines all values up to each, by the combination's name; None where it is not one of ours."""
+    """Running combinations of the values by a function of `reduce_kernels`; None for other functions."""
     combine: Callable[..., Any] = operation.combine_fn.fn
     if combine.__module__ != "interpreted_ballast.model.hybrid.reduce_kernels" or operation.axis is None:
         return None

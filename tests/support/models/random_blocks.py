@@ -72,7 +72,7 @@ def random_blocks(
 
 
 def random_scales(rng: np.random.Generator, ggml_type: int, count: int) -> NDArray[np.float32]:
-    """What the products of `count` matrices of a type are multiplied by, [count]; of most types nothing, []."""
+    """Random scales of `count` matrices of a type, [count]; [] for types without such scales."""
     return rng.uniform(0.25, 4.0, count if ggml_type in E4M3_OFFSETS else 0).astype(np.float32)
 
 

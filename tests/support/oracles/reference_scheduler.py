@@ -687,7 +687,7 @@ class ReferenceScheduler:
                     other.is_forgotten |= shares
 
     def _assign_slots(self) -> None:
-        """Those whose blocks have come go before all that wait."""
+        """Requests that have fetched their blocks get slots before waiting requests."""
         for request in self.live.values():
             if request.running and not request.is_fetching and self._num_slots_used() < self.config.max_batch_size:
                 request.has_slot = True
@@ -729,7 +729,7 @@ class ReferenceScheduler:
                 self._admit(request, begin)
                 request.has_slot = True
             assert request.has_slot, "it runs before it has a slot"
-            assert begin == request.num_computed, "a row goes on exactly where its request stopped"
+            assert begin == request.num_computed, "a row continues exactly where its request stopped"
             blocks = kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
             hashes = request.prefix_hashes.copy()
@@ -770,7 +770,7 @@ class ReferenceScheduler:
                 assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
         if num_cached:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
-            assert first_block in self._published, "nobody has published what this request is served"
+            assert first_block in self._published, "this request uses unpublished blocks"
         request.running, request.num_computed, request.is_forgotten = True, num_cached, False
         request.fetches_first = not request.admitted_before
         if not request.admitted_before:
@@ -823,7 +823,7 @@ class ReferenceScheduler:
             assert others or self.fetches
             stats = self.scheduler.stats()
             assert stats.used_tokens == stats.capacity_tokens
-            assert not any(request.running for request in waiting), "nobody takes blocks while another lacks them"
+            assert not any(request.running for request in waiting), "a request takes blocks while another lacks them"
             self.totals.starved += len(starved)
         # So does the first that runs.
         if runs and not self.config.has_prefill_lane:

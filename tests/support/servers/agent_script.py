@@ -1,4 +1,4 @@
-"""What a model says to a coding agent that has been given `TASK`: one step of it a reply, chosen from the prompt.
+"""Scripted replies to a coding agent with the task `TASK`: one step per reply, chosen from the prompt.
 
 It reads two files in parallel, edits one with content of the other, runs a command and reports its output.
 So a final answer with the right number in it has been through every tool. Prompts and replies are those of DeepSeek
@@ -73,7 +73,7 @@ _AGENTS: Mapping[frozenset[str], Tools] = {
 
 
 def reply(prompt: str) -> str:
-    """What the model says next. Raises ValueError where a tool has not returned what the task needs."""
+    """The next reply. Raises ValueError if a tool has not returned the result that the task needs."""
     fenced = _FENCED in prompt
     thinks = fenced or prompt.endswith("<think>")
     said: str = OTHERWISE

@@ -65,8 +65,8 @@ class AgentModel(Runner):
         try:
             said = reply(prompt)
         except ValueError as error:
-            log.warning("the script cannot go on", extra={"error": str(error)})
-            said = f"The script cannot go on: {error}"
+            log.warning("the script cannot continue", extra={"error": str(error)})
+            said = f"The script cannot continue: {error}"
         return [*self._tokenizer.encode(said), self._end]
 
     @property

@@ -1,4 +1,4 @@
-"""What an OpenTelemetry collector is to those who send spans by OTLP over HTTP as JSON."""
+"""A fake OpenTelemetry collector that receives spans by OTLP over HTTP as JSON."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class AlphabetModel(Runner):
         alive()
         self._num_steps += 1
         if self._num_steps == self._fail_at:
-            raise FloatingPointError("the fake model was told to fail")
+            raise FloatingPointError("the fake model failed as requested")
         if self._num_steps == self._hang_at:
             time.sleep(HANG_S)
         if self._step_s:

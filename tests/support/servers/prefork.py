@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 SERVER_MODULES = ("ballast.cli", "ballast.server.serve_command", "support.models.vocabulary")
-"""What servers import. Not the modules that are run: they would be there twice."""
+"""Modules that servers import. Not the modules that are run, which would be imported twice."""
 OPERATOR_MODULES = ("ballast_operator.cli", "ballast_operator.process.run")
-"""What operators import."""
+"""Modules that operators import."""
 
 cpu_s = 0.0
 """What ended programs took; no child of this process, so the system does not count them as such."""

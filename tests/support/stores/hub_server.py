@@ -37,13 +37,13 @@ class HubServer:
         self.answer: dict[str, Any] = {}
         """Replaces parts of the listing."""
         self.statuses: list[int] = []
-        """Of the next answers; then they are right."""
+        """Status codes of the next replies; later replies succeed."""
         self.headers: dict[str, str] = {}
-        """Of those answers."""
+        """Headers of those replies."""
         self.raw: bytes | None = None
-        """Replaces the listing as it goes out."""
+        """Replaces the bytes of the listing."""
         self.redirect: str | None = None
-        """Where every file is said to be."""
+        """The redirect target for every file."""
         self.takes_ranges = True
         self.range_status = 206
         self.break_after: int | None = None

@@ -19,15 +19,15 @@ from support.vm.image import add_images
 
 SUITE = "bookworm"
 PACKAGES = ("python3", "ca-certificates", "kmod", "iproute2", "containerd", "containernetworking-plugins")
-"""Of the guest."""
+"""Packages of the guest."""
 NODE_PROGRAMS = ("kubelet", "device-plugin")
-"""What the guest has of Kubernetes, in /opt/node."""
+"""Kubernetes programs of the guest, in /opt/node."""
 COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "iptables", "unshare")
 INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2 iptables"
 DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk")
 """The kernel modules for its disk, in the order in which they load."""
 DISK_BYTES = 6 * 2**30
-"""Of a sparse file: some 2 GB are written."""
+"""Size of the sparse disk file, of which about 2 GB are written."""
 STEP_TIMEOUT_S = 900
 HERE = Path(__file__).parent
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast" / "numa-vm"

@@ -45,7 +45,7 @@ class Guest:
         subprocess.run(["ip", "link", "del", TAP], check=False, timeout=30)
 
     def run(self, *argv: str, timeout_s: float = 300, check: bool = True, env: Mapping[str, str] | None = None) -> str:
-        """What a command prints. RuntimeError where it fails, unless `check` is off."""
+        """Runs a command and returns its output. RuntimeError if it fails, unless `check` is false."""
         asked = {"argv": argv, "timeout_s": timeout_s, "env": {**PYTHON_ENV, **(env or {})}}
         done = json.loads(self._http("POST", "/run", json.dumps(asked).encode(), timeout_s + 30))
         if check and done["code"]:

@@ -108,7 +108,7 @@ class GuestNode:
             self._control_plane.kube.delete("nodes", NAME)
 
     def given(self, pod_uid: str) -> Given:
-        """What the kubelet's own records say that a pod has."""
+        """A pod's resources, from the kubelet's own records."""
         # A kubelet that has given nothing to any pod leaves the entries out.
         cpus = self._record(CPU_STATE).get("entries", {}).get(pod_uid, {})
         memory = self._record(MEMORY_STATE).get("entries", {}).get(pod_uid, {})

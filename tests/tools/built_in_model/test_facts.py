@@ -63,7 +63,7 @@ def test_defaults_are_those_of_the_options():
     assert DEFAULTS["host"] == "127.0.0.1"
 
 
-def test_as_many_types_are_read_as_is_said():
+def test_the_documented_number_of_types_is_supported():
     assert len(kernels.formats()) > 25
 
 

@@ -37,7 +37,7 @@ def asked_in(conversation):
     return tuple(turn.user.lower() for turn in conversation.turns), bool(conversation.tools)
 
 
-def test_nothing_of_the_examination_is_trained_on():
+def test_exam_questions_are_not_in_the_training_data():
     asked = {asked_in(item.conversation) for item in examination(7, 200)}
     trained = set()
     for conversation, _ in itertools.islice(corpus(1), 40_000):
@@ -57,7 +57,7 @@ def test_the_corpus_is_the_one_that_the_shipped_weights_saw():
     assert digest.hexdigest() == "e1cbbc258b381eed7044258a053259fd3298073c229942e5b1402e8605560866"
 
 
-def test_a_tool_that_is_kept_for_the_examination_is_never_called_nor_offered_in_training():
+def test_a_tool_reserved_for_the_exam_is_never_used_in_training():
     trained = {tool["name"] for conversation, _ in itertools.islice(corpus(1), 40_000) for tool in conversation.tools}
     asked = {item.conversation.turns[-1].calls[0].name for item in examination(7, 100) if item.task.endswith("tools")}
     assert {"search", "read_file"} <= asked
@@ -74,7 +74,7 @@ def test_some_wordings_are_kept_for_the_examination():
     assert Draw(1, new_words=True).wording(("one", "other")) in ("one", "other")
 
 
-def test_one_in_ten_is_held_out_and_only_the_examination_may_draw_it():
+def test_one_fact_in_ten_is_reserved_for_the_exam():
     pairs = list(itertools.product(range(10, 100), repeat=2))
     held = [pair for pair in pairs if is_held_out("+", *pair)]
     assert 0.08 < len(held) / len(pairs) < 0.12
@@ -92,7 +92,7 @@ def test_every_answer_about_ballast_holds_its_keys():
         assert all(key in answer for answer in fact.say_zh for key in fact.keys_zh), fact
 
 
-def test_right_replies_are_judged_right_and_others_wrong():
+def test_replies_are_graded_correctly():
     for item in examination(5, 30):
         turn = item.conversation.turns[-1]
         assert item.is_right(Reply("" if turn.calls else turn.reply, turn.calls)), turn
@@ -113,7 +113,7 @@ def test_right_replies_are_judged_right_and_others_wrong():
             assert not item.is_right(Reply(turn.reply[:-1])), turn
 
 
-def test_a_reply_counts_only_when_it_is_whole_and_thinks_as_asked():
+def test_a_reply_passes_only_if_complete_and_with_reasoning_as_requested():
     thinking, plain = (next(item for item in examination(5, 2) if item.think == think) for think in (True, False))
     right = Reply(thinking.conversation.turns[-1].reply)
     assert is_right(thinking, Answer(right, "So.", is_whole=True))
@@ -124,7 +124,7 @@ def test_a_reply_counts_only_when_it_is_whole_and_thinks_as_asked():
     assert not is_right(plain, Answer(right, "So.", is_whole=True))
 
 
-def test_training_text_is_what_the_chat_template_writes():
+def test_training_text_equals_the_chat_templates_output():
     config = json.loads((BUILT_IN.config_dir / "tokenizer_config.json").read_text())
     template = ChatTemplate(config["chat_template"], bos_token=BOS, eos_token=EOS)
     with_calls = 0
@@ -144,7 +144,7 @@ def test_training_text_is_what_the_chat_template_writes():
 TOKENIZER = str(BUILT_IN.config_dir / "tokenizer.json")
 
 
-def test_a_batch_holds_whole_documents_and_trains_the_models_words_only():
+def test_a_batch_contains_whole_documents_and_trains_only_on_replies():
     ids, targets, positions, starts = Batches(TOKENIZER, 1, 8192, 1)[0]
     starts = starts[: most_documents(8192) + 1]
     assert starts[0] == 0
@@ -181,7 +181,7 @@ def test_a_few_steps_make_the_loss_fall():
     assert any(block.exp_probs_b.bias.any() for block in network.blk if not block.dense)
 
 
-def test_training_ends_with_its_steps_or_its_time_and_the_rate_falls_to_nothing_by_then():
+def test_training_ends_by_steps_or_time_with_a_learning_rate_of_zero():
     settings = Settings(steps=100, warm_up=1, decay_from=0.5, rate=1.0, seconds=10.0)
     assert settings.done(100, 1.0) == 1
     assert settings.done(20, 10.0) == 1
@@ -199,7 +199,7 @@ def network():
     return made
 
 
-def test_weights_say_which_sizes_are_not_the_built_in_models(network, tmp_path):
+def test_weights_store_sizes_that_differ_from_the_built_in_model(network, tmp_path):
     save(network, tmp_path / "weights.npz")
     with np.load(tmp_path / "weights.npz") as stored:
         assert json.loads(str(stored["shape"])) == {"num_layers": 2}

@@ -46,7 +46,7 @@ def page_of(question: Question) -> str:
     return dict(files([Page(path, "# Page", (question,))]))[path]
 
 
-def test_the_page_the_charts_and_the_readme_are_those_of_the_records() -> None:
+def test_pages_charts_and_readme_match_the_records() -> None:
     assert main(["--check"]) == 0, "run: make docs-reference"
 
 
@@ -76,7 +76,7 @@ def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
     assert checked >= 2
 
 
-def test_a_file_of_records_holds_what_a_page_shows_or_is_named_elsewhere() -> None:
+def test_every_record_is_shown_on_a_page_or_referenced_elsewhere() -> None:
     """Files that only the pages name hold no record except those that the pages show."""
     shown: dict[str, list[records.Record]] = {}
     for question in (question for each in PAGES for question in each.questions):

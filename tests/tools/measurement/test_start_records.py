@@ -19,7 +19,7 @@ def test_a_record_of_starts_has_every_figure_that_any_start_has(capsys: pytest.C
     assert record["after_weights_s"] == [2.0, 2.0, 2.0]
 
 
-def test_a_record_of_starts_names_what_no_start_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_starts_lists_measurements_that_no_start_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     kept = [["pcie_share", "joint_split"], ["pcie_share", "joint_split", "step_costs"]]
     starts = [{"ready_s": 5.0, "weights_s": 3.0, "not_measured_again": names} for names in kept]
     show("a model", "later start", starts, {})

@@ -44,7 +44,7 @@ def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_
     assert [event.finish_reason for event in events][-1] is not None
 
 
-def test_a_hollow_model_has_routers_and_ends_and_takes_little_disk(tmp_path: Path) -> None:
+def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp_path: Path) -> None:
     asked = changed(
         R1_SPEC, num_layers=5, vocab_size=512, hidden=256, dense_width=512, num_heads=2, num_experts=16, width=4096
     )
@@ -73,7 +73,7 @@ def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_experts_whose_rows_are_no_whole_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:
+def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:
     asked = changed(
         V2_LITE,
         num_layers=2,

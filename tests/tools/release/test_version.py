@@ -41,7 +41,7 @@ def test_no_other_file_names_an_image_with_a_version() -> None:
     assert [path for path in others if path not in stated_in and image.search(path.read_text())] == []
 
 
-def test_a_bump_changes_every_statement_and_nothing_else(tmp_path: Path) -> None:
+def test_a_bump_changes_every_version_statement_and_nothing_else(tmp_path: Path) -> None:
     copied = sorted({each.path for each in statements(ROOT)})
     for name in copied:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def test_a_tag_builds_every_part_of_a_release() -> None:
     assert any(command == f"python3 -m tools.release build {CHECKSUMS}" for command in commands(loaded))
 
 
-def test_workflows_may_write_only_where_a_job_asks_for_it() -> None:
+def test_workflows_have_write_permission_only_in_jobs_that_request_it() -> None:
     for name in ("ci.yml", "release.yml"):
         assert workflow(name)["permissions"] == {"contents": "read"}
     writing = [name for name, job in workflow("release.yml")["jobs"].items() if "permissions" in job]

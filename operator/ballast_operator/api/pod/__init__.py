@@ -1,1 +1,1 @@
-"""What a spec says about pods: containers, volumes, probes, security and scheduling."""
+"""The part of a spec that describes pods: containers, volumes, probes, security and scheduling."""

@@ -1,1 +1,1 @@
-"""What is written: children, pods and events. The control loop writes them nowhere else."""
+"""Writes children, pods and events. The control loop writes them only here."""

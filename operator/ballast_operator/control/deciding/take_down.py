@@ -20,9 +20,9 @@ stall."""
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the operator measured about the pods that it read, in seconds of its own clock.
+    """Durations about the pods that the operator read, in seconds of its own clock.
 
-    The clocks of API servers and nodes do not count.
+    The clocks of API servers and nodes are not used.
     """
 
     ages_s: Mapping[str, float] = field(default_factory=dict)

@@ -19,7 +19,7 @@ Policy = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CacheObjects:
-    """What was found."""
+    """The objects of a ModelCache in the cluster."""
 
     policy: Policy | None
     copies: Mapping[tuple[str, str], Copy]

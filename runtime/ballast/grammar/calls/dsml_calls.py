@@ -18,7 +18,7 @@ from ballast.grammar.source import quoted
 from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"
-"""What precedes the mark of the first tag."""
+"""The text before the mark of the first tag."""
 _KEY = '/[^\\n<>"]+/'
 
 

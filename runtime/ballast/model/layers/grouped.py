@@ -17,7 +17,7 @@ OUTPUT_BIAS = "output_bias"
 SINKS = "sinks"
 """Each head of queries has a sink: a score of one further position, whose value is 0."""
 GATE = "gate"
-"""What each head of queries gives is multiplied by the sigmoid of a product with the layer's input."""
+"""The output of each query head is multiplied by the sigmoid of a linear layer of the layer's input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
 
 
 def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, ...]:
-    """Of each layer, the unit with the limit that `key` lists, or has for all; None without a limit, which files write
-    as 0."""
+    """The activation unit of each layer, with the limit that `key` has per layer or for all layers. None for layers
+    without a limit, for which files have 0."""
     limits = keys.get(key) if keys.architecture.has_limits else None
     if limits is None:
         return (None,) * num_layers

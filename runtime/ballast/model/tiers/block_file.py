@@ -233,7 +233,7 @@ def remove_others(folder: Path, key: str) -> None:
 
 
 def kept_bytes(folder: Path, key: str) -> int:
-    """What the set `key` in `folder` takes on disk already."""
+    """Bytes that the set `key` in `folder` already uses on disk."""
     with suppress(OSError):
         return sum(file.stat().st_blocks * 512 for file in (folder / f"{_PREFIX}{key}").iterdir())
     return 0
@@ -251,7 +251,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _sum(head: NDArray[np.void]) -> int:
-    """Of one head [1], but for its last field."""
+    """Checksum of one head [1] without its last field."""
     data = np.frombuffer(head.tobytes(), np.uint8)
     return int(kernels.checksum(data[:-8].copy()))
 

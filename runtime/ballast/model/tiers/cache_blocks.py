@@ -29,7 +29,7 @@ class CacheBlocks(Protocol):
 
     @property
     def layout(self) -> str:
-        """What the bytes mean: the same text, the same meaning."""
+        """Identifies the format of the bytes: equal texts mean equal formats."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
         """Host memory [num_blocks, block_bytes] that copies are fast with; the system has it back when nothing refers

@@ -29,7 +29,7 @@ from ballast.weights.packed_key import files_digest
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent.parent
-"""Of the model: rotation's tables, and all of a forward pass on a GPU."""
+"""Sources of the model: the rotation tables, and the whole forward pass on a GPU."""
 MOST_BLOCKS = 1 << 18
 """An index of more would take more than 100 MB of memory."""
 STAGING_BYTES = 256 << 20

@@ -33,7 +33,7 @@ _COPY_POLL_S = 0.0002
 @dataclass(slots=True)
 class _Store:
     row: int
-    """Of the memory through which it goes."""
+    """Row of the staging memory."""
     copy: Copy
     block: int
     parent: int

@@ -33,14 +33,14 @@ class Fetched(NamedTuple):
 
     seq: int
     num_blocks: int
-    """That arrived."""
+    """Number of blocks that arrived."""
     is_damaged: bool = False
-    """Whether it ended since the next block is; else it was given up, if any is left."""
+    """Whether the fetch ended because the next block is damaged. Otherwise, if blocks are missing, it was cancelled."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What is over since the last look."""
+    """Operations that ended since the last poll."""
 
     stored: list[bool] = field(default_factory=list)
     """For each finished store, in the order of the requests: whether it succeeded."""
@@ -64,7 +64,7 @@ class KvTier(Protocol):
         """Measured seconds for reading a block back; 0 if unknown."""
 
     def restored(self) -> Restored:
-        """What it holds at the start; to be asked for once, before anything else."""
+        """The blocks that the tier holds at start. Call it once, before any other method."""
 
     def store(self, stores: Sequence[sched.Transfer]) -> None:
         """Begin to store blocks of the cache."""
@@ -79,10 +79,10 @@ class KvTier(Protocol):
         """Nobody wants what is fetched for a sequence any more; the fetch ends as soon as may be."""
 
     def poll(self) -> Done:
-        """What is over since the last call."""
+        """The operations that ended since the last call."""
 
     def close(self, limit_s: float) -> None:
-        """End what is under way, within `limit_s`."""
+        """Finish pending operations within `limit_s` and close the tier."""
 
 
 Notify = Callable[[], None]

@@ -108,8 +108,8 @@ class ChannelTracker:
 
 
 def may_be_header(header: str) -> bool:
-    """Whether text after a role or after START may still become a header: up to its first mark only `assistant` and a
-    recipient may stand there."""
+    """Whether text after a role or after START may still become a header: before its first mark, only `assistant` and a
+    recipient are allowed."""
     before = _ANY_MARK.split(header, maxsplit=1)
     if len(before) > 1 or _ROLE_SO_FAR.match(header):
         return True

@@ -37,7 +37,7 @@ def test_a_status_is_written_once_with_the_event_of_its_new_condition():
     assert [event["reason"] for event in api.written("create", "Event")] == ["PodsReady"]
 
 
-def test_a_definition_without_conditions_gets_the_rest_of_the_status_and_no_events():
+def test_a_crd_without_conditions_gets_the_other_status_fields_and_no_events():
     api, state = FakeApi(custom_resource()), declaring("url")
     assert [write(api, state), write(api, state)] == ["2", "1"]
     asyncio.run(writer(api, state).apply(INFERENCE_SERVICE, api.objects["InferenceService", "s"], STATUS))

@@ -18,7 +18,7 @@ def test_models_that_fit_are_pulled_in_the_order_of_the_spec():
     assert plan((A, B, C)) == PlacePlan(pull=("a", "b"), no_room=("c",))
 
 
-def test_a_smaller_model_uses_room_that_is_too_small_for_a_larger_one():
+def test_a_smaller_model_uses_space_that_is_too_small_for_a_larger_one():
     assert plan((A, Wanted("large", 70), Wanted("small", 10))) == PlacePlan(pull=("a", "small"), no_room=("large",))
 
 
@@ -60,11 +60,11 @@ def test_a_model_in_use_is_never_removed():
     assert plan((), held, mounted=("b",)) == PlacePlan(remove=("c",)), "a pod outlives the entry of its model"
 
 
-def test_a_place_that_the_spec_no_longer_selects_is_emptied():
+def test_a_location_that_the_spec_no_longer_selects_is_emptied():
     assert plan((), {"a": Held(40), "b": Held(40, leaving=True)}) == PlacePlan(remove=("a",))
 
 
-def test_a_smaller_capacity_removes_what_no_longer_fits():
+def test_a_smaller_capacity_removes_models_that_no_longer_fit():
     held = {"a": Held(40, "2026-01-01"), "b": Held(40, "2026-01-02")}
     assert plan((A, B), held, capacity=50) == PlacePlan(remove=("a",), no_room=("a",))
 

@@ -38,6 +38,6 @@ def test_only_declared_fields_are_kept_at_every_depth():
     assert declared_part(STATUS, {}) == STATUS
 
 
-def test_undeclared_fields_are_named_by_their_paths():
+def test_undeclared_fields_are_reported_by_path():
     assert list(undeclared_fields(LATER, EARLIER)) == ["effective.memory", "places[].used", "device"]
     assert list(undeclared_fields(EARLIER, LATER)) == []

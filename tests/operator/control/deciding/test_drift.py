@@ -78,7 +78,7 @@ def test_foreign_metadata_is_no_drift(change):
     assert not has_drifted(CHILDREN["Service"], body)
 
 
-def test_added_keys_are_removed_by_name_and_keyed_lists_are_replaced_whole():
+def test_added_keys_are_removed_individually_and_keyed_lists_are_replaced():
     body = live("Service")
     assert removal_patch(CHILDREN["Service"], body) is None
     body["spec"]["selector"]["foo"] = "bar"

@@ -36,7 +36,7 @@ def test_images_of_sidecars_are_checked_too():
     assert unproved_images(successor(sidecars=[sidecar]), [pod(0, body=live_pod())]) == [("logger:1", "IfNotPresent")]
 
 
-def test_the_image_check_runs_where_the_engine_would_and_is_not_a_pod_of_the_service():
+def test_the_image_check_runs_on_the_engines_nodes_and_is_not_a_service_pod():
     scheduling = {
         "nodeSelector": {"pool": "a"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -62,7 +62,7 @@ def test_the_image_check_fits_on_a_node_that_the_serving_pod_fills():
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
-def test_an_image_that_cannot_be_pulled_is_named(reason):
+def test_an_image_that_cannot_be_pulled_is_reported(reason):
     assert check(waits(reason, "not found")) == ("ImagePullFailed", "s-image-check: not found")
 
 

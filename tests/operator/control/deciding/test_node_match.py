@@ -50,7 +50,7 @@ def test_a_node_with_all_resources_can_run_the_pod():
     assert why(node(), **on(nodeSelector={"pool": "models"})) is None
 
 
-def test_a_selector_without_a_matching_node_is_named_and_counted():
+def test_a_selector_without_a_matching_node_is_reported_and_counted():
     found = why(node(), node("n2"), **on(nodeSelector={"pool": "nope"}))
     assert found == "none of 2 nodes could run the pod: 2 without the label pool=nope"
 
@@ -79,7 +79,7 @@ def test_required_node_affinity_follows_the_schedulers_rules(match, matches):
     assert (why(node(), **required(match)) is None) is matches
 
 
-def test_a_field_of_affinity_is_the_nodes_name_and_a_term_without_expressions_matches_nothing():
+def test_an_affinity_field_matches_the_node_name_and_an_empty_term_matches_nothing():
     assert why(node(), **required(fields=[expression("In", "n1", key="metadata.name")])) is None
     assert why(node(), **required(fields=[expression("In", "n2", key="metadata.name")])) is not None
     assert why(node(), **required()) is not None

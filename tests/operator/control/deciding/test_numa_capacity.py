@@ -40,7 +40,7 @@ def test_capacity_on_one_numa_node_anywhere_is_enough():
     assert why_no_capacity(ASKED, [], A_AND_B) is None
 
 
-def test_memory_of_two_nodes_is_not_capacity_of_one_and_the_closest_is_named():
+def test_memory_of_two_nodes_is_not_added_and_the_closest_node_is_reported():
     told = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
     assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_capacity(ASKED, told, A_AND_B)
     both = service(resources=RESOURCES, numa={"policy": "AllNodes"}).spec

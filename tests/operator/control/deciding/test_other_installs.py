@@ -9,7 +9,7 @@ def written(*managers, subresource="status", operation="Apply"):
     return {"metadata": {"managedFields": entries}}
 
 
-def test_others_are_known_by_the_names_under_which_they_apply_the_status():
+def test_other_installs_are_recognised_by_their_field_managers():
     body = written(str(OWN), str(OTHER), "kubectl", "ballast-operator", "Bad/Name", "a/b/c")
     assert other_installs(body, OWN) == ([OTHER], ["ballast-operator"])
     assert other_installs(written(str(OWN)), OWN) == ([], [])

@@ -25,7 +25,7 @@ def test_a_pod_that_flaps_is_no_progress():
     assert clock.idle_s("a", 2, 3, 20.0) == 20
 
 
-def test_a_complete_service_is_never_idle_and_a_later_failure_starts_the_clock():
+def test_a_complete_service_never_times_out_and_a_later_failure_starts_the_timeout():
     clock = ProgressClock()
     clock.idle_s("a", 3, 3, 0.0)
     assert clock.idle_s("a", 3, 3, 500.0) == 0
@@ -43,7 +43,7 @@ def test_progress_clears_a_failure_and_a_restart_of_the_operator_keeps_it():
     assert not clock.failed
 
 
-def test_a_pull_without_trouble_does_not_count_as_time_without_progress():
+def test_a_pull_without_failures_does_not_count_as_time_without_progress():
     clock = ProgressClock()
     clock.idle_s("a", 0, 1, 0.0)
     assert clock.idle_s("a", 0, 1, 5000.0, is_pulling=True) == 0

@@ -72,7 +72,7 @@ def test_a_pull_runs_and_is_done():
 
 
 @pytest.mark.parametrize("reason", ["HubUnreachable", "TokenRefused", "VolumeFull"])
-def test_the_trouble_of_a_pull_is_known_before_and_while_it_runs_again(reason):
+def test_the_failure_of_a_pull_is_known_before_and_during_its_retry(reason):
     trouble = Trouble(reason, "why")
     assert judge(JOB, [container(said(reason))]).trouble == trouble
     waits = container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, said(reason))
@@ -94,7 +94,7 @@ def test_the_trouble_of_a_pull_is_known_before_and_while_it_runs_again(reason):
         ({"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}, "CreateContainerConfigError", "no"),
     ],
 )
-def test_a_failing_container_is_a_trouble(state, reason, message):
+def test_a_failing_container_is_reported_as_a_failure(state, reason, message):
     assert judge(JOB, [container(state, phase="Pending")]).trouble == Trouble(reason, message)
 
 

@@ -55,7 +55,7 @@ def test_surplus_replicas_are_stopped():
     assert names(plan(0, pod(0)).stop) == ["s-0"]
 
 
-def test_a_new_spec_takes_serving_replicas_one_after_the_other():
+def test_a_new_spec_replaces_serving_replicas_one_by_one():
     old = [pod(number, spec_hash="old") for number in range(3)]
     assert names(plan(3, *old).stop) == ["s-2"]
     assert plan(3, old[0], old[1], pod(2, ready=False)).stop == ()

@@ -93,7 +93,7 @@ def test_a_surge_pod_starts_first_and_stops_last():
     assert stopped(2, pod(0), pod(1), pod(2), **surge) == ["s-2"]
 
 
-def test_a_service_that_is_scaled_down_keeps_a_pod_that_serves_until_the_others_do():
+def test_scaling_down_keeps_a_serving_pod_until_the_others_serve():
     waiting = [pod(number, ready=False) for number in range(2)]
     assert stopped(2, *waiting, pod(2), pod(3)) == ["s-3"]
     assert stopped(2, pod(0), waiting[1], pod(2), pod(3)) == ["s-2", "s-3"]

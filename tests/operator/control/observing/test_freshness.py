@@ -39,7 +39,7 @@ def test_objects_that_change_or_disappear_between_lists_do_not_make_watches_stal
     assert freshness.stale_s(800.0) == 0
 
 
-def test_an_object_that_is_newer_than_the_list_is_not_forgotten():
+def test_an_object_newer_than_the_list_is_kept():
     freshness = Freshness()
     freshness.watched(body("a", 1), gone=False)
     freshness.compare([], 0.0)

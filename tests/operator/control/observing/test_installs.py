@@ -119,7 +119,7 @@ def test_an_older_install_is_known_before_it_writes_anything():
 
 
 @pytest.mark.parametrize(("namespaces", "acts"), [("", False), ("team", False), ("x,team", False), ("x", True)])
-def test_an_install_for_other_namespaces_is_no_rival(namespaces, acts):
+def test_an_install_for_other_namespaces_is_no_conflict(namespaces, acts):
     found = looked(Leases(b=marked(lease("2026-01-01T00:00:00Z"), namespaces)), body=NEW)
     assert found.acts == acts
 
@@ -142,7 +142,7 @@ def test_other_installs_are_known_by_their_writes_if_leases_may_not_be_listed():
     assert api.lists == 2  # once for each process
 
 
-def test_an_older_install_that_returns_waits_until_the_younger_one_has_seen_it():
+def test_a_returning_older_install_waits_until_the_newer_one_notices_it():
     api = Leases(a=lease("2026-01-01T00:00:00Z"), b=marked(lease("2026-01-02T00:00:00Z")))
     now = [100.0]
     installs = Installs(api, OWN, lambda: now[0])

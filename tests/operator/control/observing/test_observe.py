@@ -36,7 +36,7 @@ NOBODYS = {"ownerReferences": [], "labels": {}}
         (live_pod(name="web-7d4b", **NOBODYS), None),
     ],
 )
-def test_a_pod_under_a_replicas_name_is_ours_or_an_earlier_owners_or_foreign(body, whose):
+def test_a_pod_with_a_replicas_name_is_classified_by_its_owner(body, whose):
     found = dict(zip(("ours", "earlier_owner_pods", "foreign_pods"), sort_pods(service(), [body]), strict=True))
     assert {kind: [pod.name for pod in pods] for kind, pods in found.items() if pods} == (
         {whose: [body["metadata"]["name"]]} if whose else {}

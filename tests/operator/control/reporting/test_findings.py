@@ -105,7 +105,7 @@ def test_an_engine_that_sees_no_gpu_gets_a_hint_about_runtime_classes():
         (None, "ContainerCreating"),
     ],
 )
-def test_a_container_that_does_not_start_has_its_reason(waiting, reason):
+def test_a_container_that_does_not_start_is_reported_with_its_reason(waiting, reason):
     assert reasons(seen(not_running(waiting=waiting)))["ModelLoaded"] == ("False", reason)
 
 
@@ -163,7 +163,7 @@ def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection
     assert reasons(seen(), service(replicas=0))["Available"] == ("False", "ScaledToZero")
 
 
-def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_that_is_allowed():
+def test_an_engine_on_the_cpu_of_a_gpu_pod_is_ready_only_if_allowed():
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 1}
     on_cpu = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device="cpu")
     asked = service(resources=resources)
@@ -175,7 +175,7 @@ def test_an_engine_that_has_a_gpu_and_computes_on_the_cpu_is_not_ready_unless_th
         assert reasons(seen(pod(of=allowed), report=on_cpu), allowed)["Ready"] == ("True", "Serving")
 
 
-def test_a_lost_node_is_named_and_how_to_free_the_pod_that_waits_for_it():
+def test_a_lost_node_is_reported_with_how_to_free_its_pod():
     lost = {"n1": "node n1 is not ready since 2026-01-01T00:00:00Z (NodeStatusUnknown)"}
     silent = seen(pod(ready=False), report=PodReport(), lost_nodes=lost)
     assert reasons(silent)["Ready"] == ("False", "NodeNotReady")
@@ -192,7 +192,7 @@ def test_conflicts_come_first():
     assert reasons(seen(pod(), refusals=("quota",)))["Ready"] == ("False", "ChildRefused")
 
 
-def test_a_service_that_is_not_reached_through_its_address_is_not_ready():
+def test_a_service_unreachable_at_its_address_is_not_ready():
     assert reasons(seen(pod(), service_failure="refused"))["Ready"] == ("False", "ServiceUnreachable")
 
 
@@ -220,7 +220,7 @@ def test_every_replica_counts():
     assert found["EndpointReady"] == ("False", "PodsNotReady")
 
 
-def test_an_image_volume_that_the_api_server_dropped_is_named():
+def test_an_image_volume_dropped_by_the_api_server_is_reported():
     asked = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
     assert reasons(seen(pod(of=asked)), asked)["Ready"] == ("True", "Serving")
     dropped = seen(pod(of=asked, volumes=frozenset({"scratch"})))

@@ -40,7 +40,7 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
         ({"nodes": []}, "NodesUnknown", "cannot determine"),
     ],
 )
-def test_faults_of_pinning_are_named(report, reason, said):
+def test_pinning_faults_are_reported(report, reason, said):
     found = verdict(report)
     assert (found.pinned, found.reason) == (False, reason)
     assert said in found.message
@@ -90,7 +90,7 @@ def test_all_nodes_may_use_cpus_and_memory_of_several_nodes():
     assert "topologyManagerPolicy best-effort" in of_one.message
 
 
-def test_a_sidecar_that_takes_the_pods_guarantee_is_named():
+def test_a_sidecar_that_prevents_guaranteed_qos_is_reported():
     found = verdict({}, pod(other_containers=("istio-proxy",), qos="Burstable"))
     assert found.reason == "SidecarInjected"
     assert "istio-proxy" in found.message
@@ -98,7 +98,7 @@ def test_a_sidecar_that_takes_the_pods_guarantee_is_named():
     assert verdict({}, pod(other_containers=("logger",), qos="Guaranteed")).pinned
 
 
-def test_an_unknown_share_is_no_remote_page_and_is_left_out():
+def test_an_unknown_fraction_of_remote_pages_is_omitted():
     assert verdict({"share_local": None}).pinned
     placement = read_placement(pod(), {**GOOD, "share_local": None, "gpu_node": None}).to_api()
     assert placement == {"pod": "s-0", "node": "n1", "cpus": "2-3", "memoryNodes": "1"}

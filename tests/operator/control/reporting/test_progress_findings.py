@@ -39,7 +39,7 @@ def progressing(evidence, of=None):
 
 
 @pytest.mark.parametrize("reason", TROUBLES)
-def test_a_trouble_ends_progress_at_the_deadline(reason):
+def test_a_failure_ends_progress_at_the_deadline(reason):
     trouble = TROUBLES[reason]
     assert progressing(seen(trouble, idle_s=DEADLINE_S - 1))[0] == "True"
     late = found(seen(trouble, idle_s=DEADLINE_S))

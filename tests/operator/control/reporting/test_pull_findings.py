@@ -26,7 +26,7 @@ def test_each_step_is_reported():
 
 
 @pytest.mark.parametrize("seen_reason", FIXES)
-def test_every_trouble_has_a_fix_and_is_trouble(seen_reason):
+def test_every_pull_failure_has_a_fix_and_is_reported_as_a_failure(seen_reason):
     finding = found(Pull(trouble=Trouble(seen_reason, "said")))
     assert finding.troubles
     assert FIXES[seen_reason] in finding.message
@@ -37,7 +37,7 @@ def test_an_unknown_reason_becomes_pull_failed():
     assert found(Pull(trouble=Trouble("Nonsense", "line"))).reason == "PullFailed"
 
 
-def test_a_pull_that_resumes_after_a_trouble_reports_both_and_is_no_trouble():
+def test_a_resumed_pull_reports_its_progress_and_the_earlier_failure():
     finding = found(Pull(running=True, progress=0.1, trouble=Trouble("HubUnreachable", "timeout")))
     assert not finding.troubles
     assert "10 % done, after timeout" in finding.message

@@ -81,7 +81,7 @@ def test_a_removal_tolerates_every_taint_and_needs_no_token():
     }
 
 
-def test_a_pod_reads_its_model_alone_on_a_node_that_has_it():
+def test_a_pod_mounts_only_its_model_on_a_node_that_has_it():
     cache = model_cache(SCOPE)
     one = service(model={"source": {"cache": {"name": "models", "model": "tiny"}}})
     found = found_model(cache, cache.spec.models[0], ("n1", "n2"))

@@ -34,7 +34,7 @@ def policy_ports(one):
     return [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]]
 
 
-def test_services_with_the_same_source_share_a_job_and_others_do_not():
+def test_only_services_with_the_same_source_share_a_job():
     assert name_of(pulled()) == name_of(pulled(image="another:2", env=[{"name": "A", "value": "b"}]))
     others = (
         pulled(revision="v2"),

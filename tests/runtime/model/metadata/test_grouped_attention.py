@@ -49,7 +49,7 @@ WITH_NORMS = changed(GLM_SPEC, options=frozenset({QK_NORM}))
     [QWEN3_SPEC, GLM_SPEC, WITH_NORMS, MINIMAX_SPEC, HUNYUAN_SPEC, DOTS_SPEC],
     ids=["qwen3", "glm", "norms and no biases", "minimax", "hunyuan", "dots"],
 )
-def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path, spec: ModelSpec) -> None:
+def test_dimensions_come_from_the_file_and_other_values_from_the_architecture(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec)
     check_tensors(gguf, spec)
     found = read_spec(gguf)
@@ -71,7 +71,7 @@ def test_a_norm_of_all_heads_is_as_wide_as_the_heads_together(tmp_path: Path) ->
         check_tensors(narrow, spec)
 
 
-def test_hunyuan_files_say_by_their_tensors_which_layers_are_dense(tmp_path: Path) -> None:
+def test_hunyuan_tensors_determine_which_layers_are_dense(tmp_path: Path) -> None:
     routers = dict.fromkeys(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))
     assert read_spec(file_of(tmp_path, HUNYUAN_SPEC)).routed_layers == (1, 2)
     without = file_of(tmp_path, HUNYUAN_SPEC, shapes=routers)
@@ -121,7 +121,7 @@ def test_planes_are_keys_and_values_of_all_their_heads() -> None:
     assert QWEN3_SPEC.kv_numbers == 128 * QWEN3_SPEC.num_layers
 
 
-def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path) -> None:
+def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path) -> None:
     counted = {"block_count": GLM_SPEC.num_layers + 1, "nextn_predict_layers": 1}
     extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_q.weight": (128, 64), "blk.3.attn_q.bias": (128,)}
     gguf = file_of(tmp_path, GLM_SPEC, counted, extra)
@@ -182,7 +182,7 @@ def test_senseless_numbers_are_refused(tmp_path: Path, metadata: dict[str, Any],
         ({"blk.2.attn_k.bias": (64,)}, r"is a bias of blk\.2\.attn_k\.weight, which is not supported"),
     ],
 )
-def test_weights_that_would_be_left_out_are_refused(
+def test_files_with_unused_weights_are_rejected(
     tmp_path: Path, shapes: dict[str, tuple[int, ...] | None], message: str
 ) -> None:
     gguf = file_of(tmp_path, QWEN3_SPEC, shapes=shapes)

@@ -121,7 +121,7 @@ def refusal(gguf: GgufModel, config: HfConfig | None = None) -> str:
     ],
     ids=["v2-lite", "v2", "v3", "k2", "k2-thinking", "glm-flash"],
 )
-def test_a_known_model_needs_none_of_the_keys_that_old_files_lack(
+def test_a_known_model_needs_no_keys_that_old_files_lack(
     tmp_path: Path, spec: ModelSpec, without: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = read_spec(file_of(tmp_path, spec, ()))
@@ -137,7 +137,7 @@ def test_a_known_model_needs_none_of_the_keys_that_old_files_lack(
             assert sum(f"no deepseek2.{key}; using " in message for message in caplog.messages) == 1
 
 
-def test_k2_without_betas_turns_at_the_speeds_of_its_own_config(tmp_path: Path) -> None:
+def test_k2_without_betas_uses_the_frequencies_of_its_config(tmp_path: Path) -> None:
     """With the paper's beta_fast of 32, 11 of the 32 pairs would turn up to 9 times slower."""
     found = inverse_frequencies(read_spec(file_of(tmp_path, K2, BETAS)).rope)
     rope = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 4096}
@@ -147,7 +147,7 @@ def test_k2_without_betas_turns_at_the_speeds_of_its_own_config(tmp_path: Path) 
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
 
 
-def test_a_cut_down_file_of_a_known_model_is_that_model(tmp_path: Path) -> None:
+def test_a_reduced_file_of_a_known_model_is_recognised(tmp_path: Path) -> None:
     no_dense = changed(V3, num_layers=1, num_dense_layers=0, dense_width=0)
     gguf = file_of(tmp_path, no_dense, ("expert_group_count", "expert_group_used_count"))
     assert read_spec(gguf).routing.num_groups == 8
@@ -199,6 +199,6 @@ def test_weights_of_shared_experts_without_their_number_are_not_left_out(tmp_pat
         read_spec(gguf)
 
 
-def test_every_row_of_the_table_is_of_its_own() -> None:
+def test_every_row_of_the_table_is_unique() -> None:
     rows = [(model.dimensions, tuple(sorted(model.values.items()))) for model in KNOWN_MODELS]
     assert len(set(rows)) == len(rows)

@@ -38,7 +38,7 @@ def mixers(spec: ModelSpec) -> list[GroupedSpec]:
 
 
 @pytest.mark.parametrize("spec", [MIMO_SPEC, APART], ids=["fused", "apart"])
-def test_a_file_says_what_each_layer_has(tmp_path: Path, spec: ModelSpec) -> None:
+def test_a_file_describes_each_layer(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec=spec)
     found = read_spec(gguf)
     check_tensors(gguf, found)
@@ -62,7 +62,7 @@ def test_a_layers_cache_has_its_own_width() -> None:
     assert MIMO_FLASH_SPEC.kv_numbers == 9 * 4 * 320 + 39 * 8 * 320
 
 
-def test_arrays_may_count_blocks_that_predict_several_tokens(tmp_path: Path) -> None:
+def test_arrays_may_include_prediction_blocks(tmp_path: Path) -> None:
     shapes = shapes_of(MIMO_SPEC) | {"blk.4.nextn.eh_proj.weight": (64, 128), "blk.4.attn_norm.weight": (64,)}
     metadata = {
         "block_count": 5,
@@ -74,7 +74,7 @@ def test_arrays_may_count_blocks_that_predict_several_tokens(tmp_path: Path) -> 
     assert changed(found, **ROUNDED) == changed(MIMO_SPEC, **ROUNDED)
 
 
-def test_layers_with_a_window_may_have_widths_of_their_own(tmp_path: Path) -> None:
+def test_layers_with_a_window_may_have_different_widths(tmp_path: Path) -> None:
     metadata = {"attention.key_length_swa": 32, "attention.value_length_swa": 16, "rope.dimension_count_swa": 8}
     found = mixers(read_spec(file_of(tmp_path, metadata)))
     assert [(mixer.head_dim, mixer.v_dim, mixer.rope.dim) for mixer in found] == [
@@ -95,7 +95,7 @@ def test_layers_with_a_window_may_have_widths_of_their_own(tmp_path: Path) -> No
     ],
     ids=["flash", "pro", "config"],
 )
-def test_a_file_without_the_scale_of_values_gets_the_models_and_the_log_says_so(
+def test_a_file_without_the_value_scale_uses_the_models_and_logs_it(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     changes: dict[str, int],
@@ -116,9 +116,7 @@ def test_a_file_without_the_scale_of_values_gets_the_models_and_the_log_says_so(
     assert source in caplog.text
 
 
-def test_a_file_with_the_scale_of_values_has_its_own_and_the_log_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_value_scale_of_a_file_is_used_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = read_spec(file_of(tmp_path, {"attention.value_scale": 0.25}))
     assert {mixer.value_scale for mixer in mixers(found)} == {0.25}
     assert "value_scale" not in caplog.text

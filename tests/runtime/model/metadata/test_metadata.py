@@ -88,7 +88,7 @@ def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec
 
 @pytest.mark.parametrize("mla", ["split", "joint"])
 @pytest.mark.parametrize("arch", PRESETS)
-def test_the_config_of_a_model_changes_nothing_that_its_file_says(tmp_path: Path, arch: str, mla: str) -> None:
+def test_a_config_does_not_override_values_of_the_file(tmp_path: Path, arch: str, mla: str) -> None:
     tiny = write_tiny_model(tmp_path, arch=arch, mla=mla, num_shards=2)
     gguf = open_gguf(tiny.gguf)
     spec = read_spec(gguf, read_config(tmp_path / "config"))
@@ -133,7 +133,7 @@ def test_a_missing_ordinary_layer_is_not_taken_for_a_prediction_block(tmp_path: 
         check_tensors(gguf, read_spec(gguf))
 
 
-def test_expert_width_may_be_given_layer_by_layer(tmp_path: Path) -> None:
+def test_expert_width_may_be_given_per_layer(tmp_path: Path) -> None:
     assert spec_of(tmp_path, metadata={"expert_feed_forward_length": [0, 32, 32]}).widest_expert == 32
     with pytest.raises(ModelError, match=r"expert_feed_forward_length=\[0, 32, 48\]; expected one and the same"):
         spec_of(tmp_path, metadata={"expert_feed_forward_length": [0, 32, 48]})
@@ -141,7 +141,7 @@ def test_expert_width_may_be_given_layer_by_layer(tmp_path: Path) -> None:
         spec_of(tmp_path, metadata={"expert_feed_forward_length": [32]})
 
 
-def test_the_vocabulary_is_what_the_embedding_holds(tmp_path: Path) -> None:
+def test_the_vocabulary_size_is_that_of_the_embedding(tmp_path: Path) -> None:
     assert spec_of(tmp_path, changed(V3_SPEC, vocab_size=56), {"vocab_size": 40}).vocab_size == 56
 
 
@@ -169,7 +169,7 @@ def test_group_counts_missing_in_the_file_come_from_the_config_and_are_logged(
     assert "using n_group=4 of config.json" in caplog.text
 
 
-def test_v2_lite_routes_greedily_whatever_groups_its_file_names(tmp_path: Path) -> None:
+def test_v2_lite_routes_greedily_for_any_groups_in_its_file(tmp_path: Path) -> None:
     found = spec_of(
         tmp_path,
         V2_SPEC,
@@ -180,9 +180,7 @@ def test_v2_lite_routes_greedily_whatever_groups_its_file_names(tmp_path: Path) 
 
 @pytest.mark.parametrize("spec", [V2_SPEC, V3_SPEC], ids=["softmax", "sigmoid"])
 @pytest.mark.parametrize("norm", [True, False])
-def test_weights_are_normalised_as_the_file_says_whatever_the_gating(
-    tmp_path: Path, spec: ModelSpec, norm: bool
-) -> None:
+def test_weights_are_normalised_by_the_file_for_any_gating(tmp_path: Path, spec: ModelSpec, norm: bool) -> None:
     assert spec_of(tmp_path, spec, {"expert_weights_norm": norm}).routing.normalize_weights is norm
     assert (
         spec_of(tmp_path, spec, {"expert_weights_norm": None}, {"norm_topk_prob": norm}).routing.normalize_weights
@@ -210,7 +208,7 @@ def test_the_stored_multiplier_is_a_tenth_of_mscale_all_dim(tmp_path: Path) -> N
     assert yarn.attention_factor == 1.0
 
 
-def test_a_multiplier_of_zero_leaves_the_softmax_and_scales_cos_and_sin(tmp_path: Path) -> None:
+def test_a_multiplier_of_zero_scales_cos_and_sin_but_not_the_softmax(tmp_path: Path) -> None:
     yarn = yarn_of(tmp_path, {"rope.scaling.yarn_log_multiplier": 0.0})
     assert yarn.mscale_all_dim == 0.0
     assert yarn.attention_factor == pytest.approx(1 + 0.1 * math.log(40))
@@ -287,7 +285,7 @@ def test_no_scaling_type_means_no_yarn_and_another_type_is_refused(tmp_path: Pat
         "rope.scaling.original_context_length",
     ],
 )
-def test_a_missing_or_senseless_key_is_named(tmp_path: Path, key: str) -> None:
+def test_a_missing_or_invalid_key_is_reported(tmp_path: Path, key: str) -> None:
     for value, found in ((None, " is missing"), (0, "=0"), ("many", "=many")):
         with pytest.raises(ModelError, match=rf"m\.gguf: deepseek2\.{key}{found}; expected") as raised:
             spec_of(tmp_path, metadata={key: value})
@@ -368,7 +366,7 @@ def test_config_json_is_read_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [V3_SPEC, V2_LITE_SPEC, changed(V3_SPEC, mla_layout="joint")])
-def test_every_missing_tensor_is_named_with_the_shape_expected(tmp_path: Path, spec: ModelSpec) -> None:
+def test_every_missing_tensor_is_reported_with_its_expected_shape(tmp_path: Path, spec: ModelSpec) -> None:
     decide_the_layout = ("token_embd.weight", "output.weight", "blk.0.attn_")
     gguf = open_gguf(write_model(tmp_path / "m.gguf", spec))
     for name, shape in shapes_of(spec).items():
@@ -381,12 +379,12 @@ def test_every_missing_tensor_is_named_with_the_shape_expected(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_q_a.weight", "blk.0.attn_k_b.weight"])
-def test_a_missing_tensor_that_decides_the_layout_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_tensor_that_determines_the_layout_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match=name.replace(".", r"\.")):
         spec_of(tmp_path, shapes={name: None})
 
 
-def test_a_wrong_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
+def test_a_wrong_shape_is_reported_with_both_shapes(tmp_path: Path) -> None:
     name = "blk.1.ffn_up_exps.weight"
     gguf = open_gguf(write_model(tmp_path / "m.gguf", V3_SPEC, shapes={name: (8, 32, 96)}))
     with pytest.raises(ModelError) as raised:
@@ -474,7 +472,7 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "qwen3moe-next"}, "which is another architecture than qwen3moe; supported are"),
     ],
 )
-def test_a_file_of_another_architecture_is_refused_as_what_it_is(
+def test_a_file_of_another_architecture_is_rejected_with_its_name(
     tmp_path: Path, general: dict[str, str], told: str
 ) -> None:
     keys = {f"general.{key}": value for key, value in general.items()}

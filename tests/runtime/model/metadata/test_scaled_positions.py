@@ -67,7 +67,7 @@ def test_yarn_is_that_of_transformers(
     assert softmax_scale(found.layers[0].mixer) == pytest.approx(1 / math.sqrt(spec.layers[0].mixer.query_dim))
 
 
-def test_without_other_keys_cos_and_sin_grow_by_the_published_formula(tmp_path: Path) -> None:
+def test_cos_and_sin_are_scaled_by_the_published_formula_by_default(tmp_path: Path) -> None:
     found = spec_of(tmp_path, QWEN3_SPEC, **PUBLISHED)
     assert found.rope.yarn is not None
     assert found.rope.yarn.attention_factor == pytest.approx(1.1386294361)  # 0.1 * ln(4) + 1

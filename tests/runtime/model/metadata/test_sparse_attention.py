@@ -52,7 +52,7 @@ def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
     }
 
 
-def test_index_keys_are_a_plane_of_the_layers_that_have_an_indexer() -> None:
+def test_layers_with_an_indexer_have_index_keys_in_the_cache() -> None:
     widths = [[(plane.name, plane.width) for plane in planes] for planes in GLM_DSA_SPEC.planes]
     full, shared = [("latent", 80), ("index keys", 32)], [("latent", 80)]
     assert widths == [full, full, full, shared, shared, full]
@@ -60,7 +60,7 @@ def test_index_keys_are_a_plane_of_the_layers_that_have_an_indexer() -> None:
     assert V32_SPEC.kv_numbers == 3 * (80 + 32)
 
 
-def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
+def test_layers_with_a_shared_indexer_need_no_indexer_tensors(tmp_path: Path) -> None:
     assert not any(name.startswith(("blk.3.indexer", "blk.4.indexer")) for name in expected_tensors(GLM_DSA_SPEC))
     kept = file_of(tmp_path, GLM_DSA_SPEC, shapes={"blk.4.indexer.proj.weight": (16, 64)})
     check_tensors(kept, read_spec(kept))
@@ -73,7 +73,7 @@ def test_layers_that_share_need_no_tensors_of_their_own(tmp_path: Path) -> None:
     ("context", "layers"),
     [(202752, (True,) * 6), (1048576, (True, True, True, False, False, False)), (2**20 + 1, None)],
 )
-def test_glm_files_that_do_not_say_it_share_from_a_million_tokens_on(
+def test_glm_files_without_the_key_share_indexers_from_a_million_tokens(
     tmp_path: Path, context: int, layers: tuple[bool, ...] | None
 ) -> None:
     metadata = {"attention.indexer.types": None, "context_length": context}
@@ -83,7 +83,7 @@ def test_glm_files_that_do_not_say_it_share_from_a_million_tokens_on(
 
 
 @SPECS
-def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: Path, spec: ModelSpec) -> None:
+def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path, spec: ModelSpec) -> None:
     counted: dict[str, Any] = {"block_count": spec.num_layers + 1, "nextn_predict_layers": 1}
     if spec is GLM_DSA_SPEC:
         counted["attention.indexer.types"] = [True, True, True, False, False, True, True]
@@ -100,7 +100,7 @@ def test_the_block_that_predicts_several_tokens_is_none_of_the_layers(tmp_path: 
     assert found.num_layers == spec.num_layers
 
 
-def test_a_file_of_the_block_that_predicts_alone_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_only_a_prediction_block_is_rejected(tmp_path: Path) -> None:
     counted = {"block_count": 4, "nextn_predict_layers": 1}
     only = {name: None for name in expected_tensors(V32_SPEC) if name.startswith("blk.")}
     extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_norm.weight": (64,)}
@@ -158,7 +158,7 @@ def test_an_indexer_in_a_file_of_v3_is_refused(tmp_path: Path) -> None:
         read_spec(file_of(tmp_path, V3_SPEC, {"attention.indexer.top_k": 24}))
 
 
-def test_a_choice_of_more_than_the_context_is_one_of_all(tmp_path: Path) -> None:
+def test_choosing_more_positions_than_the_context_chooses_all(tmp_path: Path) -> None:
     found = read_spec(file_of(tmp_path, V32_SPEC, {"attention.indexer.top_k": 2**31 - 1}))
     assert [index.top_k for index in found.choices] == [V32_SPEC.context_length]
 
@@ -178,7 +178,7 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
         read_spec(file_of(tmp_path, V32_SPEC), HfConfig.model_validate(config))
 
 
-def test_a_config_of_the_same_model_says_what_the_file_does(tmp_path: Path) -> None:
+def test_config_and_file_of_a_model_agree(tmp_path: Path) -> None:
     config = {"index_topk": 2**31 - 1, "indexer_types": ["full", "full", "full", "shared", "shared", "full", "full"]}
     file = file_of(tmp_path, GLM_DSA_SPEC, {"attention.indexer.top_k": 2**31 - 1})
     assert read_spec(file, HfConfig.model_validate(config)).context_length < 2**31 - 1

@@ -55,7 +55,7 @@ def units(spec: ModelSpec) -> list[tuple[object, object]]:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"expert_gating_func": None, "expert_weights_norm": None}])
-def test_a_file_says_what_its_layers_are(tmp_path: Path, metadata: dict[str, Any]) -> None:
+def test_a_file_describes_its_layers(tmp_path: Path, metadata: dict[str, Any]) -> None:
     gguf = file_of(tmp_path, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)
@@ -175,7 +175,7 @@ def test_factors_that_are_not_above_zero_are_refused(tmp_path: Path) -> None:
         load_weights(gguf, read_spec(gguf), STEP_SPEC.vocab_size, packing, lambda _: None)
 
 
-def test_factors_divide_the_frequencies_of_their_rotation_alone() -> None:
+def test_factors_divide_only_the_frequencies_of_their_rotation() -> None:
     factors = np.array([1.0, 2.0, 4.0, 99.0], np.float32)
     plain = build_rope_table(RopeSpec(6, 100.0, None), 9, factors)
     divided = build_rope_table(RopeSpec(6, 100.0, None, has_factors=True), 9, factors)

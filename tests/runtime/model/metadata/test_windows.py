@@ -36,7 +36,9 @@ def windows(spec: ModelSpec) -> list[int | None]:
 @pytest.mark.parametrize(
     "metadata", [{}, {"expert_gating_func": 3, "expert_weights_norm": False}], ids=["bare", "said"]
 )
-def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path, metadata: dict[str, Any]) -> None:
+def test_dimensions_come_from_the_file_and_other_values_from_the_architecture(
+    tmp_path: Path, metadata: dict[str, Any]
+) -> None:
     gguf = file_of(tmp_path, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)
@@ -49,7 +51,7 @@ def test_a_file_says_its_dimensions_and_its_architecture_the_rest(tmp_path: Path
     )
 
 
-def test_every_product_of_a_layer_but_those_of_norms_has_a_bias() -> None:
+def test_every_linear_layer_has_a_bias() -> None:
     tensors = expected_tensors(GPT_OSS_SPEC)
     matrices = {name.removesuffix(".weight") for name in tensors if name.startswith("blk.1.") and "norm" not in name}
     with_bias = {name.removesuffix(".bias") for name in tensors if name.startswith("blk.1.") and name.endswith(".bias")}

@@ -58,7 +58,7 @@ def read(file: BlockFile, block: int) -> NDArray[np.uint8] | None:
     return found if file.read(block, found) else None
 
 
-def test_another_process_finds_what_was_written(tmp_path: Path) -> None:
+def test_another_process_finds_written_blocks(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         found = file.restored()
@@ -70,7 +70,7 @@ def test_another_process_finds_what_was_written(tmp_path: Path) -> None:
         assert read(file, 1) is None
 
 
-def test_blocks_come_back_with_their_salts(tmp_path: Path) -> None:
+def test_blocks_are_restored_with_their_salts(tmp_path: Path) -> None:
     salt = (2**64 - 1, 7)
     with opened(tmp_path) as file:
         file.write(3, 0, tokens(3), salt, content(3))
@@ -85,21 +85,21 @@ def test_blocks_come_back_with_their_salts(tmp_path: Path) -> None:
     }
 
 
-def test_what_follows_a_block_that_was_written_over_is_gone(tmp_path: Path) -> None:
+def test_blocks_after_an_overwritten_block_are_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.write(5, 0, tokens(50), NO_SALT, content(50))
     assert restored(tmp_path) == [6, 3, 5]
 
 
-def test_what_follows_a_block_that_came_again_is_gone(tmp_path: Path) -> None:
+def test_blocks_after_a_rewritten_block_are_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.write(5, 3, tokens(5), NO_SALT, content(5))
     assert restored(tmp_path) == [6, 5, 3], "7 was written after another 5"
 
 
-def test_a_dropped_block_takes_what_follows_along(tmp_path: Path) -> None:
+def test_a_dropped_block_also_drops_its_successors(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.drop(3)
@@ -128,7 +128,7 @@ def test_damaged_content_is_found_when_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_left", "expected"), [(0, []), (3, [3]), (6, [5, 6, 3]), (7, [6, 7, 5, 3])])
 @pytest.mark.parametrize("name", ["heads", "contents"])
-def test_a_file_that_was_cut_short_holds_what_is_left(
+def test_a_truncated_file_keeps_its_remaining_blocks(
     tmp_path: Path, name: str, num_left: int, expected: list[int]
 ) -> None:
     path = filled(tmp_path) / name
@@ -140,7 +140,7 @@ def test_a_file_that_was_cut_short_holds_what_is_left(
             assert np.array_equal(read(file, block), content(block))
 
 
-def test_files_of_noise_hold_nothing(tmp_path: Path) -> None:
+def test_files_of_noise_contain_no_blocks(tmp_path: Path) -> None:
     path = filled(tmp_path)
     noise = np.random.default_rng(1).integers(0, 256, 100_000, np.uint8).tobytes()
     for name in ("heads", "contents"):
@@ -148,7 +148,7 @@ def test_files_of_noise_hold_nothing(tmp_path: Path) -> None:
     assert restored(tmp_path) == []
 
 
-def test_a_smaller_bound_keeps_what_is_within_it(tmp_path: Path) -> None:
+def test_a_smaller_limit_keeps_blocks_within_it(tmp_path: Path) -> None:
     path = filled(tmp_path)
     with opened(tmp_path, num_blocks=6) as file:
         assert file.restored().blocks.tolist() == [5, 6, 3]
@@ -163,7 +163,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_other_sets_are_removed_unless_somebody_uses_them(tmp_path: Path) -> None:
+def test_other_sets_are_removed_unless_in_use(tmp_path: Path) -> None:
     (tmp_path / "ballast-kv-notes").mkdir()
     (tmp_path / "letters").write_text("mine")
     with opened(tmp_path, OTHER) as used:
@@ -174,7 +174,7 @@ def test_other_sets_are_removed_unless_somebody_uses_them(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ballast-kv-notes", "letters"]
 
 
-def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
+def test_only_the_own_set_counts_towards_the_limit(tmp_path: Path) -> None:
     assert kept_bytes(tmp_path, KEY) == 0
     with opened(tmp_path, OTHER) as other:
         other.write(1, 0, tokens(1), NO_SALT, content(1))
@@ -184,7 +184,7 @@ def test_only_the_own_set_counts_as_room(tmp_path: Path) -> None:
         assert kept_bytes(tmp_path, KEY) >= BLOCK_BYTES
 
 
-def test_what_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_file_writable_by_others_is_rejected(tmp_path: Path) -> None:
     path = filled(tmp_path)
     (path / "heads").chmod(0o666)
     with pytest.raises(BlockFileError, match="only that user may write there"):
@@ -206,7 +206,7 @@ def test_a_folder_that_others_could_write_to_is_emptied(tmp_path: Path) -> None:
     assert restored(tmp_path) == [6, 7, 5, 3]
 
 
-def test_a_write_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_without_disk_space_leaves_nothing_behind(tmp_path: Path) -> None:
     filled(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(tmp_path) as file:
@@ -235,7 +235,7 @@ KILLED_WRITER = """
 """
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_whole_blocks(tmp_path: Path) -> None:
+def test_a_process_killed_during_a_write_leaves_complete_blocks(tmp_path: Path) -> None:
     code = KILLED_WRITER.format(tests=str(Path(__file__).parents[3]), folder=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

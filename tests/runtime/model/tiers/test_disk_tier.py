@@ -73,7 +73,7 @@ def tier(device: Device, tmp_path: Path) -> Any:
     made.close(30)
 
 
-def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) -> None:
+def test_copies_to_the_cache_do_not_block_requests(device: Device, tier: DiskTier) -> None:
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
     assert device.has_begun.wait(30)
     assert tier.poll().fetched == []
@@ -83,7 +83,7 @@ def test_nobody_waits_for_a_copy_to_the_cache(device: Device, tier: DiskTier) ->
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
 
 
-def test_what_is_still_to_come_is_told(device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_blocks_are_reported(device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_tier, "READ_AT_ONCE", 1)
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
     tier.fetch(8, [moved(1, 7)])
@@ -93,7 +93,7 @@ def test_what_is_still_to_come_is_told(device: Device, tier: DiskTier, monkeypat
     wait_for("the first block", lambda: tier.poll().coming == [(7, 1), (8, 1)])
 
 
-def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
+def test_damaged_blocks_are_distinguished_from_cancelled_fetches(
     device: Device, tier: DiskTier, tmp_path: Path
 ) -> None:
     contents = np.memmap(next(tmp_path.glob("*/contents")), np.uint8, mode="r+")
@@ -111,7 +111,7 @@ def test_what_is_damaged_is_told_from_what_nobody_wanted_any_more(
     assert tier.poll().fetched == [Fetched(9, 0)]
 
 
-def test_a_sequence_that_fetches_again_while_its_first_read_lasts_is_told_once(
+def test_a_sequence_that_fetches_again_during_its_first_read_is_reported_once(
     device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preempted after the first fetch was given up, it asks for the same blocks."""
@@ -141,7 +141,9 @@ def test_a_sequence_that_fetches_again_while_its_first_read_lasts_is_told_once(
     assert ends == [Fetched(7, 2), Fetched(8, 1)]
 
 
-def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_that_cannot_be_copied_are_computed(
+    device: Device, tier: DiskTier, caplog: pytest.LogCaptureFixture
+) -> None:
     device.error = RuntimeError("the device is full")
     tier.fetch(7, [moved(1, 5)])
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 0)]
@@ -152,7 +154,7 @@ def test_what_cannot_be_copied_is_computed(device: Device, tier: DiskTier, caplo
     assert wait_for("the next", lambda: tier.poll().fetched) == [Fetched(8, 1)]
 
 
-def test_blocks_of_another_arithmetic_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_computed_differently_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path / "model", arch="v3", mla="split", quant="f32").gguf)
     assert (disk_folder.SOURCES / "rope.py").is_file()
     monkeypatch.setattr(disk_folder, "SOURCES", tmp_path)

@@ -5,7 +5,7 @@ import pytest
 from ballast.model.tiers.read_speed import FORGOTTEN_AFTER_S, KNOWN_FROM_S, ReadSpeed
 
 
-def test_little_says_nothing() -> None:
+def test_few_reads_give_no_speed() -> None:
     speed = ReadSpeed()
     assert speed.block_seconds(0.0) == 0.0
     speed.note(1, KNOWN_FROM_S / 2, 1.0)
@@ -14,7 +14,7 @@ def test_little_says_nothing() -> None:
     assert speed.block_seconds(2.0) == pytest.approx(1.5 * KNOWN_FROM_S)
 
 
-def test_nothing_that_came_in_a_long_time_is_no_speed() -> None:
+def test_a_long_time_without_reads_gives_no_speed() -> None:
     speed = ReadSpeed()
     speed.note(0, 10.0, 1.0)
     assert speed.block_seconds(1.0) == 0.0
@@ -33,7 +33,7 @@ def test_the_latest_counts_most() -> None:
     assert speed.block_seconds(now) > 0.9
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_read_speeds_are_forgotten() -> None:
     speed = ReadSpeed()
     speed.note(1, 10.0, 10.0)
     assert speed.block_seconds(10.0 + FORGOTTEN_AFTER_S) == pytest.approx(10.0)

@@ -28,7 +28,7 @@ def complete(client, *, extra=None, **fields):
     return client.completions.create(model="m", extra_body=GO_ON | (extra or {}), **fields)
 
 
-def test_choices_differ_but_come_again_with_the_same_seed_and_the_prompt_counts_once(client):
+def test_choices_differ_but_are_reproducible_and_the_prompt_counts_once(client):
     def texts(seed):
         reply = chat(client, n=5, seed=seed, temperature=1.0)
         assert [choice.index for choice in reply.choices] == list(range(5))
@@ -43,7 +43,7 @@ def test_choices_differ_but_come_again_with_the_same_seed_and_the_prompt_counts_
     assert chat(client).usage.prompt_tokens == chat(client, n=3).usage.prompt_tokens
 
 
-def test_the_cached_part_of_a_prompt_counts_once_however_many_choices_share_it(client):
+def test_the_cached_part_of_a_prompt_counts_once_for_all_choices(client):
     prompt = "a prompt that no other test sends, " * 12
     cold, warm = (complete(client, prompt=prompt, n=3).usage for _ in range(2))
     assert cold.prompt_tokens_details.cached_tokens == 0
@@ -92,7 +92,7 @@ def test_log_probabilities_spell_the_text_and_belong_to_one_distribution(client)
     assert chat(client).choices[0].logprobs is None
 
 
-def test_echoed_prompts_are_scored_each_and_alike_where_they_are_alike(client):
+def test_echoed_prompts_are_scored_independently_and_consistently(client):
     prompts = ["word " * 60, "word " * 30, PROMPT]
     first, second, third = complete(client, prompt=prompts, echo=True, logprobs=3, n=1).choices
     assert [choice.index for choice in (first, second, third)] == [0, 1, 2]
@@ -127,7 +127,7 @@ def test_a_streamed_completion_says_the_same_log_probabilities_and_echo(client):
     assert said == [{"text": choice.text, **choice.logprobs.model_dump()} for choice in whole.choices]
 
 
-def test_the_first_token_of_a_prompt_has_no_score_and_nothing_need_be_generated(client):
+def test_the_first_prompt_token_has_no_score_and_generation_is_optional(client):
     reply = complete(client, prompt=[[5, 6, 7]], echo=True, logprobs=0, max_tokens=0)
     assert reply.choices[0].logprobs.token_logprobs[0] is None
     assert len(reply.choices[0].logprobs.tokens) == 3
@@ -137,7 +137,7 @@ def test_the_first_token_of_a_prompt_has_no_score_and_nothing_need_be_generated(
     )
 
 
-def test_a_stop_string_ends_one_choice_and_is_kept_when_asked_for(client):
+def test_a_stop_string_ends_one_choice_and_is_included_on_request(client):
     fields = {"n": 4, "seed": 11, "temperature": 1.0, "max_tokens": 30}
     whole = [choice.message.content for choice in chat(client, **fields).choices]
     stop = whole[2][5:8]

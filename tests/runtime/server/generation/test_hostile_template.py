@@ -51,7 +51,7 @@ def chat(server: ServerProcess, content: str) -> tuple[int, Any]:
         ("fill", "it takes more than 512 MiB of memory"),
     ],
 )
-def test_others_are_served_while_a_template_runs_away(hostile: ServerProcess, attack: str, limit: str) -> None:
+def test_other_requests_are_served_during_an_endless_template(hostile: ServerProcess, attack: str, limit: str) -> None:
     with ThreadPoolExecutor() as pool:
         attacks = [pool.submit(chat, hostile, attack) for _ in range(TEXT_THREADS)]
         while not any(attack.done() for attack in attacks):
@@ -66,7 +66,7 @@ def test_others_are_served_while_a_template_runs_away(hostile: ServerProcess, at
     assert chat(hostile, "hello")[0] == 200
 
 
-def test_a_template_that_runs_away_does_not_keep_the_server_from_ending(hostile: ServerProcess) -> None:
+def test_an_endless_template_does_not_prevent_the_server_from_stopping(hostile: ServerProcess) -> None:
     children = Path(f"/proc/{hostile.process.pid}/task/{hostile.process.pid}/children")
     (guarded,) = children.read_text().split()
     with ThreadPoolExecutor() as pool:

@@ -41,7 +41,7 @@ def test_a_suffix_makes_the_prompt_of_a_gap(text: Text) -> None:
     assert another_file not in job(text).sampling.stop_token_ids
 
 
-def test_each_prompt_has_the_same_suffix_and_ids_are_taken_as_they_are(text: Text) -> None:
+def test_each_prompt_has_the_same_suffix_and_ids_are_unchanged(text: Text) -> None:
     several = job(text, prompt=["a", "b"], suffix="c")
     shown = [text.tokenizer.decode(prompt.ids[1:], skip_control=False) for prompt in several.prompts]
     assert shown == [f"{PREFIX}a{SUFFIX}c{MIDDLE}", f"{PREFIX}b{SUFFIX}c{MIDDLE}"]
@@ -49,12 +49,12 @@ def test_each_prompt_has_the_same_suffix_and_ids_are_taken_as_they_are(text: Tex
     assert of_ids.prompts == several.prompts[:1]
 
 
-def test_a_gap_has_no_bos_on_demand(text: Text) -> None:
+def test_infill_omits_bos_on_request(text: Text) -> None:
     (prompt,) = job(text, suffix="c", add_special_tokens=False).prompts
     assert text.tokenizer.decode(prompt.ids, skip_control=False) == f"{PREFIX}ab{SUFFIX}c{MIDDLE}"
 
 
-def test_a_gap_may_begin_with_nothing(text: Text) -> None:
+def test_the_text_before_a_gap_may_be_empty(text: Text) -> None:
     (prompt,) = job(text, prompt="", suffix="c").prompts
     assert text.tokenizer.decode(prompt.ids[1:], skip_control=False) == f"{PREFIX}{SUFFIX}c{MIDDLE}"
 
@@ -66,7 +66,7 @@ def test_no_suffix_continues_the_prompt(text: Text, suffix: str | None) -> None:
 
 
 @pytest.mark.parametrize("other", [{"echo": True}, {"truncate_prompt_tokens": 8}])
-def test_a_suffix_excludes_what_would_show_or_cut_the_prompt(text: Text, other: dict[str, Any]) -> None:
+def test_a_suffix_excludes_echo_and_truncation(text: Text, other: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="suffix: excludes") as refusal:
         job(text, suffix="c", **other)
     assert refusal.value.param == "suffix"

@@ -28,7 +28,7 @@ def client() -> Iterator[openai.OpenAI]:
 
 @pytest.mark.parametrize("stop", ['"city"', "}", "weather", "\n"])
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_call_that_holds_a_stop_string_is_whole(client: openai.OpenAI, stop: str, choice: Any) -> None:
+def test_a_call_that_contains_a_stop_string_is_complete(client: openai.OpenAI, stop: str, choice: Any) -> None:
     request: dict[str, Any] = {
         "model": "m",
         "messages": [{"role": "user", "content": "say call"}],

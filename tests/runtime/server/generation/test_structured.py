@@ -93,7 +93,7 @@ def test_any_object_is_valid_json_with_every_other_parameter_on(client):
         assert b"".join(bytes(token.bytes) for token in spelled).decode() == choice.message.content
 
 
-def test_a_reply_that_is_cut_says_so_and_begins_as_the_shape_does(client):
+def test_a_truncated_reply_has_finish_reason_length_and_begins_like_its_schema(client):
     reply = chat(client, response_format=schema_of(SHORT), max_tokens=3)
     assert reply.choices[0].finish_reason == "length"
     assert reply.choices[0].message.content.startswith("{")
@@ -135,7 +135,7 @@ DOG_OR_CAT = r"cat|dog\d\d"
         ({"guided_json_object": True, "logit_bias": None}, r"(?s)\{.*\}"),
     ],
 )
-def test_every_dialects_field_for_the_form_is_kept_to_in_texts_and_chats(client, fields, pattern):
+def test_every_dialects_format_field_is_enforced_in_completions_and_chats(client, fields, pattern):
     bias = quotation_marks(client) if "logit_bias" in fields else {}
     asked = {name: value for name, value in fields.items() if name != "logit_bias"}
     common = {"model": "m", "max_tokens": 400, "seed": 3, "logit_bias": bias, "extra_body": asked}
@@ -150,7 +150,7 @@ def test_every_dialects_field_for_the_form_is_kept_to_in_texts_and_chats(client,
 
 
 @pytest.mark.parametrize("name", ["grammar", "regex", "ebnf", "guided_regex", "guided_grammar", "json_schema"])
-def test_an_empty_text_asks_for_no_form(client, name):
+def test_an_empty_format_requests_no_structure(client, name):
     free = chat(client, max_tokens=8).choices[0].message.content
     assert chat(client, max_tokens=8, extra_body={name: ""}).choices[0].message.content == free
 
@@ -203,7 +203,7 @@ def test_a_shape_that_cannot_be_enforced_is_refused_by_name(client, fields, para
     assert refusal.value.param == param
 
 
-def test_what_a_schema_without_strict_cannot_hold_is_named_in_the_reply(client):
+def test_keywords_ignored_without_strict_are_listed_in_the_reply(client):
     odd = {
         "type": "object",
         "properties": {"kind": {"enum": ["cat"]}, "mail": {"type": "string", "pattern": "^(?!x)y$"}},

@@ -27,7 +27,7 @@ MAX_WAITING = 4
 
 
 class Client:
-    """Sends a body immediately, and stays connected until it is told to disconnect."""
+    """Sends a body immediately, and stays connected until `gone` is set."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
+async def test_a_client_that_disconnects_while_waiting_is_not_processed(
     made: tuple[TokenizeQueue, threading.Event],
 ) -> None:
     queue, release = made
@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_while_it_waits_has_nothing_done_for_it(
     assert queue.threads.num_waiting == 0
 
 
-async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_told_so(
+async def test_requests_being_read_or_waiting_get_an_error_when_the_server_stops(
     made: tuple[TokenizeQueue, threading.Event],
 ) -> None:
     queue, _ = made
@@ -94,7 +94,7 @@ async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_tol
 
     async def receive() -> Message:
         await read_for_ever.wait()
-        raise AssertionError("nobody sets the event")
+        raise AssertionError("the event is never set")
 
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, receive)
@@ -108,7 +108,7 @@ async def test_a_request_that_is_still_read_or_waits_when_the_server_ends_is_tol
     assert queue.threads.num_waiting == 0
 
 
-async def test_a_full_queue_says_when_a_place_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
+async def test_a_full_queue_reports_when_a_slot_will_be_free(made: tuple[TokenizeQueue, threading.Event]) -> None:
     queue, release = made
     release.set()
     await run(queue, Client().request(), lambda _: time.sleep(1.5))
@@ -134,7 +134,7 @@ def test_a_list_in_parts_is_the_same_list(items: list[Any], size: int) -> None:
         assert json.loads(json_text.list_to_json(items, str)) == [str(item) for item in items]
 
 
-def test_no_one_call_writes_more_than_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_single_call_serialises_more_than_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = json_text.to_json
 

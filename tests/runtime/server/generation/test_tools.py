@@ -122,7 +122,7 @@ def test_a_model_that_opens_its_thought_itself_is_understood(v3: ServerProcess) 
     assert reply.choices[0].message.model_extra == {"reasoning_content": "Let me see."}
 
 
-def test_a_model_told_not_to_think_has_no_reasoning(r1: ServerProcess) -> None:
+def test_a_model_with_disabled_reasoning_has_no_reasoning(r1: ServerProcess) -> None:
     reply = both_ways(r1, "hello", extra_body={"thinking": {"type": "disabled"}})
     assert (reply.choices[0].message.content, reply.choices[0].message.model_extra) == ("hello", {})
 
@@ -145,7 +145,7 @@ SWITCHED_OFF: list[dict[str, Any]] = [
     ],
     ids=["shape", "call"],
 )
-def test_a_reply_that_is_held_to_a_shape_thinks_first_only_where_it_was_asked_to(
+def test_a_structured_reply_thinks_first_only_if_requested(
     v3: ServerProcess, held: dict[str, Any], switch: dict[str, Any]
 ) -> None:
     """The model always tries to begin with reasoning."""
@@ -154,7 +154,7 @@ def test_a_reply_that_is_held_to_a_shape_thinks_first_only_where_it_was_asked_to
     assert (len(choice.message.content or ""), len(choice.message.tool_calls or [])) in ((3, 0), (0, 1))
 
 
-def test_a_shape_begins_at_once_after_a_tools_result_when_the_model_is_not_to_think(r1: ServerProcess) -> None:
+def test_without_reasoning_a_structured_reply_begins_right_after_a_tool_result(r1: ServerProcess) -> None:
     """R1's prompt has no tag there, so a reply would begin with reasoning."""
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [
@@ -231,9 +231,7 @@ def test_a_call_that_is_cut_short_ends_by_length(v3: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("script", ["scribble", "undeclared", "broken"])
-def test_a_call_that_is_opened_is_one_of_a_declared_tool_with_arguments_that_fit(
-    v3: ServerProcess, script: str
-) -> None:
+def test_an_opened_call_is_of_a_declared_tool_with_valid_arguments(v3: ServerProcess, script: str) -> None:
     """The model tries to write invalid JSON, to call an undeclared tool, and to call nothing."""
     (choice,) = both_ways(v3, script, tools=[SHORT], max_tokens=400).choices
     assert choice.finish_reason == "tool_calls"
@@ -245,9 +243,7 @@ def test_a_call_that_is_opened_is_one_of_a_declared_tool_with_arguments_that_fit
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_letter(
-    v3: ServerProcess, strict: bool, choice: Any
-) -> None:
+def test_an_unenforceable_strict_schema_is_rejected(v3: ServerProcess, strict: bool, choice: Any) -> None:
     odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
     fields = {"tools": [SHORT, tool(name="weather", parameters=odd, strict=strict)], "tool_choice": choice}
     if strict:
@@ -259,7 +255,7 @@ def test_a_schema_beyond_grammars_is_refused_where_it_was_to_be_kept_to_the_lett
         assert call.function.arguments == PARIS
 
 
-def test_a_shape_that_cannot_be_held_beside_tools_is_refused_by_its_own_name(v3: ServerProcess) -> None:
+def test_an_unenforceable_response_format_with_tools_is_rejected_by_its_field(v3: ServerProcess) -> None:
     odd = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(?=P)Paris"}}}
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": odd, "strict": True}}
     with pytest.raises(openai.BadRequestError, match="look-around") as refused:
@@ -267,7 +263,7 @@ def test_a_shape_that_cannot_be_held_beside_tools_is_refused_by_its_own_name(v3:
     assert refused.value.param == "response_format.json_schema.schema"
 
 
-def test_no_mark_of_a_call_is_ever_content(v3: ServerProcess) -> None:
+def test_call_marks_are_never_content(v3: ServerProcess) -> None:
     assert both_ways(v3, "ends", tools=[WEATHER]).choices[0].message.content == "I looked."
     for max_tokens in (1, 2, 5, 12):
         (cut,) = both_ways(v3, "call", tools=[WEATHER], max_tokens=max_tokens).choices
@@ -340,7 +336,7 @@ def test_a_call_can_be_required(r1: ServerProcess) -> None:
     assert choice.finish_reason in ("tool_calls", "length")
 
 
-def test_a_reply_that_has_a_shape_may_still_call(r1: ServerProcess) -> None:
+def test_a_structured_reply_may_still_call_tools(r1: ServerProcess) -> None:
     shape = {"response_format": {"type": "json_object"}, "extra_body": NO_THOUGHT}
     (called,) = both_ways(r1, "call", tools=[WEATHER], **shape).choices
     assert [call.function.arguments for call in called.message.tool_calls or []] == [PARIS]
@@ -349,13 +345,13 @@ def test_a_reply_that_has_a_shape_may_still_call(r1: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_the_models_own_call_is_what_was_required(r1: ServerProcess, choice: Any) -> None:
+def test_a_call_in_the_models_own_form_satisfies_required(r1: ServerProcess, choice: Any) -> None:
     (reply,) = both_ways(r1, "thoughtful", tools=[WEATHER], tool_choice=choice).choices
     assert [call.function.arguments for call in reply.message.tool_calls or []] == [PARIS]
     assert reply.message.model_extra == {"reasoning_content": "Where?"}
 
 
-def test_a_call_can_be_named_and_is_then_no_reason_to_end(r1: ServerProcess) -> None:
+def test_a_forced_named_call_has_finish_reason_stop(r1: ServerProcess) -> None:
     (choice,) = forced(r1, {"type": "function", "function": {"name": "other"}}, extra_body=NO_THOUGHT).choices
     (call,) = choice.message.tool_calls or []
     assert (call.function.name, json.loads(call.function.arguments)) == ("other", {})
@@ -391,7 +387,7 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
 )
-def test_tools_that_cannot_be_are_refused_by_name(v3: ServerProcess, fields: dict[str, Any], param: str) -> None:
+def test_invalid_tools_are_rejected_by_name(v3: ServerProcess, fields: dict[str, Any], param: str) -> None:
     with openai_client(v3) as client, pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], extra_body=fields)
     assert (refused.value.param or "").startswith(param)

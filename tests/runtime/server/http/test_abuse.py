@@ -126,7 +126,7 @@ DEEP = 100_000
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
-def test_json_that_is_too_deep_or_none(server, body, path):
+def test_json_that_is_too_deep_or_invalid_is_rejected(server, body, path):
     status, reply = send(server, body, path)
     assert (status, bool(reply["error"]["message"])) == (400, True)
 

@@ -78,7 +78,7 @@ def test_the_admin_port_wants_no_key(key_file):
         assert server.get("/v1/models")[0] == 401
 
 
-def test_a_changed_file_counts_and_one_that_vanishes_leaves_the_last_keys_in_force(key_file):
+def test_a_changed_key_file_is_reloaded_and_a_deleted_one_keeps_the_last_keys(key_file):
     with ServerProcess("--api_key_file", str(key_file), module=FAKE) as server:
         assert status(server, "third-key").status_code == 401
         key_file.write_text("third-key\n")
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         Keys(tmp_path / "absent")
 
 
-def test_the_file_may_be_written_as_windows_writes_it(tmp_path):
+def test_the_file_may_have_windows_line_endings(tmp_path):
     plain, windows = tmp_path / "plain", tmp_path / "windows"
     plain.write_bytes(b"a\nb\n")
     windows.write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
@@ -170,7 +170,7 @@ def test_the_api_speaks_https_and_the_admin_port_does_not(authority, tmp_path):
         assert server.get("/livez", admin=True)[0] == 200
 
 
-def test_a_renewed_certificate_is_taken_and_half_a_pair_is_not(authority, tmp_path):
+def test_a_renewed_certificate_is_used_only_with_its_key(authority, tmp_path):
     cert, key = write_pair(authority, tmp_path)
     tls = Tls.load(cert, key)
     before = key.read_bytes()
@@ -184,7 +184,7 @@ def test_a_renewed_certificate_is_taken_and_half_a_pair_is_not(authority, tmp_pa
     assert not tls.certificate._problem
 
 
-def test_files_that_are_no_pair_are_refused(authority, tmp_path):
+def test_a_certificate_with_the_wrong_key_is_rejected(authority, tmp_path):
     cert, key = write_pair(authority, tmp_path)
     (tmp_path / "other").mkdir()
     _, other_key = write_pair(authority, tmp_path / "other")
@@ -201,7 +201,7 @@ def test_files_that_are_no_pair_are_refused(authority, tmp_path):
 # --- other origins, other paths ------------------------------------------------------------------------------
 
 
-def test_pages_of_other_origins_are_let_in_only_when_asked_for(key_file):
+def test_pages_of_other_origins_are_allowed_only_if_configured(key_file):
     ask = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     ask["Access-Control-Request-Headers"] = "authorization,content-type"
     options = ("--cors_origins", ORIGIN, "--api_key_file", str(key_file))

@@ -18,7 +18,7 @@ def server():
         yield process
 
 
-def test_the_admin_port_shows_what_probes_and_prometheus_want_and_serves_no_model(server):
+def test_the_admin_port_serves_probes_and_metrics_but_no_model(server):
     assert server.admin_port != server.port
     for path in ADMIN_PATHS + PROBES:
         assert server.get(path, admin=True)[0] == 200, path

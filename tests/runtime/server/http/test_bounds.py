@@ -98,7 +98,7 @@ def test_a_connection_that_brings_no_request_is_closed(impatient):
         assert answered.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_head_that_arrives_byte_by_byte_is_given_no_more_time(impatient):
+def test_a_head_sent_byte_by_byte_gets_no_extra_time(impatient):
     with connect(impatient) as connection:
         connection.settimeout(0.05)
         closed = False
@@ -115,7 +115,7 @@ def test_a_head_that_arrives_byte_by_byte_is_given_no_more_time(impatient):
         assert closed
 
 
-def test_connections_beyond_the_bound_are_refused_and_those_within_it_are_served(impatient):
+def test_connections_over_the_limit_are_rejected_and_others_are_served(impatient):
     with contextlib.ExitStack() as held:
         # Accepted in order; with a request in progress, none of them is closed.
         for _ in range(8):
@@ -153,7 +153,7 @@ def test_a_trailer_that_is_too_large_ends_the_connection(impatient):
         assert error_of(everything(connection))[0] == 431
 
 
-def test_what_is_no_http_is_refused_in_the_envelope(impatient):
+def test_invalid_http_gets_an_error_in_the_usual_format(impatient):
     status, error = error_of(exchange(impatient, b"hello\r\n\r\n"))
     assert (status, error["type"]) == (400, "invalid_request_error")
 
@@ -237,7 +237,7 @@ def test_requests_one_after_the_other_share_a_connection(server):
     connection.close()
 
 
-def test_a_reply_to_a_connection_that_has_just_closed_is_no_error():
+def test_a_reply_to_a_closed_connection_is_not_an_error():
     """After uvloop closes and before uvicorn knows of it, writing raises RuntimeError."""
     counted = []
 
@@ -266,7 +266,7 @@ def test_a_reply_to_a_connection_that_has_just_closed_is_no_error():
 # --- the protocol's corners ---------------------------------------------------------------------------------
 
 
-def test_an_upgrade_is_not_taken_and_the_request_is_answered_where_it_can_be_read(server):
+def test_an_upgrade_is_declined_and_the_request_is_answered_if_readable(server):
     websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n"
     reply = exchange(server, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + websocket.encode() + b"\r\n")
     assert reply.startswith(b"HTTP/1.1 200 ")
@@ -290,7 +290,7 @@ def test_head_of_a_post_route_is_not_allowed(server):
     assert reply.endswith(b"\r\n\r\n")
 
 
-def test_a_whole_reply_to_http_1_0_has_a_length_and_is_not_chunked(server):
+def test_a_non_streamed_reply_to_http_1_0_has_a_length_and_is_not_chunked(server):
     head = exchange(server, request({"prompt": "abc", "max_tokens": 2}, version="1.0")).split(b"\r\n\r\n")[0].lower()
     assert b"content-length:" in head
     assert b"chunked" not in head
@@ -352,7 +352,7 @@ def parts(*numbers):
     ],
     ids=["ids", "ids in a list", "prompts", "parts", "parts of two", "messages", "text"],
 )
-def test_what_cannot_fit_is_refused_as_too_long(server, body, param):
+def test_a_prompt_that_cannot_fit_is_rejected_as_too_long(server, body, param):
     status, named, code, message = refused(server, body)
     assert (status, named, code) == (400, param, "context_length_exceeded")
     assert message.startswith("This model's maximum context length is 32768 tokens. However, ")
@@ -364,7 +364,7 @@ def test_the_largest_body_follows_from_the_context(server):
     assert message == "the request's body is larger than 1048576 bytes; send less, or raise --max_body_bytes"
 
 
-def test_bodies_beyond_what_may_be_held_at_once_are_refused():
+def test_bodies_over_the_total_limit_are_rejected():
     with ServerProcess("--max_bodies", "2", "--max_body_bytes", "100000", module=FAKE) as server:
         held = [connect(server) for _ in range(3)]
         for connection in held[:2]:
@@ -412,16 +412,18 @@ async def blocked():
         release.set()
 
 
-async def test_the_time_limit_covers_checking_and_tokenising_and_neither_is_done_on_the_event_loop(blocked):
+async def test_checking_and_tokenising_are_time_limited_and_not_on_the_event_loop(blocked):
     client, _ = blocked
     bodies = ({"prompt": "a"}, {"unknown": 1})
     for reply in await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies)):
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "request_timeout")
     assert (await client.get("/version")).status_code == 200
-    assert (await client.get("/debug/state")).json()["preparing"] == 0, "what had not begun is not done for nobody"
+    assert (await client.get("/debug/state")).json()["preparing"] == 0, (
+        "requests that timed out before they began are not processed"
+    )
 
 
-async def test_no_more_requests_wait_to_be_tokenised_than_the_queue_holds(blocked):
+async def test_requests_waiting_for_tokenisation_are_limited_by_the_queue(blocked):
     client, _ = blocked
     replies = await asyncio.gather(*(client.post("/v1/completions", json={"prompt": "a"}) for _ in range(5)))
     assert sorted(reply.status_code for reply in replies) == [429, 429, 429, 504, 504]

@@ -35,7 +35,7 @@ def test_a_number_fits_in_the_schedulers_64_bits():
     assert len({client_number(bytes([n])) for n in range(256)}) == 256
 
 
-async def test_nobody_chooses_the_address_that_counts():
+async def test_clients_cannot_forge_their_address():
     """Not even who is on this machine, whom uvicorn trusts by default."""
     seen = []
 

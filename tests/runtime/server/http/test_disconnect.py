@@ -68,7 +68,7 @@ def test_leaving_during_prefill_frees_everything(server, stream):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_the_queue_frees_the_place(server, stream):
+def test_leaving_the_queue_frees_the_slot(server, stream):
     running = post(server, {"prompt": "abc"})
     server.wait_for(lambda now: now["ballast_batch_running"] == 1)
     queued = post(server, {"prompt": "def", "stream": stream})
@@ -96,7 +96,7 @@ def test_a_client_that_leaves_is_counted_as_such(server):
     server.wait_for(lambda now: now.get(name, 0) == before + 1)
 
 
-def test_leaving_in_the_middle_of_the_body_does_no_harm(server):
+def test_disconnecting_during_the_body_is_harmless(server):
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     connection.close()
@@ -143,7 +143,7 @@ def test_a_client_that_only_ends_its_sending_gets_the_reply(server, stream, num_
     connection.close()
 
 
-def test_a_client_that_ended_its_sending_and_leaves_later_is_noticed(server):
+def test_a_half_closed_client_that_disconnects_later_is_noticed(server):
     connection = post(server, {"prompt": "abc"})
     connection.shutdown(socket.SHUT_WR)
     assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -151,7 +151,7 @@ def test_a_client_that_ended_its_sending_and_leaves_later_is_noticed(server):
     server.wait_until_empty()
 
 
-def test_a_client_of_http_1_0_that_ends_its_sending_has_left(server):
+def test_a_half_closed_http_1_0_client_counts_as_disconnected(server):
     data = json.dumps({"prompt": "abc", "max_tokens": 1000}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -62,7 +62,7 @@ def test_curl_shows_the_reply(server: ServerProcess, tmp_path: Path, options: li
     assert_too_large(int(status), reply)
 
 
-def test_the_reply_comes_before_the_rest_of_the_body(server: ServerProcess) -> None:
+def test_a_rejection_is_sent_before_the_rest_of_the_body_arrives(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         head = f"POST {PATHS[0]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {1 << 40}\r\n\r\n"
         connection.sendall(head.encode() + b"x" * 1000)

@@ -49,7 +49,7 @@ def raw(server, head):
 # --- what a browser sends for any page -----------------------------------------------------------------------
 
 
-def test_what_a_page_elsewhere_posts_does_no_work(server):
+def test_a_post_from_another_origin_does_no_work(server):
     before = server.metrics()["ballast_prompt_tokens_total"]
     moved = post(server, "text/plain;charset=UTF-8", Host="evil.example:10002", Origin=f"{EVIL}:10002")
     assert (moved.status_code, bool(moved.headers["x-request-id"])) == (421, True)
@@ -87,7 +87,7 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(server, content_type, pat
     "content_type",
     ["application/json", "Application/JSON", "application/json; charset=utf-8", "application/vnd.api+json;v=1"],
 )
-def test_a_body_that_is_said_to_be_json_is_read(server, content_type):
+def test_a_body_with_a_json_content_type_is_read(server, content_type):
     assert post(server, content_type).status_code == 200
 
 
@@ -117,13 +117,13 @@ def test_a_page_of_another_origin_is_refused_by_name(server, origin):
     assert get(server.admin_url, "/debug/state", Origin=origin).status_code == 403
 
 
-def test_headers_of_proxies_change_nothing(server):
+def test_proxy_headers_are_ignored(server):
     given = {"X-Forwarded-Host": "evil.example", "Forwarded": "host=evil.example"}
     assert post(server, **given, Origin=EVIL).status_code == 403
     assert post(server, **{"X-Forwarded-Host": "127.0.0.1"}, Host="evil.example").status_code == 421
 
 
-def test_the_server_s_own_page_may_ask(server):
+def test_the_servers_own_page_is_allowed(server):
     assert post(server, Origin=f"http://127.0.0.1:{server.port}").status_code == 200
     assert post(server, Host="localhost:8080", Origin="http://LocalHost:8080").status_code == 200
     # A proxy has changed Host; the browser knows that the page is the server's own.
@@ -152,7 +152,7 @@ def test_an_origin_is_the_server_s_own_when_host_and_port_are(origin, host, sche
     assert is_same_origin(origin, host, scheme) is same
 
 
-def test_pages_that_cors_names_may_ask():
+def test_pages_of_allowed_origins_are_served():
     options = ("--cors_origins", "https://chat.example.org", "--cors_origins", "app://obsidian.md")
     with ServerProcess(*options, module=FAKE) as server:
         for origin in ("https://chat.example.org", "app://obsidian.md"):
@@ -189,7 +189,7 @@ def test_addresses_and_localhost_are_hosts_of_every_server(server, host):
         "ballast.localhost:8080",
     ],
 )
-def test_the_names_that_containers_have_for_their_machine_are_hosts_of_every_server(server, host):
+def test_container_host_names_are_always_allowed(server, host):
     assert post(server, Host=host).status_code == 200
     assert post(server, Host=host, Origin=f"http://{host}").status_code == 200
     assert post(server, Host=host, Origin=EVIL).status_code == 403
@@ -227,20 +227,20 @@ def test_another_name_is_refused(server, host):
     assert get(server.admin_url, "/debug/state", Host=host).status_code == 421
 
 
-def test_anthropic_s_clients_read_refusals_in_their_own_envelope(server):
+def test_anthropics_clients_get_rejections_in_their_own_format(server):
     error = post(server, path="/v1/messages", Host="evil.example").json()
     assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
     error = post(server, path="/v1/messages", Origin=EVIL).json()
     assert (error["type"], error["error"]["type"]) == ("error", "permission_error")
 
 
-def test_probes_are_answered_whoever_asks(server):
+def test_probes_are_answered_for_any_client(server):
     for path in ("/livez", "/readyz"):
         for url in (server.url, server.admin_url):
             assert get(url, path, Host="evil.example", Origin=EVIL).status_code == 200
 
 
-def test_only_http_1_0_may_leave_the_host_out(server):
+def test_only_http_1_0_may_omit_the_host(server):
     assert raw(server, b"GET /version HTTP/1.0\r\n\r\n") == 200
     assert raw(server, b"GET /version HTTP/1.1\r\n\r\n") == 400
     assert raw(server, b"GET /version HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n") == 400
@@ -256,11 +256,11 @@ def test_only_http_1_0_may_leave_the_host_out(server):
         ("http://[::1]:1", "evil.example", 200),
     ],
 )
-def test_a_target_with_a_host_counts_more_than_the_header(server, target, host, status):
+def test_an_absolute_request_target_overrides_the_host_header(server, target, host, status):
     assert raw(server, f"GET {target}/version HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()) == status
 
 
-def test_the_names_that_are_allowed_are_those_of_the_api_s_port():
+def test_allowed_host_names_apply_to_the_api_port():
     options = ("--allowed_hosts", "Chat.Example.org.", "--allowed_hosts", "*.lan", "--admin_port", "0")
     with ServerProcess(*options, module=FAKE) as server:
         for host in ("chat.example.org", "CHAT.example.org.:443", "gpu.lan", "a.b.lan:80", "127.0.0.1", "localhost"):

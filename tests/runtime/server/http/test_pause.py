@@ -32,7 +32,7 @@ def everything(connection):
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_what_comes_due_in_a_pause_gets_its_time_again_and_no_more_than_that(server):
+def test_timeouts_that_expire_during_a_pause_are_extended_once(server):
     with contextlib.ExitStack() as stack:
         in_head, in_body, silent = (
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(3)

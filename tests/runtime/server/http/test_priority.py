@@ -81,13 +81,13 @@ def test_by_default_the_field_is_ignored_and_the_reply_says_so(plain, path):
         ("urgent", None, 0),
     ],
 )
-def test_what_is_allowed_is_granted(ranged, key, asked, granted):
+def test_allowed_priorities_are_granted(ranged, key, asked, granted):
     with running(ranged, key, priority=asked) as (reply, priority):
         assert (priority, "x-ballast-ignored" in reply.headers) == (granted, False)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
-def test_a_key_s_range_holds_where_the_api_has_no_such_field(ranged, path):
+def test_a_keys_priority_range_applies_to_apis_without_the_field(ranged, path):
     with running(ranged, "batch", path) as (_, priority):
         assert priority == 1
 
@@ -102,7 +102,7 @@ def test_a_key_s_range_holds_where_the_api_has_no_such_field(ranged, path):
         ("urgent", 1, "-9..0"),
     ],
 )
-def test_what_is_not_allowed_is_refused_by_name(ranged, key, asked, range_):
+def test_forbidden_priorities_are_rejected_by_name(ranged, key, asked, range_):
     status, error = refused(ranged, key, priority=asked)
     assert (status, error["param"]) == (400, "priority")
     assert f"priority: {asked} is outside the range of this client" in error["message"]
@@ -134,7 +134,7 @@ def test_a_range_that_begins_with_a_minus_is_no_option(words):
         "-9999999999..0",
     ],
 )
-def test_what_is_no_range_is_refused(text):
+def test_an_invalid_range_is_rejected(text):
     with pytest.raises(ConfigError, match=r"client_priority=.*must be two whole numbers as LOW\.\.HIGH"):
         serve_config([f"--client_priority={text}"])
 
@@ -149,7 +149,7 @@ def test_what_is_no_range_is_refused(text):
         ("secret prio=1..2", "line 1 is not a key.*optionally followed by priority=LOW"),
     ],
 )
-def test_a_line_that_says_something_else_is_refused_without_repeating_it(tmp_path, line, problem):
+def test_an_invalid_line_is_rejected_without_repeating_it(tmp_path, line, problem):
     (tmp_path / "keys").write_text(line)
     with pytest.raises(ValueError, match=problem) as caught:
         read_keys(tmp_path / "keys")

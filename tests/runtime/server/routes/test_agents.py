@@ -145,7 +145,7 @@ def test_the_schemas_of_anthropics_tools_are_in_the_prompt(server, kind, argumen
         assert "tools.0: is of type 'code_execution_20250825'" in refused.json()["error"]["message"]
 
 
-def test_what_another_server_did_is_left_out_of_the_conversation(server):
+def test_items_of_hosted_tools_are_left_out_of_the_conversation(server):
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     said = {"role": "assistant", "content": [search, found, {"type": "text", "text": "Found."}]}
@@ -252,7 +252,7 @@ def test_tools_that_the_conversation_brings_are_known(server):
     assert (call["type"], call["name"]) == ("custom_tool_call", "patch")
 
 
-def test_a_chats_hosted_tools_are_left_out(server):
+def test_hosted_tools_of_a_chat_are_left_out(server):
     tools = [{"type": "web_search"}, {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
     body = {"messages": [{"role": "user", "content": "say call"}], "tools": tools, "reasoning_effort": "none"}
     reply = post(server, "/v1/chat/completions", body)
@@ -296,7 +296,7 @@ def test_a_chats_freeform_tool_is_called_with_a_text(server, choice):
 
 
 @given(st.text(), st.lists(st.integers(1, 5)))
-def test_a_freeform_text_is_the_same_however_its_arguments_are_cut(text, sizes):
+def test_a_freeform_text_is_the_same_for_any_chunks_of_its_arguments(text, sizes):
     for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
         reader, said, at = InputText(), "", 0
         for size in (*sizes, len(arguments)):
@@ -371,7 +371,7 @@ PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "prompt_tokens")
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:"}}, "leave it out"),
     ],
 )
-def test_a_users_picture_is_refused_with_the_way_out(server, path, content, way_out):
+def test_a_users_picture_is_rejected_with_a_fix(server, path, content, way_out):
     message = {"role": "user", "content": [content]}
     body = {"model": "m", "max_tokens": 5, "messages": [message], "input": [message]}
     reply = httpx.post(server.url + path, json=body, timeout=60)
@@ -380,7 +380,7 @@ def test_a_users_picture_is_refused_with_the_way_out(server, path, content, way_
     assert reply.json()["error"]["message"].endswith(way_out)
 
 
-def test_items_of_tools_that_are_not_known_here_are_left_out(server):
+def test_items_of_unknown_tools_are_left_out(server):
     items = [
         developer("say hello"),
         {"type": "local_shell_call", "call_id": "a", "action": {"type": "exec", "command": ["ls"]}},
@@ -420,7 +420,7 @@ def test_a_template_is_applied_without_hosted_tools(server):
         ("/v1/chat/completions", {"reasoning_effort": "medium"}, "reasoning_effort"),
     ],
 )
-def test_a_model_that_cannot_think_answers_those_who_ask_it_to(unthinking, path, body, named):
+def test_a_model_without_reasoning_answers_requests_for_reasoning(unthinking, path, body, named):
     message = [{"role": "user", "content": "say hello"}]
     reply = post(unthinking, path, {"messages": message, "input": message} | body)
     told = reply.headers["x-ballast-ignored"].split(", ")
@@ -550,7 +550,7 @@ def test_a_file_without_a_text_is_refused_by_name(server, path, part, why):
     assert why in reply.json()["error"]["message"]
 
 
-def test_citations_of_a_document_are_said_to_be_left_out(server):
+def test_ignored_document_citations_are_reported(server):
     document = {"type": "document", "source": {"type": "text", "data": "a"}, "citations": {"enabled": True}}
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [document]}]}
     assert post(server, "/v1/messages", body).headers["x-ballast-ignored"] == "messages.0.content.0.citations"

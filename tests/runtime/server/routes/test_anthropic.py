@@ -80,7 +80,7 @@ def test_reasoning_and_a_text_are_blocks(client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("display", "is_shown"), [("summarized", True), ("updates", True), (None, True), ("omitted", False)]
 )
-def test_reasoning_is_left_out_on_demand(
+def test_reasoning_is_omitted_on_request(
     client: anthropic.Anthropic, kind: str, display: str | None, *, is_shown: bool
 ) -> None:
     thinking: Any = {"type": kind, "display": display} | ({"budget_tokens": 1024} if kind == "enabled" else {})
@@ -123,9 +123,7 @@ def test_the_schema_has_two_names(client: anthropic.Anthropic, fields: dict[str,
 
 
 @pytest.mark.parametrize("name", ["output_format", "output_config.format"])
-def test_a_schema_that_cannot_be_held_is_refused_by_the_name_that_was_sent(
-    client: anthropic.Anthropic, name: str
-) -> None:
+def test_an_unenforceable_schema_is_rejected_by_its_field(client: anthropic.Anthropic, name: str) -> None:
     import anthropic
 
     wrong = {"type": "json_schema", "schema": {"type": "nonsense"}}

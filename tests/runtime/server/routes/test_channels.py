@@ -60,7 +60,7 @@ def test_openai_streams_the_same(http: httpx.Client) -> None:
     assert "".join(call.get("arguments") or "" for call in calls) == PARIS
 
 
-def test_reasoning_stays_in_the_content_if_it_is_asked_to(http: httpx.Client) -> None:
+def test_reasoning_stays_in_the_content_on_request(http: httpx.Client) -> None:
     body = {"messages": user("on_channels"), "separate_reasoning": False}
     (choice,) = post(http, "/v1/chat/completions", **body)["choices"]
     assert choice["message"]["content"] == "<|channel|>analysis<|message|>Let me see.<|end|>It is 4."

@@ -15,7 +15,7 @@ def test_the_costs_of_steps_are_shown_for_each_lane():
         assert 0.02 <= alone["seconds"] <= in_pass["seconds"]
 
 
-def test_steps_that_are_not_measured_have_no_costs():
+def test_unmeasured_steps_have_no_costs():
     with ServerProcess(module=FAKE) as server:
         costs = json.loads(server.get("/debug/state")[2])["step_costs"]
     assert set(map(tuple, costs.values())) == {()}

@@ -61,7 +61,7 @@ def frames(server, path, **body):
         ({"spaces_between_special_tokens": False}, {}),
     ],
 )
-def test_another_dialects_name_means_the_same(alphabet, fields, read):
+def test_another_dialects_field_name_has_the_same_meaning(alphabet, fields, read):
     assert (
         text(alphabet, **{"max_tokens": None} | fields)["choices"]
         == text(alphabet, **{"max_tokens": None} | read)["choices"]
@@ -75,7 +75,7 @@ def test_two_names_for_one_field_must_agree(alphabet):
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": -1}, {"n_predict": -1}, {}])
-def test_as_many_tokens_as_fit(alphabet, fields):
+def test_max_tokens_defaults_to_the_remaining_context(alphabet, fields):
     body = {"prompt": "ab", **fields}
     reply = post(alphabet, "/v1/completions", **body)
     assert reply.json()["usage"]["completion_tokens"] == 60
@@ -91,7 +91,7 @@ def test_as_many_tokens_as_fit(alphabet, fields):
         ("/v1/messages", {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 32000}),
     ],
 )
-def test_more_than_the_server_lets_one_have_is_lowered_said_and_counted(alphabet, path, body):
+def test_max_tokens_above_the_limit_is_lowered_reported_and_counted(alphabet, path, body):
     before = alphabet.metrics()["ballast_lowered_max_tokens_total"]
     reply = post(alphabet, path, **body)
     assert reply.headers["x-ballast-max-tokens"] == "60"
@@ -109,7 +109,7 @@ def test_more_than_the_server_lets_one_have_is_lowered_said_and_counted(alphabet
         ({"stop_token_ids": [1], "stop": "zz"}, None),
     ],
 )
-def test_a_choice_says_what_of_the_clients_ended_it(alphabet, fields, reason):
+def test_a_choice_reports_the_clients_stop_that_ended_it(alphabet, fields, reason):
     assert text(alphabet, **fields)["choices"][0]["stop_reason"] == reason
     last = frames(alphabet, "/v1/completions", prompt="abcd", max_tokens=4, **fields)[-1]
     assert last["choices"][0]["stop_reason"] == reason
@@ -117,7 +117,7 @@ def test_a_choice_says_what_of_the_clients_ended_it(alphabet, fields, reason):
     assert shown["stop_reason"] == reason
 
 
-def test_a_token_of_the_models_own_is_no_stop_reason_and_a_tag_is_named_as_it_was_asked_for(thinker):
+def test_an_end_token_is_no_stop_reason_but_a_requested_stop_tag_is(thinker):
     assert chat(thinker)["choices"][0]["stop_reason"] is None
     assert chat(thinker, stop=["</think>"])["choices"][0]["stop_reason"] == "</think>"
 
@@ -180,7 +180,7 @@ def test_where_reasoning_goes(thinker, fields, content, reasoning):
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == (reasoning or "")
 
 
-def test_reasoning_that_is_left_out_is_left_out_of_the_log_probabilities(thinker):
+def test_omitted_reasoning_has_no_log_probabilities(thinker):
     tokens = chat(thinker, include_reasoning=False, logprobs=True)["choices"][0]["logprobs"]
     assert "".join(token["token"] for token in tokens["content"]) == "It is 4." + EOS
     assert tokens["reasoning_content"] is None
@@ -202,7 +202,7 @@ def token(letter):
         ({"allowed_token_ids": [token("q")], "regex": "[a-z]{4}"}, "qqqq"),
     ],
 )
-def test_which_tokens_may_come(alphabet, fields, reply):
+def test_bad_words_and_allowed_tokens_restrict_the_reply(alphabet, fields, reply):
     whole = text(alphabet, temperature=0, **fields)
     said = whole["choices"][0]["text"]
     assert whole["usage"]["completion_tokens"] == 4
@@ -279,5 +279,5 @@ def test_the_prompts_log_probabilities(alphabet):
 
 
 @pytest.mark.parametrize("temperature", [2.5, 5])
-def test_high_temperatures_are_taken(alphabet, temperature):
+def test_high_temperatures_are_accepted(alphabet, temperature):
     assert text(alphabet, temperature=temperature)["choices"][0]["text"]

@@ -35,7 +35,7 @@ def test_a_text_is_continued(server):
     assert reply["timings"]["predicted_n"] == 4
 
 
-def test_a_stream_ends_with_what_the_whole_has(server):
+def test_a_streams_last_event_has_the_fields_of_the_whole_reply(server):
     lines = post(server, stream=True).text.strip().split("\n\n")
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert "".join(event["content"] for event in events) == "efgh"
@@ -105,7 +105,7 @@ def test_the_defaults_are_llamas():
 @pytest.mark.parametrize(
     ("keyword", "value"), [("format", "zip"), ("pattern", "(?=a)b"), ("minLength", "1"), ("uniqueItems", True)]
 )
-def test_a_keyword_that_cannot_be_enforced_is_left_out_and_named(server, keyword, value):
+def test_an_unenforceable_keyword_is_ignored_and_reported(server, keyword, value):
     schema = {"type": "array", "items": {"type": "string"}, "maxItems": 1}
     (schema if keyword == "uniqueItems" else schema["items"])[keyword] = value
     body = {"prompt": "abcd", "n_predict": 2, "json_schema": schema}
@@ -123,12 +123,12 @@ def test_a_keyword_that_cannot_be_enforced_is_left_out_and_named(server, keyword
         ({"lora": [1]}, "lora"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(server, fields, param):
+def test_invalid_fields_are_rejected_by_name(server, fields, param):
     reply = httpx.post(server.url + "/completion", json={"prompt": "a"} | fields, timeout=60)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-def test_a_gap_is_refused_where_the_model_has_no_tokens_for_it(server):
+def test_infill_is_rejected_for_a_model_without_infill_tokens(server):
     body = {"input_prefix": "a", "input_suffix": "b"}
     reply = httpx.post(server.url + "/infill", json=body, timeout=60)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_infill")

@@ -208,7 +208,7 @@ def test_options_of_loading_have_no_effect(server: ServerProcess) -> None:
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def test_a_schema_that_no_grammar_can_enforce_is_left_out_and_reported(server: ServerProcess) -> None:
+def test_an_unenforceable_schema_is_ignored_and_reported(server: ServerProcess) -> None:
     reply = post(server, "/api/chat", messages=HELLO, stream=False, format={"type": "no type"})
     assert reply.status_code == 200
     assert "format" in reply.headers["X-Ballast-Ignored"]
@@ -272,7 +272,7 @@ def test_a_prompt_that_is_too_long_is_refused(server: ServerProcess) -> None:
         ("GET", "/api/nothing", "/api/nothing"),
     ],
 )
-def test_what_does_not_apply_is_refused_with_the_way_out(
+def test_fields_that_do_not_apply_are_rejected_with_a_fix(
     server: ServerProcess, method: str, path: str, said: str
 ) -> None:
     reply = httpx.request(method, server.url + path, timeout=60)
@@ -353,7 +353,7 @@ def test_an_error_within_a_stream_is_its_last_line() -> None:
         assert list(parts[-1]) == ["error"]
 
 
-def test_a_silent_stream_sends_lines_that_say_nothing() -> None:
+def test_a_silent_stream_sends_lines_with_empty_text() -> None:
     options = ("--step_s", "0.7", "--keep_alive_s", "0.1", "--max_new_tokens", "2")
     with ServerProcess(*options, module=FAKE) as process:
         parts = lines(post(process, "/api/generate", prompt="abcd", raw=True))
@@ -361,7 +361,7 @@ def test_a_silent_stream_sends_lines_that_say_nothing() -> None:
         assert len([part for part in parts if not part["done"] and part["response"] == ""]) >= 2
 
 
-def test_a_body_that_is_not_json_by_its_type_is_refused_with_the_way_out(server: ServerProcess) -> None:
+def test_a_body_without_the_json_content_type_is_rejected_with_a_fix(server: ServerProcess) -> None:
     reply = httpx.post(server.url + "/api/chat", content=b"{}")
     assert reply.status_code == 415
     assert "Content-Type: application/json" in reply.json()["error"]

@@ -54,7 +54,7 @@ def test_max_completion_tokens_is_the_same_limit(client):
     assert greedy(client, max_completion_tokens=7).usage.completion_tokens == 7
 
 
-def test_a_stream_says_what_the_whole_reply_says(client):
+def test_a_stream_has_the_same_content_as_the_whole_reply(client):
     whole = greedy(client, max_tokens=60)
     chunks = list(greedy(client, max_tokens=60, stream=True, stream_options={"include_usage": True}))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
@@ -83,7 +83,7 @@ def test_text_completions_continue_the_prompt_whole_and_streamed(client):
     assert whole.usage.completion_tokens == 20
 
 
-def test_the_same_seed_gives_the_same_text_and_another_gives_another(client):
+def test_the_same_seed_gives_the_same_text_and_another_seed_a_different_one(client):
     def text(seed):
         reply = client.chat.completions.create(
             model="m", messages=HELLO, temperature=1.0, top_p=0.95, seed=seed, max_tokens=24
@@ -205,7 +205,7 @@ async def test_the_async_client_streams_and_cancels_too(server):
     server.wait_until_empty()
 
 
-def test_many_at_once_get_what_each_would_get_alone(server, client):
+def test_concurrent_requests_get_the_same_replies_as_alone(server, client):
     prompts = [f"Number {n} of the tale: " + "and then " * (n % 7) for n in range(16)]
 
     def text(prompt):

@@ -22,7 +22,7 @@ def get(server, path, **more):
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/ping"])
-def test_health_is_whether_requests_are_taken_and_needs_no_key(tmp_path, server, path):
+def test_health_reports_whether_requests_are_accepted_without_a_key(tmp_path, server, path):
     assert (get(server, path).status_code, get(server, path).json()) == (200, {"status": "ok"})
     keys = tmp_path / "keys"
     keys.write_text("right\n")
@@ -52,7 +52,7 @@ def test_models_too(server):
     assert get(server, "/models/alphabet").json() == get(server, "/v1/models/alphabet").json()
 
 
-def test_load_and_slots_show_what_runs(server):
+def test_load_and_slots_show_running_requests(server):
     assert get(server, "/load").json() == {"server_load": 0}
     assert [slot["is_processing"] for slot in get(server, "/slots").json()] == [False, False]
     body = {"prompt": ["topsecret", "other"], "stream": True, "max_tokens": 900}
@@ -70,7 +70,7 @@ def test_load_and_slots_show_what_runs(server):
     assert get(server, "/slots", params={"fail_on_no_slot": "1"}).status_code == 200
 
 
-def test_props_say_what_llamas_clients_ask(server):
+def test_props_have_the_fields_that_llama_clients_read(server):
     props = get(server, "/props").json()
     assert (props["total_slots"], props["model_alias"]) == (2, "alphabet")
     assert (

@@ -103,7 +103,7 @@ def test_reasoning_is_folded(page, server, frames):
     expect(reply.first.locator("details.reasoning .text")).to_be_visible()
 
 
-def test_whoever_reads_further_up_is_left_there(page, server):
+def test_the_page_does_not_scroll_while_the_user_reads_further_up(page, server):
     page.goto(server.url)
     page.set_viewport_size(PHONE)
     page.locator("#prompt").fill("a\n" * 60)
@@ -155,7 +155,7 @@ def test_a_reply_is_drawn_as_markdown_and_never_as_html(page, server):
     expect(page.locator("article.user > .text")).to_have_text("<b>add</b> **please**")
 
 
-def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(page, server):
+def test_a_streamed_text_is_rendered_like_a_whole_one(page, server):
     page.goto(server.url)
     whole, grown = page.evaluate(
         """async (text) => {
@@ -188,7 +188,7 @@ def test_code_and_replies_are_copied(browser, server):
     context.close()
 
 
-def test_a_reply_made_again_and_a_question_put_otherwise_stand_beside_the_earlier(page, server):
+def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, server):
     says(page, "one", "two", "three", "four")
     page.goto(server.url)
     ask(page, "first")
@@ -220,7 +220,7 @@ def test_a_reply_made_again_and_a_question_put_otherwise_stand_beside_the_earlie
     expect(page.locator(".versions")).to_have_text(["‹1 / 2›", "‹1 / 2›"])
 
 
-def test_an_edit_that_is_given_up_changes_nothing(page, server):
+def test_a_cancelled_edit_changes_nothing(page, server):
     says(page, "one")
     page.goto(server.url)
     ask(page, "first")
@@ -238,7 +238,7 @@ def test_an_edit_that_is_given_up_changes_nothing(page, server):
     expect(page.locator("#prompt")).to_have_value("")
 
 
-def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
+def test_an_edit_that_cannot_be_sent_stays_open(page, server):
     says(page, "one", "two")
     page.goto(server.url)
     ask(page, "first")
@@ -255,7 +255,7 @@ def test_an_edit_that_cannot_be_sent_is_still_one(page, server):
     expect(page.locator("article.user .versions")).to_contain_text("2 / 2")
 
 
-def test_a_message_is_deleted_with_what_follows_it(page, server):
+def test_a_message_is_deleted_with_all_later_ones(page, server):
     page.on("dialog", lambda dialog: dialog.accept())
     says(page, "one", "two")
     page.goto(server.url)
@@ -272,7 +272,7 @@ def test_a_message_is_deleted_with_what_follows_it(page, server):
     expect(page.locator("#none")).to_be_visible()
 
 
-def test_a_reply_that_cannot_be_made_again_stays(page, server):
+def test_a_reply_that_cannot_be_regenerated_is_kept(page, server):
     says(page, "one")
     page.goto(server.url)
     ask(page, "first")
@@ -339,7 +339,7 @@ def test_conversations_are_kept_in_the_browser(page, server):
     expect(page.locator("#chats")).to_be_hidden()
 
 
-def test_a_chat_that_has_no_room_costs_the_oldest_and_never_all(page, server):
+def test_a_full_storage_drops_the_oldest_chats_but_never_all(page, server):
     says(page, "one", "two", "three")
     page.goto(server.url)
     for title in ("first", "second"):
@@ -415,7 +415,7 @@ $$
 """
 
 
-def test_formulas_are_drawn_and_their_source_is_shown_where_they_are_wrong(page, server):
+def test_formulas_are_rendered_and_invalid_ones_shown_as_source(page, server):
     says(page, FORMULAS)
     page.goto(server.url)
     ask(page, "root")
@@ -531,7 +531,7 @@ def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
     assert page.url.rstrip("/") == server.url.rstrip("/"), "the browser has not opened a file in the page's place"
 
 
-def test_settings_are_sent_and_empty_ones_are_left_to_the_server(page, server):
+def test_settings_are_sent_and_empty_ones_use_server_defaults(page, server):
     says(page, "one", "two")
     page.goto(server.url)
     with page.expect_request("**/v1/chat/completions") as asked:
@@ -571,7 +571,7 @@ def test_the_servers_own_timings_and_the_context_are_shown(page, server):
     expect(page.locator("#context-text")).to_have_text(re.compile(r"^1[5-9] of 2,048"))
 
 
-def test_the_box_grows_with_its_text_as_far_as_there_is_room(page, server):
+def test_the_input_box_grows_with_its_text_within_the_page(page, server):
     page.goto(server.url)
     heights = []
     for lines in (1, 8, 200):
@@ -625,7 +625,7 @@ def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
         page.locator("#new").click()
 
 
-def test_the_pictures_of_the_documentation_can_be_taken_anew(browser, built_in_server, tmp_path):
+def test_the_documentations_pictures_can_be_taken_again(browser, built_in_server, tmp_path):
     pictures.take(browser, built_in_server.url, tmp_path)
     for name, size in pictures.SIZES.items():
         shown = pictures.ROOT / "docs/pictures" / name
@@ -636,7 +636,7 @@ def png_size(path):
     return struct.unpack(">II", path.read_bytes()[16:24])
 
 
-def test_a_server_that_wants_a_key_is_given_one(page, tmp_path):
+def test_the_page_sends_the_key_that_the_server_requires(page, tmp_path):
     (tmp_path / "keys").write_text("the-key\n")
     with ServerProcess(*OPTIONS, "--api_key_file", str(tmp_path / "keys"), "--admin_port", "0", module=FAKE) as server:
         page.goto(server.url)
@@ -675,7 +675,7 @@ POST = """async ([url, type]) => {
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("evil.example", 421)])
-def test_a_page_of_another_name_makes_the_server_do_nothing(browser, server, host, status):
+def test_a_page_of_another_host_cannot_use_the_server(browser, server, host, status):
     """The browser sends such a body without asking the server before. The name was moved here, as its owner can."""
     tab = browser.new_page()
     num_tokens, num_events = server.metrics()["ballast_prompt_tokens_total"], len(server.events)
@@ -742,7 +742,7 @@ CONTRAST = """() => {
 }"""
 
 
-def test_the_files_allow_nothing_from_elsewhere(server):
+def test_the_content_security_policy_blocks_other_origins(server):
     for path, (_, media_type) in FILES.items():
         reply = httpx.get(server.url + path, timeout=60)
         assert reply.status_code == 200
@@ -757,7 +757,7 @@ def test_the_files_allow_nothing_from_elsewhere(server):
         assert (again.status_code, again.content) == (304, b"")
 
 
-def test_what_others_wrote_is_as_they_published_it_with_their_licences():
+def test_vendored_files_are_unchanged_and_have_their_licences():
     vendor = resources.files("ballast.server.routes").joinpath("static", "vendor")
     packages = json.loads(vendor.joinpath("packages.json").read_text())
     assert {f"/page/vendor/{name}" for name in packages} == {path for path in FILES if "/vendor/" in path}

@@ -151,7 +151,7 @@ def test_the_link_past_the_header_keeps_the_address(page, two_chats):
     assert page.url == two_chats[1]
 
 
-def test_back_while_a_reply_comes_keeps_what_has_come(page):
+def test_going_back_during_a_reply_keeps_the_received_text(page):
     with ServerProcess("--step_s", "0.05", "--max_new_tokens", "400", "--cache_lens", "2048", module=FAKE) as slow:
         page.goto(slow.url)
         page.locator("#max-tokens").evaluate("field => field.value = 3")

@@ -168,14 +168,14 @@ def test_a_summary_that_fails_or_is_stopped_changes_nothing(full):
     expect(full.locator("article.summary")).to_have_count(0)
 
 
-def test_thoughts_are_no_part_of_a_summary(full):
+def test_reasoning_is_not_part_of_a_summary(full):
     frames = chunk(reasoning_content="hmm") + chunk(content="They spelled.") + "data: [DONE]\n\n"
     full.route("**/v1/chat/completions", lambda route: route.fulfill(body=frames))
     full.locator("#sum-up").click()
     expect(full.locator("article.summary > .text").first).to_have_text("They spelled.")
 
 
-def test_a_reply_that_has_no_room_to_be_made_again_is_offered_the_same(full):
+def test_a_reply_too_long_to_regenerate_offers_to_drop_the_oldest(full):
     full.locator("#prompt").fill("")
     full.locator("#max-tokens").evaluate("field => field.value = 100")
     full.get_by_role("button", name="Regenerate").last.click()
@@ -204,7 +204,7 @@ def test_a_reply_that_fills_the_context_is_offered_the_same(page, server):
     expect(page.locator("article.assistant > .text")).to_have_text("whole")
 
 
-def test_what_is_left_out_and_the_summary_are_exported(full, tmp_path):
+def test_omitted_messages_and_the_summary_are_exported(full, tmp_path):
     full.locator("#drop-oldest").click()
     expect(full.locator("article.assistant")).to_have_count(5)
     expect(full.locator("#stop")).to_be_hidden()

@@ -49,7 +49,7 @@ def test_llama_completion(server, wanted, returns):
     assert reply["has_new_line"] is ("\n" in reply["content"])
 
 
-def test_llama_completion_stream_is_the_whole(server):
+def test_llama_completion_stream_equals_the_whole_reply(server):
     body = {"prompt": WORDS, "n_predict": 256, "temperature": 0, "ignore_eos": True, "seed": 5}
     whole, stream = ask(server, "/completion", body).json(), events(ask(server, "/completion", body | {"stream": True}))
     assert "".join(event["content"] for event in stream) == whole["content"]
@@ -168,7 +168,7 @@ def test_llama_forms(server, form, pattern):
     ],
     ids=json.dumps,
 )
-def test_llama_messages_that_are_none(server, messages):
+def test_llama_rejects_invalid_messages(server, messages):
     reply = ask(server, "/chat/completions", {"messages": messages})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"].startswith("messages")
@@ -252,7 +252,7 @@ def test_llama_tokenize(server):
 @pytest.mark.parametrize(
     "extra", [{}, {"filename": "ok"}, {"filename": 123, "text": "abc"}, {"filename": 1, "text": 4}]
 )
-def test_llama_infill_with_a_file_that_is_none(server, extra):
+def test_llama_infill_rejects_an_invalid_file(server, extra):
     body = {"input_extra": [extra], "input_prefix": "a", "prompt": "b", "input_suffix": "c"}
     assert ask(server, "/infill", body).status_code == 400
 
@@ -505,7 +505,7 @@ def test_vllm_chat_refusals(server, fields, said):
 
 
 @pytest.mark.parametrize("data", [b"this is not valid json{{{", b'["not", "an", "object"]', b"42", b"null"])
-def test_vllm_bodies_that_are_no_objects(server, data):
+def test_vllm_rejects_bodies_that_are_not_objects(server, data):
     reply = httpx.post(server.url + "/v1/chat/completions", content=data, headers={"Content-Type": "application/json"})
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 

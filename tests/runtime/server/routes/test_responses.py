@@ -89,7 +89,7 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
     assert message.status == "incomplete"
 
 
-def test_a_response_that_is_cut_in_a_later_item_has_completed_the_others(client: openai.OpenAI) -> None:
+def test_a_response_truncated_in_a_later_item_has_complete_earlier_items(client: openai.OpenAI) -> None:
     whole = both_ways(client, "thought", max_output_tokens=len("Let me see.</think>It"))
     assert [item.status for item in whole.output] == ["completed", "incomplete"]
     thinking = both_ways(client, "thought", max_output_tokens=5)
@@ -161,13 +161,13 @@ def test_fields_of_vllms_are_read_as_a_chats(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids"])
-def test_ways_to_choose_tokens_are_those_of_a_chat(client: openai.OpenAI, name: str) -> None:
+def test_sampling_options_match_those_of_a_chat(client: openai.OpenAI, name: str) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         client.responses.create(model="m", input="a", extra_body={name: "x"})
     assert refusal.value.param == name
 
 
-def test_an_input_that_is_too_long_loses_its_beginning_on_demand(client: openai.OpenAI) -> None:
+def test_an_input_that_is_too_long_is_truncated_on_request(client: openai.OpenAI) -> None:
     body: Any = {"input": "x" * 70_000 + "say hello", "reasoning": NO_THOUGHT, "truncation": "auto"}
     response = client.responses.create(model="m", max_output_tokens=20, **body)
     assert (response.output_text, response.truncation) == ("hello", "auto")
@@ -220,7 +220,7 @@ def test_unsupported_values_are_refused_by_name(client: openai.OpenAI, fields: d
     assert (refused.value.param or "").startswith(param)
 
 
-def test_an_input_that_is_too_long_is_refused_in_the_clients_words(client: openai.OpenAI) -> None:
+def test_an_input_that_is_too_long_is_rejected_with_the_clients_field_name(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="or lower max_output_tokens") as refused:
         client.responses.create(model="m", input="x " * 100_000, max_output_tokens=5)
     assert refused.value.param == "input"
@@ -236,7 +236,7 @@ def test_input_tokens_are_those_of_the_response(client: openai.OpenAI) -> None:
         assert counted.input_tokens == whole.usage.input_tokens
 
 
-def test_what_cannot_be_counted_is_refused_by_name(client: openai.OpenAI) -> None:
+def test_uncountable_inputs_are_rejected_by_name(client: openai.OpenAI) -> None:
     for fields, param in (({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"), ({}, "input")):
         with pytest.raises(openai.BadRequestError) as refused:
             client.post("/responses/input_tokens", body={"model": "m", **fields}, cast_to=object)

@@ -74,7 +74,7 @@ def test_the_seed_command_starts_a_server_that_answers_the_seed_request(model, t
         (["--max_new_tokens", "1024", "--cache_lens", "4096"], "the smallest cache_lens that passes is 4097"),
     ],
 )
-def test_what_the_seed_warns_of_is_refused_before_anything_is_loaded(options, sentence):
+def test_unsafe_seed_options_are_rejected_before_loading(options, sentence):
     ended = ballast(["serve", *options], os.environ)
     assert ended.returncode == 2
     assert sentence in ended.stderr

@@ -74,7 +74,7 @@ def test_a_conversation_has_the_tokens_that_a_chat_request_pays_for(tiny):
     assert without["count"] < reply["count"]
 
 
-def test_tokenizer_info_says_what_evaluation_tools_ask(tiny):
+def test_tokenizer_info_has_the_fields_of_evaluation_tools(tiny):
     server, tokenizer = tiny
     info = httpx.get(server.url + "/tokenizer_info", timeout=60).json()
     assert (info["bos_token_id"], info["eos_token_id"]) == (tokenizer.bos_id, tokenizer.eos_id)
@@ -103,7 +103,7 @@ def test_characters_in_parts_become_replacement_characters(server):
         ("/detokenize", {}, "tokens"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused(server, path, body, param):
+def test_an_invalid_body_is_rejected(server, path, body, param):
     reply = httpx.post(server.url + path, content=json.dumps(body), headers=JSON, timeout=60)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 

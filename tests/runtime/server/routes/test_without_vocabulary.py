@@ -31,7 +31,7 @@ def complete(client: openai.OpenAI, prompt: Any, **fields: Any) -> Any:
     return client.completions.create(model="m", prompt=prompt, temperature=0, **fields)
 
 
-def test_ids_go_in_and_come_out(client: openai.OpenAI, server: ServerProcess) -> None:
+def test_token_ids_are_accepted_and_returned(client: openai.OpenAI, server: ServerProcess) -> None:
     reply = complete(client, PROMPT, max_tokens=8)
     [choice] = reply.choices
     assert (choice.text, choice.finish_reason) == ("", "length")
@@ -69,7 +69,9 @@ def test_several_prompts_and_a_stop_token(client: openai.OpenAI) -> None:
         ({"prompt": PROMPT, "extra_body": {"structured_outputs": {"regex": "a+"}}}, "structured_outputs"),
     ],
 )
-def test_what_needs_text_is_refused_and_says_why(client: openai.OpenAI, fields: dict[str, Any], param: str) -> None:
+def test_requests_that_need_text_are_rejected_with_the_reason(
+    client: openai.OpenAI, fields: dict[str, Any], param: str
+) -> None:
     with pytest.raises(openai.BadRequestError, match=WHY) as refused:
         client.completions.create(model="m", max_tokens=2, **fields)
     assert str(refused.value.param).startswith(param)
@@ -83,7 +85,7 @@ def test_chat_and_the_tokenizers_endpoints_say_why(client: openai.OpenAI, server
         assert (reply.status_code, WHY in reply.text) == (400, True)
 
 
-def test_any_model_gives_the_ids_beside_the_text_when_asked() -> None:
+def test_any_model_returns_ids_with_the_text_on_request() -> None:
     ask = {"ignore_eos": True, "return_token_ids": True}
     with (
         ServerProcess() as server,

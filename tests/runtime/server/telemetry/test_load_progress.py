@@ -43,7 +43,7 @@ class Steps:
         return FakeModel(num_slots=64, block_tokens=32, vocab_size=8)
 
 
-def test_a_log_gets_at_most_one_line_in_ten_seconds_with_the_speed_and_what_is_left(
+def test_progress_is_logged_at_most_every_ten_seconds_with_speed_and_remaining_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reported: list[float] = []

@@ -128,7 +128,7 @@ def test_the_page_has_the_promised_names_with_the_promised_types(server):
     assert ours == expected | ALIASES
 
 
-def test_a_number_that_is_declared_is_on_the_page_with_its_help_and_type(server):
+def test_every_declared_metric_is_exported_with_help_and_type(server):
     shown = families(server)
     for kind in (Snapshot, DeviceCounts, TierNumbers):
         metrics = declared(kind)
@@ -160,7 +160,7 @@ def test_aliases_carry_the_model_and_the_same_numbers(server):
         assert metrics[alias + label] == metrics[own], alias
 
 
-def test_a_request_is_counted_once_in_every_place(server):
+def test_a_request_is_counted_once_in_every_metric(server):
     before = server.metrics()
     complete(server, max_tokens=5)
     server.wait_until_empty()
@@ -238,7 +238,7 @@ def test_gauges_follow_a_request(server):
     server.wait_until_empty()
 
 
-def test_the_build_and_the_model_are_named(server):
+def test_build_and_model_are_reported(server):
     metrics = server.metrics()
     (build,) = (name for name in metrics if name.startswith("ballast_build_info"))
     assert f'version="{__version__}"' in build
@@ -247,7 +247,7 @@ def test_the_build_and_the_model_are_named(server):
     assert json.loads(server.get("/version")[2]) == {"version": __version__}
 
 
-def test_aliases_can_be_left_out():
+def test_aliases_can_be_disabled():
     with ServerProcess("--metrics_alias", "none", module=FAKE) as server:
         assert not [name for name in families(server) if name.startswith("vllm:")]
 

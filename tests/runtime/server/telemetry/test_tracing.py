@@ -49,7 +49,7 @@ def spans_of(collector, trace_id, number):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_of_a_trace_is_told_phase_by_phase_within_it(server, collector, stream):
+def test_a_traced_request_has_a_span_per_phase(server, collector, stream):
     trace_id = f"{TRACE[:-1]}{int(stream)}"
     before = time.time_ns()
     headers = {"traceparent": f"00-{trace_id}-{SPAN}-01", "tracestate": "vendor=1"}
@@ -95,7 +95,7 @@ def test_a_request_that_waits_has_its_wait_in_the_queue(server, collector):
     assert max(waits) >= 100_000_000, "one of the two had to wait for some of the other's 40 steps of 10 ms"
 
 
-def test_what_is_not_sampled_and_what_probes_ask_is_not_told(server, collector):
+def test_unsampled_requests_and_probes_are_not_traced(server, collector):
     unsampled = "c" * 32
     reply = chat(server, {"traceparent": f"00-{unsampled}-{SPAN}-00"})
     assert reply.headers["traceresponse"].startswith(f"00-{unsampled}-")
@@ -108,7 +108,7 @@ def test_what_is_not_sampled_and_what_probes_ask_is_not_told(server, collector):
     assert not [span for span in collector.spans if "readyz" in span["name"]]
 
 
-def test_a_refused_request_has_no_phases_and_no_text_goes_out(server, collector):
+def test_a_rejected_request_has_no_phases_and_spans_contain_no_text(server, collector):
     reply = chat(server, {}, max_tokens="SECRET")
     assert reply.status_code == 400
     (whole,) = spans_of(collector, reply.headers["traceresponse"].split("-")[1], 1).values()
@@ -116,7 +116,7 @@ def test_a_refused_request_has_no_phases_and_no_text_goes_out(server, collector)
     assert "SECRET" not in json.dumps(collector.spans)
 
 
-def test_spans_go_where_otlp_has_them_with_the_name_that_was_given(server, collector):
+def test_spans_go_to_the_otlp_path_with_the_given_service_name(server, collector):
     chat(server, {})
     collector.wait(bool)
     assert set(collector.paths) == {("/v1/traces", "application/json")}
@@ -129,7 +129,7 @@ def test_without_a_collector_there_is_no_tracing():
         assert "traceresponse" not in chat(server, {"traceparent": PARENT}).headers
 
 
-def test_the_last_spans_are_sent_when_the_server_ends_and_a_dead_collector_harms_nobody():
+def test_the_last_spans_are_sent_at_exit_and_a_dead_collector_is_harmless():
     with Collector().serving() as last:
         with ServerProcess("--otlp_endpoint", last.url, module=FAKE) as server:
             trace = chat(server, {}).headers["traceresponse"].split("-")[1]
@@ -167,13 +167,13 @@ def test_a_traceparent_is_read_as_w3c_says(header, sampled):
 
 
 @pytest.mark.parametrize("state", ["x" * 513, "a=\nb", "a=é"])
-def test_a_tracestate_that_may_not_be_passed_on_is_dropped(state):
+def test_an_invalid_tracestate_is_dropped(state):
     found = read_parent(PARENT, state)
     assert found is not None
     assert found.state == ""
 
 
-def test_a_share_of_the_requests_without_a_trace_is_traced():
+def test_a_fraction_of_requests_without_a_trace_is_traced():
     chosen = iter([0.1, 0.5, 0.24])
     tracer = Tracer(lambda spans: None, 0.25, lambda: next(chosen))
     assert [tracer.begin({}).sampled for _ in range(3)] == [True, False, True]
@@ -189,7 +189,7 @@ def test_a_share_of_the_requests_without_a_trace_is_traced():
         (Phases(2.0, 3.0, 4.0, 5.0), ["prepare", "queue", "prefill", "decode"]),
     ],
 )
-def test_a_request_that_is_cut_off_has_the_phases_that_it_began(phases, names):
+def test_an_aborted_request_has_spans_for_the_phases_it_began(phases, names):
     got = []
     tracer = Tracer(got.extend, 1.0)
     record = Record("id", started=1.0, status=504, outcome="timeout", phases=phases)

@@ -52,7 +52,7 @@ def test_a_body_with_too_many_is_refused_before_it_is_built(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["{" * 2 * MAX_NODES, '\\"[:' * MAX_NODES, "\\\\" * 9 + '"' + ":" * 2 * MAX_NODES])
-def test_what_stands_in_a_text_does_not_count(text):
+def test_brackets_inside_strings_do_not_count(text):
     assert parse_json(orjson.dumps({"prompt": text, ":": text})) == {"prompt": text, ":": text}
 
 
@@ -63,7 +63,7 @@ CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": 
 @pytest.mark.parametrize(
     "turn", [MESSAGE, 1, {"role": "user", "content": PARTS}, {"role": "assistant", "tool_calls": CALLS}]
 )
-def test_a_conversation_has_a_bounded_length_whatever_the_context(turn):
+def test_a_conversation_has_a_limited_length_for_any_context(turn):
     num_turns = MAX_TURNS // (11 if isinstance(turn, dict) and turn != MESSAGE else 1)
     fitting, longer = ([turn] * number for number in (num_turns, num_turns + 1))
     for name, parse in (
@@ -159,7 +159,7 @@ def test_a_schema_is_looked_at_until_it_is_too_large(schema, reason):
         source.json_schema(schema, "schema", strict=True)
 
 
-def test_a_schema_that_comes_as_text_has_the_bounds_of_a_body():
+def test_a_schema_given_as_text_has_the_limits_of_a_body():
     asked = chat(structured_outputs={"json": json.dumps({"enum": [[]] * MAX_NODES})}).structured_outputs
     with pytest.raises(RequestError, match=r"^structured_outputs.json: the schema has more than"):
         asked.source()

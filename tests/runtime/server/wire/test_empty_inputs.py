@@ -93,6 +93,6 @@ def test_an_empty_text_and_an_empty_result_are_read(server: ServerProcess, path:
 
 
 @pytest.mark.parametrize("value", [None, 5, {}])
-def test_an_input_that_is_neither_a_text_nor_a_list_is_refused_with_both(server: ServerProcess, value: Any) -> None:
+def test_an_input_that_is_not_a_text_or_list_is_rejected_with_both_types(server: ServerProcess, value: Any) -> None:
     message = post(server, RESPONSES, {"input": value}).json()["error"]["message"]
     assert message == "input: must be a string or a list of items"

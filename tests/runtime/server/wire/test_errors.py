@@ -71,7 +71,7 @@ def refused(server, path, body):
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
 )
-def test_a_chat_field_that_cannot_be_honoured_is_refused_by_name(server, change, param):
+def test_an_unsupported_chat_field_is_rejected_by_name(server, change, param):
     status, named, _, message = refused(server, "/v1/chat/completions", CHAT | change)
     assert (status, named) == (400, param)
     assert param.split(".")[0] in message
@@ -96,7 +96,7 @@ def test_a_body_that_is_no_json_object_is_refused(server, body):
     assert "body" in message
 
 
-def test_a_prompt_beyond_the_context_is_refused_in_the_words_that_clients_look_for(server):
+def test_a_prompt_beyond_the_context_is_rejected_with_the_message_that_clients_expect(server):
     body = {"messages": [{"role": "user", "content": "x" * 600}]}
     status, named, code, message = refused(server, "/v1/chat/completions", body)
     assert (status, named, code) == (400, "messages", "context_length_exceeded")
@@ -105,7 +105,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_words_that_clients_look_f
     assert (status, named, code) == (400, "prompt", "context_length_exceeded")
 
 
-def test_without_max_tokens_a_request_may_use_what_the_context_leaves(server):
+def test_without_max_tokens_a_request_may_use_the_remaining_context(server):
     _, _, data = send(server, "POST", "/v1/completions", json.dumps({"prompt": "x" * 490}))
     cached = data["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert data["usage"] == {
@@ -180,7 +180,7 @@ def test_unknown_routes_and_methods_use_the_envelope_too(server, method, path, s
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_even_when_its_length_is_not_announced(server, chunked):
+def test_a_body_that_is_too_large_is_rejected_without_a_content_length(server, chunked):
     data = json.dumps(TEXT | {"prompt": "x" * 8000}).encode()
     parts = (data[n : n + 1000] for n in range(0, len(data), 1000)) if chunked else data
     headers = {"Transfer-Encoding": "chunked"} if chunked else {}
@@ -209,7 +209,7 @@ def test_a_chunked_body_within_the_limit_is_read(server):
     assert status == 200
 
 
-def test_a_client_that_asks_before_it_sends_a_large_body_is_refused_at_once(server):
+def test_expect_100_continue_with_a_large_body_is_rejected_immediately(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"

@@ -86,7 +86,7 @@ def parsed(kind, ignored, **fields):
         (ResponsesRequest, {"text": {"format": {"type": "text", "x": 1}, "y": 1}}, ["text.format.x", "text.y"]),
     ],
 )
-def test_what_is_not_known_is_named_by_its_path_or_refused_by_it(kind, fields, names):
+def test_unknown_fields_are_reported_or_rejected_by_their_path(kind, fields, names):
     ignored = IgnoredFields()
     parsed(kind, ignored, **fields)
     assert (sorted(ignored.names), ignored.count, bool(ignored)) == (sorted(names), len(names), bool(names))
@@ -96,7 +96,7 @@ def test_what_is_not_known_is_named_by_its_path_or_refused_by_it(kind, fields, n
         assert refused.value.param in names
 
 
-def test_what_is_ignored_changes_nothing():
+def test_ignored_fields_change_nothing():
     with_more = parsed(ChatCompletionRequest, IgnoredFields(), magic=1, messages=[USER | {"magic": {"a": 1}}])
     assert with_more == parsed(ChatCompletionRequest, IgnoredFields())
     assert with_more.messages == [USER], "a template would read it"
@@ -129,7 +129,7 @@ def test_each_rule_is_kept(kind, name, rule):
 
 
 def outcome(kind, name, value):
-    """What is read, or the field that is refused."""
+    """The parsed body, or the field that is rejected."""
     try:
         return parsed(kind, IgnoredFields(), **{name: value})
     except RequestError as refused:
@@ -137,7 +137,7 @@ def outcome(kind, name, value):
 
 
 @pytest.mark.parametrize(("kind", "name", "field"), ALIASES)
-def test_another_name_is_read_as_the_field_and_refused_under_its_own(kind, name, field):
+def test_an_alias_is_read_as_the_field_and_rejected_under_its_own_name(kind, name, field):
     for value in (2, "a", True):
         told = [outcome(kind, each, value) for each in (name, field)]
         assert told[0] == (told[1].replace(field, name) if isinstance(told[1], str) else told[1])
@@ -163,7 +163,7 @@ def test_true_is_not_one():
 
 
 @given(st.dictionaries(st.text(), st.integers(), min_size=1, max_size=40))
-def test_names_are_safe_and_bounded_whatever_the_client_wrote(fields):
+def test_reported_field_names_are_safe_and_limited_for_any_input(fields):
     ignored = IgnoredFields()
     more = {f"{name}x": value for name, value in fields.items()}
     read_fields(CompletionRequest, {"prompt": "a", **more}, ignored)
@@ -180,7 +180,7 @@ def test_names_beyond_the_bound_are_counted():
     assert str(ignored).endswith(f"field{MAX_NAMED - 1}, 3 more")
 
 
-def test_the_log_names_what_was_ignored_once_a_minute(caplog):
+def test_ignored_fields_are_logged_once_per_minute(caplog):
     now = 0.0
     log = IgnoredFieldsLog(lambda: now)
     for name, at in (("a", 0.0), ("b", 1.0), ("c", INTERVAL_S - 1), ("d", INTERVAL_S)):

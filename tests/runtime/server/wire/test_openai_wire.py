@@ -47,14 +47,14 @@ def chat(**fields):
     return body(ChatCompletionRequest, **({"messages": [{"role": "user", "content": "hi"}]} | fields))
 
 
-def test_what_the_client_leaves_out_is_openais_default():
+def test_omitted_fields_have_openais_defaults():
     params = to_sampling(chat(), max_tokens=9, eos_ids=frozenset({1}))
     assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
     assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
     assert (params.max_tokens, params.min_tokens, params.stop_token_ids) == (9, 0, {1})
 
 
-def test_every_sampling_parameter_of_the_engine_is_a_field_of_each_openai_body_and_of_the_library():
+def test_every_sampling_parameter_is_a_field_of_each_openai_body_and_the_library():
     names = {each.name for each in fields(SamplingParams)} - {"max_tokens", "logprobs", "constraint"}
     for kind in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         assert names <= kind.model_fields.keys()
@@ -98,7 +98,7 @@ def test_stop_is_one_text_several_or_none(stop, expected):
     assert chat(stop=stop).stop == expected
 
 
-def test_a_whole_number_may_be_written_with_a_point():
+def test_an_integer_may_be_written_with_a_decimal_point():
     written = {"max_tokens": 3.0, "n": 2.0, "seed": -4.0, "top_k": 5.0, "priority": 1e3, "stop_token_ids": [6.0]}
     read = chat(**written)
     found = {name: getattr(read, name) for name in written}
@@ -133,7 +133,7 @@ BESIDE = ("stream_options", "prompt_logprobs", "max_tokens", "best_of")
         max_leaves=5,
     )
 )
-def test_any_value_in_any_field_is_taken_or_refused_by_name(value):
+def test_any_value_in_any_field_is_accepted_or_rejected_by_name(value):
     for name in (*CompletionRequest.model_fields, *CompletionRequest.other_fields):
         refusal = refusal_of(to_json({"prompt": "x", "stream": True, name: value}))
         if refusal is not None:
@@ -165,7 +165,7 @@ def test_max_tokens_is_lowered_to_the_servers_cap(text):
         (100, 1, None, None),
     ],
 )
-def test_what_is_lowered_is_lowered_to_what_fits_and_what_is_not_must_fit(text, num_prompt, asked, granted, said):
+def test_max_tokens_is_lowered_to_the_limit_or_must_fit(text, num_prompt, asked, granted, said):
     asking = body(CompletionRequest, prompt=[5] * num_prompt, max_tokens=asked)
     if granted is None:
         with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
@@ -175,7 +175,7 @@ def test_what_is_lowered_is_lowered_to_what_fits_and_what_is_not_must_fit(text, 
     assert (job.sampling.max_tokens, job.lowered_max_tokens) == (granted, said)
 
 
-def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
+def test_max_tokens_defaults_to_the_largest_allowed_that_fits(text):
     request_builder = RequestBuilder(text, LIMITS)
     assert request_builder.completion(body(CompletionRequest, prompt="x" * 9)).sampling.max_tokens == 50
     assert request_builder.completion(body(CompletionRequest, prompt="x" * 79)).sampling.max_tokens == 20
@@ -184,7 +184,7 @@ def test_max_tokens_defaults_to_what_is_allowed_and_fits(text):
         request_builder.completion(body(CompletionRequest, prompt="x" * 99))
 
 
-def test_bos_comes_once_from_the_template_or_the_tokenizer_and_never_before_token_ids(text):
+def test_bos_is_added_once_and_never_before_token_ids(text):
     request_builder = RequestBuilder(text, LIMITS)
     h, i = 2 + ord("h"), 2 + ord("i")
     assert request_builder.chat(chat()).prompts[0].ids == (0, h, i)
@@ -241,13 +241,13 @@ def test_which_of_a_chats_tokens_are_its_prompt(text, fields, kept):
         ({"reasoning": {"effort": "lots"}}, "reasoning.effort"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(fields, param):
+def test_invalid_fields_are_rejected_by_name(fields, param):
     with pytest.raises(RequestError) as refused:
         chat(**fields)
     assert refused.value.param == param
 
 
-def test_the_penalty_of_repetition_looks_back_on_all_tokens_or_none():
+def test_the_repetition_penalty_applies_to_all_tokens_or_none():
     def penalty(**fields):
         return to_sampling(chat(**fields), max_tokens=9, eos_ids=frozenset()).repetition_penalty
 
@@ -274,7 +274,7 @@ def test_template_arguments_reach_the_template(text):
 REVERSED = "{% for m in messages %}{{ m.content | reverse }}{% endfor %}{{ eos_token }}"
 
 
-def test_a_requests_own_template_is_rendered_where_requests_are_trusted_with_one(text):
+def test_a_requests_template_is_used_only_if_allowed(text):
     trusting = RequestBuilder(text, LIMITS, trust_templates=True)
     assert trusting.chat(chat(chat_template=REVERSED)).prompts[0].ids == (*letters("ih"), 1)
     assert trusting.chat_prompt(chat(chat_template=REVERSED)).ids == (*letters("ih"), 1)
@@ -324,7 +324,7 @@ def prompt_of(text, **fields):
         ({"chat_template_kwargs": {"thinking": True}, "thinking": {"type": "disabled"}}, "</think>"),
     ],
 )
-def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
+def test_every_option_for_reasoning_reaches_the_template(v31, fields, tail):
     assert prompt_of(v31, **fields).endswith(f"<｜Assistant｜>{tail}")
 
 
@@ -339,14 +339,14 @@ def test_every_way_to_ask_for_thinking_reaches_the_template(v31, fields, tail):
         ({}, ()),
     ],
 )
-def test_a_request_to_think_is_left_alone_by_a_model_that_cannot(v31, fields, named):
+def test_a_model_without_reasoning_ignores_a_request_for_it(v31, fields, named):
     v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
     assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
     assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).ineffective == named
     assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).ineffective == ()
 
 
-def test_variables_that_the_template_does_not_read_are_named(text, v31):
+def test_unused_template_variables_are_reported(text, v31):
     variables = {"enable_thinking": True, "extra": "a", "other": 1}
     job = RequestBuilder(text, LIMITS).chat(chat(chat_template_kwargs=variables))
     assert job.ineffective == ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.other")
@@ -380,7 +380,7 @@ ALWAYS = "a<think>"
         ("deepseek-v3.1", True, {"thinking": False}, "<｜Assistant｜></think>"),
     ],
 )
-def test_a_model_that_always_thinks_is_told_not_to_by_an_empty_thought(template, force_think, fields, tail):
+def test_disabled_reasoning_is_an_empty_thought_for_a_model_that_always_thinks(template, force_think, fields, tail):
     named = template if template.startswith("deepseek") else None
     metadata = byte_metadata() | ({} if named else {"tokenizer.chat_template": template})
     text = load_text(None, metadata, "bytes.gguf", named)
@@ -426,7 +426,7 @@ def test_a_prompt_without_a_turn_for_the_assistant(v31):
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
     ],
 )
-def test_a_beginning_that_cannot_be_is_refused_by_name(v31, fields, param):
+def test_an_impossible_message_to_continue_is_rejected_by_name(v31, fields, param):
     with pytest.raises(RequestError) as refused:
         prompt_of(v31, **fields)
     assert refused.value.param.startswith(param)
@@ -476,7 +476,7 @@ def test_json_breaks_in_no_clients_line_splitter_and_keeps_the_text(value):
 
 
 @given(st.text(), st.text())
-def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, model):
+def test_a_frame_is_one_line_for_any_text_and_model_name(piece, model):
     for format_ in (ChatFormat(), TextFormat()):
         reply = Reply("id", 1, model, format_, Shape(), bytes)
         frame = reply.piece(Piece(0, (Content(piece or "x"),)), COUNTS).decode()
@@ -489,7 +489,7 @@ def test_a_frame_is_one_line_whatever_the_text_or_the_model_is_called(piece, mod
         assert chunk["model"] == model
 
 
-def test_timings_are_speeds_of_what_was_computed():
+def test_timings_are_speeds_of_computed_tokens():
     assert TIMINGS.to_wire() == {
         "cache_n": 4,
         "prompt_n": 6,
@@ -518,7 +518,7 @@ def test_a_prompt_is_a_text_token_ids_or_a_list_of_these(text, prompt, expected)
     assert [each.ids for each in job.prompts] == expected
 
 
-def test_the_first_choice_has_the_requests_seed_and_the_others_their_own(text):
+def test_the_first_choice_has_the_requests_seed_and_the_others_derived_ones(text):
     def seeds(seed):
         job = RequestBuilder(text, LIMITS).chat(chat(n=4, seed=seed))
         return [request.sampling.seed for request in job.requests("id")]
@@ -556,7 +556,7 @@ def test_reasoning_of_earlier_turns_is_kept_where_the_template_can(thinking, pro
     assert job.ineffective == ("thinking",)
 
 
-def test_a_wish_about_earlier_reasoning_that_the_template_cannot_fulfil_is_named(v31):
+def test_an_unsupported_option_for_earlier_reasoning_is_reported(v31):
     thinking = {"type": "enabled", "clear_thinking": False}
     assert RequestBuilder(v31, LIMITS).chat(chat(thinking=thinking)).ineffective == ("thinking.clear_thinking",)
 
@@ -614,7 +614,7 @@ def test_usage_adds_up():
         (ZeroDivisionError("secret"), 500, None, None),
     ],
 )
-def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, retry_after):
+def test_every_error_has_a_status_and_discloses_no_internals(error, status, code, retry_after):
     reply = error_reply(error)
     assert (reply.status, reply.body["error"]["code"]) == (status, code)
     told = (reply.headers.get("Retry-After"), reply.headers.get("Retry-After-Ms"))
@@ -623,7 +623,7 @@ def test_every_error_has_a_status_and_gives_nothing_away(error, status, code, re
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (500, "server_error")])
-def test_an_error_of_the_servers_own_is_not_called_an_invalid_request(status, kind):
+def test_a_server_error_is_not_reported_as_an_invalid_request(status, kind):
     assert error_reply(RequestError("broke", status=status)).body["error"]["type"] == kind
 
 
@@ -667,7 +667,7 @@ def test_no_text_has_fewer_tokens_than_its_lower_bound(text, value):
     assert text.tokenizer.fewest_tokens(value) <= len(text.tokenizer.encode(value))
 
 
-def test_as_many_token_ids_as_the_context_holds_are_refused_from_their_number(text):
+def test_too_many_token_ids_are_rejected_by_their_number(text):
     request_builder = RequestBuilder(text, LIMITS)
     with pytest.raises(RequestError, match="at least 101 tokens") as refusal:
         request_builder.completion(body(CompletionRequest, prompt=[10**6] * 100))

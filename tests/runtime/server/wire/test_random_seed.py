@@ -64,7 +64,7 @@ def test_minus_one_as_32_bits_is_random_for_llamas_clients(api: Any) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("wrong", ["7", "-1", 1.5, 2**63, True, [1], {}])
-def test_what_is_no_seed_is_refused_by_name(api: Any, wrong: Any) -> None:
+def test_an_invalid_seed_is_rejected_by_name(api: Any, wrong: Any) -> None:
     with pytest.raises(RequestError, match=r"^seed: ") as refused:
         api(wrong)
     assert refused.value.param == "seed"

@@ -67,7 +67,7 @@ def test_a_chat_stream_is_role_text_reason_done(server):
     assert re.fullmatch(r"chatcmpl-\w+", stream[0]["id"])
 
 
-def test_usage_comes_last_and_only_when_asked_for(server):
+def test_usage_is_last_and_only_on_request(server):
     body = chat("abc", max_tokens=3, stream=True, stream_options={"include_usage": True})
     *stream, last = chunks(post(server, "/v1/chat/completions", body)[1])
     assert all(chunk["usage"] is None for chunk in stream)
@@ -83,7 +83,7 @@ def test_usage_comes_last_and_only_when_asked_for(server):
     }
 
 
-def test_a_whole_chat_reply_says_the_same_as_its_stream(server):
+def test_a_whole_chat_reply_equals_its_stream(server):
     headers, data = post(server, "/v1/chat/completions", chat("abc", max_tokens=40))
     assert headers["Content-Type"] == "application/json"
     whole = json.loads(data)

@@ -31,7 +31,7 @@ ANY = {"string", "number", "integer", "boolean", "null", "object", "array"}
         (None, ANY),
     ],
 )
-def test_the_schema_says_which_types_a_value_may_have(schema: Any, types: set[str]) -> None:
+def test_a_value_has_the_types_of_its_schema(schema: Any, types: set[str]) -> None:
     definitions = {"a/b": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}}
     assert types_of({"properties": {"k": schema}, "$defs": definitions}, "k") == types
     assert types_of({"properties": {"other": schema}}, "k") == ANY
@@ -56,5 +56,5 @@ def test_the_schema_says_which_types_a_value_may_have(schema: Any, types: set[st
         ('"a"', {"string"}, '"a"'),
     ],
 )
-def test_a_value_is_what_its_type_allows(text: str, types: set[str], value: Any) -> None:
+def test_a_value_is_converted_to_an_allowed_type(text: str, types: set[str], value: Any) -> None:
     assert json.loads(as_json(text, frozenset(types))) == value

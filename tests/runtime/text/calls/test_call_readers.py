@@ -149,9 +149,7 @@ def test_calls_as_keys_and_values(reply: str, content: str, arguments: dict[str,
         (f"a{K}b{END_V}c", "abc", []),
     ],
 )
-def test_calls_as_keys_and_values_that_are_cut_or_no_calls(
-    reply: str, content: str, calls: list[tuple[str, str]]
-) -> None:
+def test_truncated_or_invalid_calls_as_keys_and_values(reply: str, content: str, calls: list[tuple[str, str]]) -> None:
     message = parse([reply], KEYED)
     assert (message.content, calls_of(message)) == (content, calls)
     assert parse(list(reply), KEYED) == message
@@ -236,7 +234,7 @@ def test_calls_in_invoke_tags(reply: str, content: str, calls: list[tuple[str, d
     assert parse(list(reply), INVOKED) == message
 
 
-def test_a_call_in_invoke_tags_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_invoke_tags_returns_its_complete_part() -> None:
     for rest in ("", "</para", "</parameter>\n<param", "\n</inv"):
         parser, message = OutputParser(Start.CONTENT, INVOKED, new_id=lambda: "c"), Message()
         message.take(parser.push(f'{C}{F}<parameter name="text">ab{rest}'))
@@ -290,7 +288,7 @@ def test_calls_end_reasoning() -> None:
         assert (message.reasoning, message.content, calls_of(message)) == ("hm", "", [("f", "{}")])
 
 
-def test_a_value_that_can_only_be_a_string_is_passed_on_as_it_arrives() -> None:
+def test_a_value_that_can_only_be_a_string_is_streamed() -> None:
     parser, seen = OutputParser(Start.CONTENT, KEYED), Message()
     for piece in (f"{C}f{K}text{END_K}{V}", "one ", 'two "'):
         seen.take(parser.push(piece))
@@ -336,7 +334,7 @@ def test_calls_in_tags(reply: str, content: str, calls: list[tuple[str, dict[str
     assert parse(list(reply), TAGGED) == message
 
 
-def test_a_call_in_tags_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_tags_returns_its_complete_part() -> None:
     assert calls_of(parse([f"{C}<function=f><parameter=text>\nab\n</para"], TAGGED)) == [("f", '{"text": "ab\\n</para')]
     assert calls_of(parse([f"{C}<function=f><parameter=count>\n1"], TAGGED)) == [("f", '{"count": 1')]
     stray = parse([f"{C}<function=f>so<parameter=text>\nab"], TAGGED)
@@ -428,7 +426,7 @@ def test_calls_in_tags_with_a_mark(
     assert parse(list(reply), DsmlCalls) == message
 
 
-def test_a_call_in_tags_with_a_mark_that_is_cut_says_what_there_is() -> None:
+def test_a_truncated_call_in_tags_with_a_mark_returns_its_complete_part() -> None:
     begun = f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">x"'
     assert calls_of(parse([f"{begun}</{D}para"], DsmlCalls)) == [("f", '{"a": "x\\"</para')]
     assert calls_of(parse([f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">[1'], DsmlCalls)) == [
@@ -491,7 +489,7 @@ def test_a_tag_that_never_ends_is_text_in_linear_time(begin: str, read: ReadCall
     assert message.content == f"{begin[begin.rindex('<') :]}{text}>"
 
 
-def test_of_white_space_between_tags_a_bounded_amount_is_held() -> None:
+def test_white_space_between_tags_is_held_up_to_a_limit() -> None:
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (BEGIN, *" " * 1000):
         seen.take(parser.push(piece))
@@ -574,7 +572,7 @@ def test_every_division_of_calls_in_function_tags_reads_the_same(text: str, at: 
 
 
 @given(dsml_reply.map("".join), cuts, st.sampled_from(Start))
-def test_every_division_of_calls_in_tags_with_a_mark_reads_the_same(text: str, at: list[int], start: Start) -> None:
+def test_calls_in_tags_with_a_mark_are_parsed_equally_for_any_chunks(text: str, at: list[int], start: Start) -> None:
     whole = parse([text], DsmlCalls, start)
     assert parse(divided(text, at), DsmlCalls, start) == whole
     for call in whole.calls[:-1]:

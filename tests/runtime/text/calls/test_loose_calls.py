@@ -101,7 +101,7 @@ def test_a_restricted_string_has_no_line_that_would_open_the_next_argument() -> 
     assert json.loads(CODER.read(tools, [inside]).calls[0].arguments) == {"s": "a <parameter=t> b"}
 
 
-def test_a_key_that_no_tag_can_hold_is_written_if_nothing_is_promised_of_it() -> None:
+def test_a_key_that_does_not_fit_a_tag_is_omitted_if_optional() -> None:
     tools = tool({"type": "object", "properties": {"a>b": {"type": "string"}, "c": {"type": "string"}}})
     assert (
         CODER.refused_at(tools, f"{C}\n<function=f>\n{tag('c', 'x')}</function>\n{END_C}", any_arguments=True) is None
@@ -150,7 +150,7 @@ JSON_CALL = '{"name": "read", "arguments": {"path": "a"}}'
         ('a {"na', 'a {"na', 0),
     ],
 )
-def test_a_call_as_json_may_lack_its_opening_tag_if_it_is_closed(text: str, content: str, num_calls: int) -> None:
+def test_a_json_call_with_only_a_closing_tag_is_accepted(text: str, content: str, num_calls: int) -> None:
     message = FORMS["Qwen3"].read(TOOLS, [text])
     assert (message.content, [call.arguments for call in message.calls]) == (content, ['{"path": "a"}'] * num_calls)
     assert FORMS["Qwen3"].read(TOOLS, list(text)) == message
@@ -218,7 +218,7 @@ def test_words_after_kimis_calls_stay() -> None:
         ("DeepSeek V3.2", f'\n\n<{Mark.TAG}function_calls>\n<{Mark.TAG}invoke name="re'),
     ],
 )
-def test_of_a_call_that_the_token_limit_cuts_in_its_name_nothing_is_shown(form: str, text: str) -> None:
+def test_a_call_truncated_within_its_name_is_not_shown(form: str, text: str) -> None:
     message = FORMS[form].read(TOOLS, [f"hm{text}"], is_cut=True)
     assert (message.content.strip(), message.calls) == ("hm", [])
 

@@ -79,7 +79,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("reply", "expected"), CASES)
-def test_a_reply_is_read_alike_in_one_piece_and_in_many(reply: str, expected: object) -> None:
+def test_a_reply_is_parsed_equally_in_one_piece_and_in_many(reply: str, expected: object) -> None:
     assert parse([reply]) == expected
     assert parse(list(reply)) == expected
     for at in range(len(reply) if len(reply) < 200 else 0):
@@ -129,7 +129,7 @@ def test_without_tools_a_call_is_text() -> None:
     assert parse([f"{C}commentary to=functions.f{M}" + '{"a": 1}'], functions=None) == ("", '{"a": 1}', [])
 
 
-def test_a_reply_that_is_cut_short_shows_no_half_header_and_no_empty_call() -> None:
+def test_a_truncated_reply_shows_no_partial_header_and_no_empty_call() -> None:
     assert parse([f"{THOUGHT}{C}comm"], is_cut=True) == ("Hm.", "", [])
     assert parse([f"{C}commentary to=functions.f"], is_cut=True) == ("", "", [])
     assert parse([f"{C}commentary to=functions.f{M}"], is_cut=True) == ("", "", [])
@@ -157,7 +157,7 @@ def ids(reply: str) -> list[int]:
     return TOKENIZER.encode(reply)
 
 
-def test_tokens_of_reasoning_are_told_and_its_text_is_counted() -> None:
+def test_reasoning_tokens_are_identified_and_counted() -> None:
     reply = f"{THOUGHT}{C}final{M}Four."
     count = ChannelReasoningCount(TOKENIZER, MARKS, ChannelTracker(functions=FUNCTIONS))
     decisions = [each for token_id in ids(reply) for each in count.take(token_id)] + count.finish()
@@ -180,7 +180,7 @@ def test_tokens_of_reasoning_are_told_and_its_text_is_counted() -> None:
         ("plain STOP", "STOP", "plain "),
     ],
 )
-def test_stop_strings_match_in_texts_alone(reply: str, stop: str, expected: str | None) -> None:
+def test_stop_strings_match_only_in_texts(reply: str, stop: str, expected: str | None) -> None:
     for size in (1, 3, 1000):
         tracker = ChannelTracker(functions=FUNCTIONS)
         detokenizer = Detokenizer(TOKENIZER, [stop], marks=MARKS, tracker=tracker)

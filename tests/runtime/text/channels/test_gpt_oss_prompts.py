@@ -89,7 +89,7 @@ def test_instructions_of_both_roles_are_one_developer_message(template: ChatTemp
     assert template.render(chat) == f"{SYSTEM}{developer}{ASK}{REPLY}"
 
 
-def test_later_instructions_stay_in_their_place(template: ChatTemplate) -> None:
+def test_later_instructions_stay_in_order(template: ChatTemplate) -> None:
     chat = [USER, {"role": "assistant", "content": "A"}, {"role": "system", "content": "S"}, USER]
     late = "<|start|>user<|message|><system-reminder>\nS\n</system-reminder>\n\nU<|end|>"
     assert template.render(chat) == f"{SYSTEM}{ASK}<|start|>assistant<|channel|>final<|message|>A<|end|>{late}{REPLY}"
@@ -131,7 +131,7 @@ def test_reasoning_is_kept_before_calls_until_an_answer_follows(template: ChatTe
     assert template.render([*answered, *turn]) == f"{SYSTEM}{ASK}{used}{answer}{ASK}{thought('T')}{used}{REPLY}"
 
 
-def test_calls_that_were_made_at_once_follow_each_other_with_their_results(template: ChatTemplate) -> None:
+def test_parallel_calls_are_each_followed_by_their_result(template: ChatTemplate) -> None:
     chat = [
         USER,
         {"role": "assistant", "content": "P", "reasoning": "T", "tool_calls": [call("f", id_="1"), call("g", id_="2")]},
@@ -145,14 +145,14 @@ def test_calls_that_were_made_at_once_follow_each_other_with_their_results(templ
     assert gave("f", "R2") in template.render(unnamed)
 
 
-def test_a_result_without_its_call_is_refused_unless_it_is_named(template: ChatTemplate) -> None:
+def test_a_result_without_its_call_is_rejected_unless_it_has_a_name(template: ChatTemplate) -> None:
     with pytest.raises(RequestError, match="a result of a tool needs the call before it"):
         template.render([USER, {"role": "tool", "tool_call_id": "1", "content": "R"}])
     named = template.render([USER, {"role": "function", "name": "f", "content": "R"}])
     assert named == f"{SYSTEM}{ASK}{gave('f', 'R')}{REPLY}"
 
 
-def test_arguments_that_are_no_object_are_written_as_they_are(template: ChatTemplate) -> None:
+def test_non_object_arguments_are_written_unchanged(template: ChatTemplate) -> None:
     chat = [USER, {"role": "assistant", "content": None, "tool_calls": [call("f", "not {json")]}]
     assert template.render(chat) == f"{SYSTEM}{ASK}{called('f', 'not {json')}{REPLY}"
 

@@ -140,14 +140,14 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_file_that_would_harm_is_refused_with_its_field(tmp_path: Path, path: str, value: Any, message: str) -> None:
+def test_a_harmful_file_is_rejected_with_its_field(tmp_path: Path, path: str, value: Any, message: str) -> None:
     with pytest.raises(ModelError, match=rf"tokenizer\.json: .*{message}") as refused:
         load(tmp_path, changed(path, value))
     assert len(str(refused.value)) < 1000
 
 
 @pytest.mark.parametrize("content", ["", "5", "[]", "{", "[" * 100_000, '{"model": {}, "model": 5}', "\ud800"])
-def test_what_is_no_tokenizer_at_all_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_invalid_tokenizer_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8", errors="surrogatepass")
     with pytest.raises(ModelError, match=r"tokenizer\.json: "):
         load_text(tmp_path, {}, "m.gguf")
@@ -177,7 +177,7 @@ def test_a_vocabulary_that_would_lose_text_is_refused(tmp_path: Path, byte: int)
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_serving_does_not_use_changes_nothing(tmp_path: Path, path: str, value: Any) -> None:
+def test_fields_unused_by_serving_change_nothing(tmp_path: Path, path: str, value: Any) -> None:
     usual = load(tmp_path, FILE).encode("cab, twelve bytes")
     assert load(tmp_path, changed(path, value)).encode("cab, twelve bytes") == usual
 
@@ -231,7 +231,7 @@ def test_a_tokenizer_with_a_pattern_of_its_own_gives_the_librarys_ids(tmp_path: 
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_a_pattern_that_takes_for_ever_costs_its_own_request(tmp_path: Path) -> None:
+def test_an_endless_pattern_fails_only_its_own_request(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, changed(PLACE, {"Regex": SLOW}))
     usual = tokenizer.encode("cab")
     with pytest.raises(
@@ -246,7 +246,7 @@ REPEATED = {"type": "Replace", "pattern": {"String": "~"}, "content": "~" * 16}
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_replacements_that_multiply_cost_their_own_request(tmp_path: Path) -> None:
+def test_expanding_replacements_fail_only_their_own_request(tmp_path: Path) -> None:
     """Sixteen to the seventh bytes of one."""
     tokenizer = load(tmp_path, FILE | {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 7}})
     usual = tokenizer.encode("cab")
@@ -265,7 +265,7 @@ def test_replacements_that_multiply_cost_their_own_request(tmp_path: Path) -> No
         ([{"type": "ByteLevel"}] * 4, True),
     ],
 )
-def test_what_makes_texts_much_longer_is_guarded(
+def test_normalizers_that_lengthen_texts_run_in_a_guarded_process(
     tmp_path: Path, replacements: list[dict[str, Any]], guarded: bool
 ) -> None:
     file = tmp_path / "tokenizer.json"
@@ -273,7 +273,7 @@ def test_what_makes_texts_much_longer_is_guarded(
     assert read_tokenizer_json(file).needs_guard == guarded
 
 
-def test_a_text_that_the_library_gives_up_on_is_refused_by_the_other_process_too(tmp_path: Path) -> None:
+def test_a_text_that_the_library_rejects_is_also_rejected_by_the_guarded_process(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, changed(PLACE, {"Regex": "(a|aa)+$"}))
     with pytest.raises(RequestError, match="cannot process this text of 60 characters"):
         tokenizer.encode("a" * 59 + "b")
@@ -281,7 +281,7 @@ def test_a_text_that_the_library_gives_up_on_is_refused_by_the_other_process_too
         tokenizer.encode("a\ud800")
 
 
-def test_a_system_without_room_for_a_process_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_to_start_a_process_is_not_a_request_error(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = ForeignEncoder(json.dumps(FILE), "tokenizer.json")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(CapacityError, match="no process can be started for the model's tokenizer: No such file"):

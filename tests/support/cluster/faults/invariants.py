@@ -17,7 +17,7 @@ INTERVAL_S = 0.1
 ENDPOINT_LAG_S = 120.0
 EXPIRED = 410
 UNANSWERABLE = (400, EXPIRED)
-"""Of a question that is wrong, or too old to be answered; the others pass, as does what a starting API server says."""
+"""Codes for requests that are invalid or whose version is too old. Other errors are temporary and are retried."""
 
 
 class Invariants:

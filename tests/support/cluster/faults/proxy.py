@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass
 class Fault:
-    """What happens to a request that `matches`: at most `times` times, if that is given.
+    """A fault for requests for which `matches` is true: at most `times` times, if that is set.
 
     status        answer with this code (and `retry_after_s`), without asking the server
     delay_s       forward, but only after this time

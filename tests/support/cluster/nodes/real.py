@@ -109,7 +109,7 @@ class Node:
         """Add an address to the first node's, and a /var/lib/kubelet that only this node's processes see: a kubelet
         empties its folder of device plugins, which has no other place."""
         _run("ip", "addr", "add", f"{self.address}/24", "dev", "node0")
-        # What the first node unmounts goes here, too; what is mounted here stays here.
+        # Unmounts of the first node apply here too; mounts made here are not visible there.
         self._mounts = self._spawn("mounts", "unshare", "--mount", "--propagation", "slave", "sleep", "infinity")
         ours, own = (Path(f"/proc/{pid}/ns/mnt") for pid in ("self", self._mounts.pid))
         wait_for("mounts of its own", lambda: ours.readlink() != own.readlink())

@@ -39,7 +39,7 @@ KINDS = (
 
 @dataclass
 class Traffic:
-    """What has been answered so far, by kind of client; complete once its clients have ended."""
+    """Counts of replies by kind of client; final once the clients have ended."""
 
     served: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)

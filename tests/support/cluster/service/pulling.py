@@ -40,12 +40,12 @@ def pulled(name: str, **source: object) -> Object:
     return service(name, model={"source": {"huggingFace": hub}})
 
 
-def pulling_pod(kube: Kube, namespace: str, beside: str = "") -> Object:
-    """The pod that pulls, once it runs; another than the one with the name `beside`."""
+def pulling_pod(kube: Kube, namespace: str, other_than: str = "") -> Object:
+    """Waits until a pulling pod with a name other than `other_than` runs, and returns it."""
 
     def there() -> Object:
         found = [pod for pod in kube.list("pods", namespace) if PULL in pod["metadata"].get("labels", {})]
-        found = [pod for pod in found if pod["metadata"]["name"] != beside]
+        found = [pod for pod in found if pod["metadata"]["name"] != other_than]
         assert len(found) == 1
         [pod] = found
         assert pod["status"]["phase"] == "Running", pod["status"]

@@ -44,7 +44,7 @@ async def with_cached_model(
     status = body.get("status") or {}
     places = _places_with(status, source.model)
     there = [name for name, state, _ in places if state == "Present"]
-    ready = next((found for found in status.get("conditions") or () if found["type"] == READY), {})
+    ready: Mapping[str, Any] = next((found for found in status.get("conditions") or () if found["type"] == READY), {})
     finding = find_cached(source, cache, places, ready)
     model = cache.model(source.model)
     if model is None or not finding.holds:

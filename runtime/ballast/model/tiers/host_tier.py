@@ -26,7 +26,7 @@ class HostTier:
     name = "host"
 
     def __init__(self, cache: CacheBlocks, num_bytes: int) -> None:
-        """Uses at most `num_bytes`, which must hold at least one block. If the system refuses part of it, the tier keeps
+        """Uses at most `num_bytes`, which must hold a block. If the system refuses part of it, the tier keeps
         half of the memory that it got, to leave some to others. Raises MemoryError if that is less than a block."""
         self.block_bytes = cache.block_bytes
         self._cache = cache
